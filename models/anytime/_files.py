@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
@@ -74,6 +77,41 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink()
             raise
+
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a command by default: by the system, or when its terminal closes."""
+
+
+class _Ended(BaseException):
+    """The process received a signal that ends it."""
+
+
+@contextmanager
+def cleanup_on(*signals: signal.Signals) -> Iterator[None]:
+    """Run the cleanup of the enclosed block when the process receives a signal, then end the process by this signal.
+
+    Signals that the process ignores or handles stay as they are.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [each for each in signals if is_main and signal.getsignal(each) is signal.SIG_DFL]
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # the cleanup is short
+        raise _Ended(number)
+
+    for each in handled:
+        signal.signal(each, end)
+    ended: int | None = None
+    try:
+        yield
+    except _Ended as error:
+        ended = error.args[0]
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
+    if ended is not None:
+        signal.raise_signal(ended)
 
 
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:

@@ -16,6 +16,7 @@ Every message states in one line what was received, what was expected and what t
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
@@ -75,7 +76,8 @@ def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str
 
 
 def reason_of(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    """Return why a file operation failed, in lower case; Arrow has the system's words after its own."""
+    return re.sub(r"^.*detail: \[errno \d+\] ", "", (error.strerror or str(error)).lower())
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import current_process
-from numbers import Integral
+from numbers import Integral, Number
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
@@ -377,13 +377,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         check_kind("y", y)
         if isinstance(y, str):
             raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
+        _check_target(y)
         if is_regressor(self):
             y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
         classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
-        with _one_kind_of_error(classes_of), np.errstate(all="ignore"):  # their sums may overflow
+        with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
             if is_regressor(self) and y.dtype.kind == "U":
@@ -622,7 +623,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 raise TableError(f"X: {error}") from None
             infinite = np.isinf(checked).any(axis=0)
             if infinite.any():
-                check_finite(batch, needed[int(infinite.argmax())])
+                name = needed[int(infinite.argmax())]
+                check_finite(batch, name, groups.column_types[name])
             if checked.shape == found.shape:
                 return checked
             found[batch.start : batch.start + batch.rows, used] = checked
@@ -670,15 +672,16 @@ def _free(table: Table, name: str) -> str:
 
 
 @contextmanager
-def _one_kind_of_error(remedy: str = "") -> Iterator[None]:
-    """Convert scikit-learn's ValueErrors to the library's own, with the same words and a remedy."""
+def _one_kind_of_error(remedy: str = "", name: str = "") -> Iterator[None]:
+    """Convert scikit-learn's ValueErrors to the library's own: the same words, the name of the values, and a remedy."""
     try:
         yield
     except AnytimeError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
         words = re.sub(r"\n(array=.*|\[.*\])\.?\n", " ", str(error), flags=re.DOTALL)  # arrays in full
-        raise TableError(f"{' '.join(words.split()).rstrip('.')}{remedy}") from error
+        words = f"{' '.join(words.split()).rstrip('.')}{remedy}"
+        raise TableError(words if re.search(rf"\b{name}\b", words) else f"{name}: {words}") from error
 
 
 def _weights(sample_weight: Any, rows: int) -> Float:
@@ -723,6 +726,36 @@ def check_kind(name: str, values: Any) -> None:
         case _:
             return
     raise TableError(f"{name} is {dtype}; expected {remedy}")
+
+
+def _check_target(y: Any) -> None:
+    """Raise TableError if a target has missing values, mixes types, or is neither numbers nor text."""
+    with _one_kind_of_error(name="y"):
+        values = np.asarray(y)
+        if values.dtype.kind == "U" and isinstance(y, list | tuple):
+            values = np.asarray(y, dtype=object)  # NumPy makes text of numbers among text
+    if not values.ndim or values.dtype.kind not in "fO":
+        return
+    gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
+    rows = np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))
+    if len(rows):
+        raise TableError(
+            f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
+            "leave out the rows without a target"
+        )
+    if values.dtype.kind == "O":
+        found = {
+            "text" if issubclass(t, str) else "numbers" if issubclass(t, Number | np.bool_) else t.__name__
+            for t in set(map(type, values.flat))
+        }
+        if len(found) > 1 or not found <= {"text", "numbers"}:
+            raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, or text, in every row")
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a Python object is a missing value: None, NaN, or one of pandas."""
+    is_nan = isinstance(value, float | np.floating) and bool(np.isnan(value))
+    return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _has_text(y: Any) -> bool:

@@ -281,6 +281,12 @@ class FeatureGroups(BaseModel):
         ends = np.cumsum([len(group.features) for group in self.groups]).tolist()
         return tuple(slice(end - len(group.features), end) for group, end in zip(self.groups, ends, strict=True))
 
+    def amount(self, cost: float) -> str:
+        """Return a cost with its unit, for messages: "2.5 ms", "1 dollar"."""
+        unit = self.cost_unit
+        is_one = f"{cost:g}" == "1" and len(unit) > 3 and unit.endswith("s") and not unit.endswith("ss")
+        return f"{cost:g} {unit[:-1] if is_one else unit}"
+
     @property
     def rows_per_call(self) -> int:
         """Return the number of rows of a call, for which `costs` are stated."""

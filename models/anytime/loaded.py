@@ -62,8 +62,8 @@ class LoadedModel(Model):
         self,
         *,
         costs: Mapping[str, float | str] = {},
-        without: Iterable[str] = (),
-        budgets: Iterable[float] = (),
+        without: str | Iterable[str] = (),
+        budgets: float | Iterable[float] = (),
         data: Retrained | None = None,
     ) -> WhatIf:
         """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
@@ -111,7 +111,7 @@ class LoadedModel(Model):
         Raises
         ------
         ValuesError
-            There is no such prefix, or it has no column.
+            There is no such prefix, or it has no column; or `top` is below 1.
         """
         from anytime.evaluation.report import shapes_picture  # noqa: PLC0415
 

@@ -263,6 +263,15 @@ def test_the_dict_it_came_from_is_not_changed_and_may_change() -> None:
     assert groups == load_groups(CLINIC)
 
 
+@pytest.mark.parametrize(
+    ("unit", "cost", "words"),
+    [("dollars", 1, "1 dollar"), ("dollars", 1.5, "1.5 dollars"), ("ms", 1, "1 ms"), ("EUR", 1, "1 EUR"),
+     ("units", 1 + 1e-9, "1 unit"), ("gas", 1, "1 gas"), ("loss", 1, "1 loss"), ("units", 0, "0 units")],
+)  # fmt: skip
+def test_a_cost_of_one_has_a_unit_in_the_singular(unit: str, cost: float, words: str) -> None:
+    assert load_groups({"cost_unit": unit, "groups": {"a": ["x"]}}).amount(cost) == words
+
+
 def test_without_drops_features_and_the_groups_that_nothing_pays_for() -> None:
     groups = load_groups(CLINIC).without(["iron", "sugar", "s1"])
     assert groups.features == ("age", "s0", "s2")

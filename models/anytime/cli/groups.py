@@ -12,6 +12,7 @@ from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.streams import remember_written
 from anytime.data.draft import drafted
+from anytime.errors import GroupsError
 from anytime.groups import write_text
 
 
@@ -41,6 +42,8 @@ def groups(
     Example: anytime groups train.csv --target target --by-prefix _ --cost hog=2.5ms --out groups.yaml
     """
     check_writable(out, (".yaml", ".yml"))
+    if out.exists():
+        raise GroupsError(f"{str(out)!r} exists, perhaps with your costs; remove it, or name another file")
     table = tables.open(data)
     others = [name for name in (query, weights) if name is not None]
     with working(f"reading a sample of {data.name}"):

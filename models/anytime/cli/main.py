@@ -137,7 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=arguments, prog_name="anytime", standalone_mode=False)
     except TyperException as error:
-        return _failed(f"{error.format_message().rstrip('.')}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # the words of pydantic
+        return _failed(f"{message}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
     except AnytimeError as error:
         # Errors of the client are also OSErrors if the network failed.
         return _failed(str(error), 1 if isinstance(error, EnvironmentFailure | OSError) else 2)

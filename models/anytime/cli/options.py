@@ -57,6 +57,9 @@ TaskName = Annotated[
     ),
 ]
 TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
+Coverage = Annotated[
+    float | None, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.")
+]
 Alpha = Annotated[
     str,
     typer.Option(
@@ -255,6 +258,13 @@ def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, 
     if both:
         raise GroupsError(f"--text and --number both name {listed(sorted(both))}; expected one type for each column")
     return {**dict.fromkeys(text or (), "text"), **dict.fromkeys(number or (), "number")}
+
+
+def stated_coverage(coverage: float | None, calibrate: Path | None) -> float:
+    """Return the coverage of --coverage or the default; raise TrainingError if there is no table to calibrate on."""
+    if calibrate is None and coverage is not None:
+        raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
+    return 0.9 if coverage is None else coverage
 
 
 def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
-from anytime._files import check_writable
+from anytime._files import ENDING, check_writable, cleanup_on
 from anytime.cli.console import progress, remark
 from anytime.cli.options import Data, ModelFile, TableFormat, spread
 from anytime.cli.streams import remember_written
@@ -63,14 +62,16 @@ def predict(
     """
     check_writable(out, WRITABLE)
     loaded = load(model)
-    columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, explain=explain, interval=interval)
-    if data.exists() and out.exists() and data.samefile(out):
-        raise TableError(f"--out is {str(out)!r}, the table itself; name another file")
+    columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, interval=interval)
+    for path, what in ((out, "the table itself"), (out.parent, "in the folder that is the table")):
+        if data.exists() and path.exists() and data.samefile(path):
+            raise TableError(f"--out is {str(out)!r}, {what}; name another file")
     table = tables.open(data)
     kept_as = _kept_as(table, columns.keep, out)
     scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
     last, imputed = None, dict[str, None]()
-    with progress(f"predicting {data.name}", table.known_rows) as advance, TableWriter(out) as writer:
+    shown = progress(f"predicting {data.name}", table.known_rows)
+    with cleanup_on(*ENDING), shown as advance, TableWriter(out) as writer:
         for answer, batch in scorer.answers(columns.keep, kept_as):
             writer.add(columns.of(answer, batch))
             imputed |= dict.fromkeys(answer.imputed)
@@ -86,7 +87,7 @@ def predict(
 class OutputColumns:
     """The columns to write, by the options of the command; raises where the model does not have one of them."""
 
-    def __init__(self, model: Model, keep: tuple[str, ...], *, proba: bool, explain: bool, interval: bool) -> None:
+    def __init__(self, model: Model, keep: tuple[str, ...], *, proba: bool, interval: bool) -> None:
         manifest = model.manifest
         if proba and manifest.classes is None:
             raise ValuesError(f"--proba requires a model of classes; {model.name!r} predicts {manifest.task}")
@@ -95,49 +96,16 @@ class OutputColumns:
                 f"--interval requires a calibrated model; train {model.name!r} with --calibrate TABLE of held-out rows"
             )
         self.keep = tuple(dict.fromkeys(keep))
-        self._model, self._proba, self._explain, self._interval = model, proba, explain, interval
-        self._classes = manifest.classes
-        self._responses = [f"_{name}" for name in manifest.responses] if len(manifest.responses) > 1 else [""]
+        self._proba, self._interval = proba, interval
 
     def of(self, answer: TableAnswer, batch: Batch) -> dict[str, Any]:
         """Return the columns of a batch by name, those of the table first."""
         found: dict[str, Any] = {name: batch.column(name) for name in self.keep}
-        for name, values in self._predicted(answer).items():
+        for name, values in answer.columns(proba=self._proba, interval=self._interval).items():
             if name in found:
                 raise TableError(f"--keep {name}: a column of the predictions has this name; rename the table's")
             found[name] = values
         return found
-
-    def _predicted(self, answer: TableAnswer) -> dict[str, Any]:
-        single = answer.prediction.ndim == 1
-        if self._classes is not None or single:
-            found = {"prediction": answer.prediction}
-        else:
-            found = {f"prediction{end}": answer.prediction[:, p] for p, end in enumerate(self._responses)}
-        if self._proba and answer.probabilities is not None:
-            found |= {f"probability_{label}": answer.probabilities[:, c] for c, label in enumerate(self._classes or ())}
-        if self._interval:
-            found |= self._covering(answer)
-        if answer.contributions is not None:
-            ends = self._responses if answer.scores.shape[1] > 1 else [""]
-            base = np.atleast_1d(answer.contributions.intercept)
-            found |= {f"base{end}": np.full(len(answer), base[p]) for p, end in enumerate(ends)}
-            for name, values in answer.contributions.groups.items():
-                parts = values.reshape(len(answer), -1)
-                found |= {f"contribution_{name}{end}": parts[:, p] for p, end in enumerate(ends)}
-        return found
-
-    def _covering(self, answer: TableAnswer) -> dict[str, Any]:
-        if self._classes is not None:
-            if answer.prediction_set is None:
-                return {"prediction_set": np.full(len(answer), None)}
-            labels = np.array([str(label) for label in self._classes], dtype=object)
-            return {"prediction_set": np.array(["|".join(labels[row]) for row in answer.prediction_set], dtype=object)}
-        ends = self._responses
-        boxes = np.full((len(answer), len(ends), 2), np.nan) if answer.interval is None else answer.interval
-        boxes = boxes.reshape(len(answer), len(ends), 2)
-        names = [(f"low{end}", f"high{end}") for end in ends]
-        return {name: boxes[:, p, side] for p, pair in enumerate(names) for side, name in enumerate(pair)}
 
 
 def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, ReadAs]:
@@ -149,14 +117,15 @@ def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, Rea
 
 
 def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]:
-    unit = model.groups.cost_unit
-    used = f"{listed(answer.groups, 10)} (cost {answer.cost:g} {unit} a row)"
+    used = f"{listed(answer.groups, 10)} (cost {model.groups.amount(answer.cost)} a row)"
     of = (
         "the optimum of the table's groups" if answer.policy == "arrived" else f"step {answer.prefix} of {answer.steps}"
     )
     lines = [f"predicted by {of}: {used}"] if answer.groups else []
     if answer.note:
         lines.append(answer.note)
+    if answer.contributions is not None and answer.probabilities is not None and answer.scores.shape[1] == 1:
+        lines.append(f"contributions add to the score of {answer.names[-1]!r}")
     if answer.missing:
         lines.append(f"missing: {listed(answer.missing, 10)} (the table has none of their columns)")
     lacking = [name for name in answer.absent if name in _columns_of(model, answer.groups)]

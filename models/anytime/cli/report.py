@@ -44,19 +44,19 @@ def steps_table(model: Model) -> Table:
 
 def budget_lines(model: Model, budget: float) -> list[str]:
     """Return lines on the prefix that answers within a budget: its groups, its quality, and what the next step adds."""
-    unit, prefix = model.groups.cost_unit, model.affordable(budget)
+    amount, prefix = model.groups.amount, model.affordable(budget)
     groups, r2, full = model.computed[prefix], model.expected(prefix).r2, model.expected(model.steps).r2
     part = "" if not full or r2 is None else f", {share(r2 / full)} of {full:.4g} with all groups"
     lines = [
-        f"budget {budget:g} {unit}: {listed(groups, 20) or 'no group (the base rate)'}",
-        f"cost {model.costs[prefix]:g} {unit}, r2 {numbers([r2])[0]} on the training rows{part}",
+        f"budget {amount(budget)}: {listed(groups, 20) or 'no group (the base rate)'}",
+        f"cost {amount(model.costs[prefix])}, r2 {numbers([r2])[0]} on the training rows{part}",
     ]
     if prefix == model.steps:
         return [*lines, "these are all steps"]
     step, after = model.manifest.steps[prefix], model.expected(prefix + 1).r2
     gain = "" if r2 is None or after is None else f" and adds {after - r2:.2g} to r2"
-    missing = model.costs[prefix + 1] - budget
-    return [*lines, f"next: {' + '.join(step.adds)} costs {step.cost:g} {unit}{gain}; {missing:g} {unit} are missing"]
+    lacking = amount(model.costs[prefix + 1] - budget)
+    return [*lines, f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}; the budget lacks {lacking}"]
 
 
 def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
@@ -275,7 +275,7 @@ def _guarantee(model: Model) -> str:
     if guarantee.doubling_gamma is None:
         return f"cost at most doubles {until} ({guarantee.why})"
     if buys_no_group(model.costs, guarantee.doubling_until):
-        spent = f"{model.costs[guarantee.doubling_until]:g} {model.groups.cost_unit}"
+        spent = model.groups.amount(model.costs[guarantee.doubling_until])
         return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
     share = doubling_bound(guarantee.doubling_gamma)
     sets = f"any set {_of_groups(model)}of cost B/4"

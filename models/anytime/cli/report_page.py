@@ -9,7 +9,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import remark, working
-from anytime.cli.options import ModelFile, TableFormat, TestTable, spread
+from anytime.cli.options import Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage
 from anytime.cli.streams import remember_written
 from anytime.evaluation.report import report as written
 from anytime.groups import write_text
@@ -24,7 +24,7 @@ def report(
     calibrate: Annotated[
         Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows, for the page only.")
     ] = None,
-    coverage: Annotated[float, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1.")] = 0.9,
+    coverage: Coverage = None,
     *,
     tables: TableFormat,
 ) -> None:
@@ -35,10 +35,11 @@ def report(
     Example: anytime report model.safetensors --test test.csv --out report.html
     """
     check_writable(out, (".html", ".htm"))
+    share = stated_coverage(coverage, calibrate)
     loaded = load(model)
     opened = [None if path is None else tables.open(path) for path in (test, calibrate)]
     with working(f"measuring {loaded.name}"):
-        text = written(loaded, *opened, coverage=coverage)
+        text = written(loaded, *opened, coverage=share)
     write_text(text, out)
     remember_written(out)
     remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")

@@ -35,9 +35,7 @@ def train(
     calibrate: Annotated[
         Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows.")
     ] = None,
-    coverage: Annotated[
-        float | None, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.")
-    ] = None,
+    coverage: options.Coverage = None,
     test: options.TestTable = None,
     no_moments: Annotated[
         bool,
@@ -60,9 +58,7 @@ def train(
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
     _check_pairs(plan, backend, data)
-    if calibrate is None and coverage is not None:
-        raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
-    coverage = 0.9 if coverage is None else coverage
+    share = options.stated_coverage(coverage, calibrate)
     _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
     if validation is not None:
         _check_other_rows({"--test": test}, validation, "chooses where to stop")
@@ -71,7 +67,7 @@ def train(
     _check_checkpoint(checkpoint, {"--out": out, "--groups": plan.groups, **tables})
     with open_backend(backend, scheduler, checkpoint) as opened:
         source = open_source(data, plan, opened)
-        calibration = None if calibrate is None else open_calibration(calibrate, source, coverage, plan)
+        calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
         remark(f"task: {source.columns.target.task}{source.remark}")
@@ -101,7 +97,7 @@ def train(
     )
     if calibration is not None:
         with working(f"calibrating on {calibration.table.name}"):
-            model = calibrated(model, replace(calibration, groups=model.groups), coverage)
+            model = calibrated(model, replace(calibration, groups=model.groups), share)
     evaluation = None
     if tested is not None:
         with working(f"evaluating on {tested.table.name}"):

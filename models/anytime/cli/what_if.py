@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -41,13 +42,12 @@ def what_if(
     Example: anytime what-if model.safetensors --without cuff --cost scales=4 --budget 10
     """
     loaded, costs = load(model), parsed_costs(cost)
-    retrained = None
-    if refit.data is not None:
-        kept = Rule(without=tuple(without or ())).remaining(loaded.groups)
-        retrained = open_retrained(loaded, kept, refit)
-        if retrained is None:
-            remark("--data is ignored: the model contains its moments")
-    with working("ordering the groups of the changed model"):
+    kept = Rule(without=tuple(without or ())).remaining(loaded.groups.with_stated_costs(costs))
+    retrained = open_retrained(loaded, kept, refit)
+    if refit.data is not None and retrained is None:
+        remark("--data is ignored: the model contains its moments")
+    orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
+    with working("ordering the groups of the changed model") if orders else nullcontext():
         found = compared(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
     if json:
         print_json(_values(found))

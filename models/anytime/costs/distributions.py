@@ -355,8 +355,7 @@ def simulate(
             continue
         if factor is None:
             raise GroupsError(
-                f"group {name!r} without features costs {cost:g} {groups.cost_unit}, which is not a time; "
-                "give costs in ms"
+                f"group {name!r} without features costs {groups.amount(cost)}, which is not a time; give costs in ms"
             )
         costs[:, position] = factor * cost
     steps = [[groups.positions[name] for name in step.adds] for step in model.manifest.steps]

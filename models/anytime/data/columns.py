@@ -72,34 +72,36 @@ class ColumnError(TableError):
         return error
 
 
-def check_finite(batch: Batch, name: str) -> None:
-    """Raise TableError, with the first row, if a column of numbers contains infinities."""
-    for error in _infinite([batch], [name]):
+def check_finite(batch: Batch, name: str, kind: ReadAs = "number") -> None:
+    """Raise TableError, with the first row, if a column of numbers or dates contains infinities."""
+    for error in _infinite([batch], {name: kind}):
         raise error
 
 
 def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, ReadAs]) -> list[ColumnError]:
     """Return an error for each column of a table with infinite values, with their number and the first row."""
     batches = table.batches(names, types=types) if names else ()
-    return [ColumnError.of(error.column, f"{table.name}: {error}") for error in _infinite(batches, names)]
+    found = _infinite(batches, {name: types.get(name, "number") for name in names})
+    return [ColumnError.of(error.column, f"{table.name}: {error}") for error in found]
 
 
-def _infinite(batches: Iterable[Batch], names: Iterable[str]) -> list[ColumnError]:
+def _infinite(batches: Iterable[Batch], kinds: Mapping[str, ReadAs]) -> list[ColumnError]:
     found: dict[str, tuple[int, int]] = {}
     for batch in batches:
-        for name in names:
+        for name in kinds:
             values = batch.column(name)
             if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
                 count, first = found.get(name, (0, batch.start + int(infinite.argmax())))
                 found[name] = count + int(infinite.sum()), first
-    return [
-        ColumnError.of(
-            name,
-            f"column {name!r} holds {count} infinite {'value' if count == 1 else 'values'}, the first in row {first} "
-            "(counted from 0); expected finite numbers, or no value where one is missing",
-        )
-        for name, (count, first) in found.items()
-    ]
+    errors = []
+    for name, (count, first) in found.items():
+        what, valid = f"infinite value{'s' * (count > 1)}", "finite numbers"
+        if kinds[name] == "date":
+            what, valid = f"date{'s' * (count > 1)} beyond the years 1 to 9999", "dates of these years"
+        where = f"the first in row {first} (counted from 0)"
+        message = f"column {name!r} holds {count} {what}, {where}; expected {valid}, or no value where one is missing"
+        errors.append(ColumnError.of(name, message))
+    return errors
 
 
 def without_target(batch: Batch, columns: Sequence[str]) -> Bool:

@@ -200,6 +200,8 @@ class Dataset:
             return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
         row, before = 0, None
         state = self._resume_state(checkpoint, assigner, seed)
+        if state is not None and state.unusable is not None:
+            raise ColumnError.of(*state.unusable)
         if state is not None:
             row, before = state.row, state.parts
             skipped = self.tally(assigner, stop=row)
@@ -208,8 +210,8 @@ class Dataset:
         blocks = self.blocks(assigner, start=row, progress=progress)
         try:
             parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
-        except ColumnError:
-            checkpoint.remove()  # of a pass that has no result
+        except ColumnError as error:
+            checkpoint.restart_without(error.column, str(error))
             raise
         checkpoint.save(2**62, parts)  # a row beyond every table
         return parts

@@ -140,20 +140,18 @@ def _certified(model: Model) -> str | None:
 
 
 def _guarantee_text(model: Model) -> str:
-    guarantee, unit = model.manifest.guarantee, model.groups.cost_unit
+    guarantee = model.manifest.guarantee
     if guarantee.gamma is not None:
         return (
             f"At equal cost the sequence explains at least {bound(guarantee.gamma, 1.0, 1.0):.2%} of what the best set "
             f"of groups does (Theorem 3.2, gamma = {guarantee.gamma:.3g})."
         )
     if guarantee.doubling_gamma is not None:
-        until = model.costs[guarantee.doubling_until or 0]
+        until = model.groups.amount(model.costs[guarantee.doubling_until or 0])
         if buys_no_group(model.costs, guarantee.doubling_until or 0):
-            return (
-                f"No guarantee: the bound applies up to {until:g} {unit}, where a quarter of the budget buys no group."
-            )
+            return f"No guarantee: the bound applies up to {until}, where a quarter of the budget buys no group."
         return (
-            f"Within any budget B up to {until:g} {unit} the sequence explains at least "
+            f"Within any budget B up to {until} the sequence explains at least "
             f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 does "
             f"(Theorem 4.3, gamma = {guarantee.doubling_gamma:.3g})."
         )

@@ -6,12 +6,13 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from anytime.data.formats import Table
+from anytime.data.survey import Survey
 from anytime.errors import clipped, listed
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_auc, roc_curve
@@ -41,18 +42,23 @@ PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN = 30, 20, 1000
 SAMPLE = 200_000
 """Rows of the test table that diagrams of probabilities and residuals use, from its start."""
 
-BINS = 10
+BINS, MIN_BIN = 10, 5
+"""Bins of a diagram of the reliability, and the least rows of one: fewer have no standard error to speak of."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Tested:
     """A model on test rows: measures, standard errors of R² (steps + 1,), and some outputs with the truth."""
 
-    name: str
+    survey: Survey
     evaluation: Evaluation
     errors: Float | None
     Y: Float
-    outputs: dict[int, Float] = field(default_factory=dict)
+    outputs: dict[int, Float]
+
+    @property
+    def name(self) -> str:
+        return Path(self.survey.table).name
 
 
 def report(model: Model, test: Table | None = None, calibration: Table | None = None, *, coverage: float = 0.9) -> str:
@@ -61,7 +67,8 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
     Parameters
     ----------
     test : Table | None
-        Rows that took no part in training, with the target; without them, quality is that of training and folds.
+        Rows that took no part in training, with the target; without them, quality is that of training and folds. Those
+        without a target are left out, and a warning says so.
     calibration : Table | None
         Further rows, for intervals or sets of classes of the requested `coverage`.
 
@@ -70,12 +77,17 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
     TableError, GroupsError, TrainingError
         As `evaluate` and `calibrate`.
     """
+    calibrated_on = None
     if calibration is not None:
-        dataset, found = held_out(model, calibration)
-        conformal_rank(found.used, coverage)
+        dataset, calibrated_on = held_out(model, calibration, drop_missing=True)
+        conformal_rank(calibrated_on.used, coverage)
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
-    warnings = list(_warnings(model, tested))
+    warnings = [
+        *_left_out(None if tested is None else tested.survey),
+        *_left_out(calibrated_on),
+        *_warnings(model, tested),
+    ]
     sections = [
         ("Quality by cost", _curve(model, tested)),
         ("Warnings", "".join(paragraph(each, "warn") for each in warnings) or paragraph("None.")),
@@ -115,7 +127,7 @@ def _half(model: Model) -> int:
 
 def measured_on(model: Model, test: Table) -> _Tested:
     """Return a model's measures on test rows, and a standard error of R² for each prefix."""
-    dataset = held_out(model, test)[0]
+    dataset, found = held_out(model, test, drop_missing=True)
     evaluation = evaluated(model, dataset)
     wanted = {_half(model), model.steps}
     P, steps = len(model.prefixes.intercept), model.steps + 1
@@ -145,7 +157,7 @@ def measured_on(model: Model, test: Table) -> _Tested:
         # 1 - r2 is a mean over responses of loss / null, so the null loss of all is loss / (1 - r2).
         unexplained = np.maximum(1 - evaluation.r2, 1e-300)
         errors = (deviation / np.maximum(mean, 1e-300)).mean(axis=1) * unexplained
-    return _Tested(Path(test.name).name, evaluation, errors, Y, outputs)
+    return _Tested(found, evaluation, errors, Y, outputs)
 
 
 _NAMES = {"balanced_accuracy": "balanced", "auc": "AUC", "log_loss": "log loss", "brier": "Brier"}
@@ -175,7 +187,7 @@ def _percent(value: float) -> str:
 
 
 def _summary(model: Model, tested: _Tested | None) -> list[str]:
-    manifest, unit = model.manifest, model.groups.cost_unit
+    manifest, amount = model.manifest, model.groups.amount
     origin, full, half = manifest.provenance, _training(model)[-1], _half(model)
     r2 = _training(model) if tested is None or tested.evaluation.r2 is None else tested.evaluation.r2
     where = (
@@ -191,14 +203,17 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
         share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
-        share = ", which is more" if r2[half] > r2[-1] else share
+        if _number(r2[half]) == _number(r2[-1]):
+            share = ", as much"
+        elif r2[half] > r2[-1]:
+            share = ", which is more"
         sentences.append(
-            f"All groups cost {model.costs[-1]:g} {unit} a row and reach an r2 of {_number(r2[-1])} on "
+            f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {_number(r2[-1])} on "
             f"{where}; half of the budget reaches {_number(r2[half])}{share}."
         )
     step = manifest.steps[0]
     gain = "" if step.r2 is None else f", r2 {step.r2:.3g} in training"
-    sentences.append(f"The first step is {' + '.join(step.adds)} for {step.cost:g} {unit}{gain}.")
+    sentences.append(f"The first step is {' + '.join(step.adds)} for {amount(step.cost)}{gain}.")
     return sentences
 
 
@@ -320,6 +335,9 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
             "Give `--test TABLE`, rows that took no part in training, for a diagram of the reliability.", "soft"
         )
     outputs, Y = tested.outputs[model.steps], tested.Y
+    if len(Y) < 4 * MIN_BIN:
+        few = f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability"
+        return paragraph(f"{few}; expected {4 * MIN_BIN} or more.", "soft")
     if model.manifest.classes is None:
         return _residuals(model, outputs[:, 0], Y[:, 0])
     codes = class_codes(Y)
@@ -350,7 +368,8 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
 def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
     """Return means of x and of y, and the rows, in bins of about equal mass; equal values share a bin."""
     order = np.argsort(x, kind="stable")
-    edges = np.unique(x[order][np.linspace(0, len(x) - 1, BINS + 1).astype(np.intp)][1:-1])
+    bins = min(BINS, len(x) // MIN_BIN)
+    edges = np.unique(x[order][np.linspace(0, len(x) - 1, bins + 1).astype(np.intp)][1:-1])
     at = np.searchsorted(edges, x, side="right")
     counts = np.bincount(at).astype(np.float64)
     there = counts > 0
@@ -362,7 +381,8 @@ def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
 def _residuals(model: Model, predicted: Float, truth: Float) -> str:
     """Return the mean of the target in bins of the prediction."""
     means, shares, counts = _binned(predicted, truth)
-    spread = np.sqrt(np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0) / counts)
+    variances = np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0)
+    spread = np.sqrt(variances / np.maximum(counts - 1, 1))
     ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
     name = clipped(model.manifest.target[0])
     chart = Chart("predicted and observed", ends, ends, f"mean prediction of {name}", "mean of the target")
@@ -448,6 +468,11 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
         covered = [] if found is None or found.coverage is None else [_percent(float(found.coverage[k]))]
         rows.append([str(k), f"{model.costs[k]:g}", _number(calibration.sizes[k]), *covered])
     return paragraph(said) + table(columns, rows)
+
+
+def _left_out(found: Survey | None) -> Iterator[str]:
+    if found is not None and found.missing:
+        yield f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
 
 
 def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:

@@ -19,12 +19,13 @@ from anytime.glm.design import Design, FoldSums, View
 from anytime.glm.newton import MIN_DECREMENT, ROUGH, optimum
 from anytime.types import Bool, Float, Index
 
-CHANGE, SLOWEST = 0.05, 0.9
+CHANGE, SLOWEST = 0.02, 0.9
 """A fit ends where all steps to come change its deviance by this share of the standard error between folds: that of the
-next step to second order, and of those after it, which fall as fast as the last two did, or by a tenth at least. The
-change by the next is added to the deviance, so what remains is a fraction of it."""
+next step to second order or of the last, whichever is larger, since one alone may be small by chance; and of those
+after it, which fall as fast as these two did, or by a tenth at least. The change by the next is added to the deviance,
+so what remains is a fraction of it."""
 
-UNSETTLED = 1e-3
+UNSETTLED = 1e-4
 """It does not end while it predicts a larger share of the loss as decrease: the deviance may cross its limit."""
 
 DECREMENT = 0.1
@@ -161,7 +162,7 @@ class JointFits:
     def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
         """Return which fits end, given the change of the deviance by this step and the last, and its standard error."""
         rate = np.minimum(size / before, SLOWEST)
-        settled = size / (1 - rate) + 2.0 * decrement <= self._share * CHANGE * error
+        settled = np.maximum(size, before) / (1 - rate) + 2.0 * decrement <= self._share * CHANGE * error
         least = max(self._share * DECREMENT * ROUGH.decrement, MIN_DECREMENT)
         return np.asarray(settled & (decrement <= UNSETTLED * loss) | (decrement <= least * loss))
 

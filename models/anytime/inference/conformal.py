@@ -50,8 +50,8 @@ def conformal_rank(rows: int, coverage: float) -> int:
     rank = math.ceil((rows + 1) * share)
     if rank > rows:
         raise TrainingError(
-            f"{rows} rows are too few to calibrate a coverage of {coverage}; expected {math.ceil(share / (1 - share))}"
-            " or more: add rows, or request less coverage"
+            f"{rows} row{'s are' if rows != 1 else ' is'} too few to calibrate a coverage of {coverage}; expected "
+            f"{math.ceil(share / (1 - share))} or more: add rows, or request less coverage"
         )
     return rank
 

@@ -62,6 +62,8 @@ class TableAnswer:
         As in `Answer`, the same for all rows.
     imputed, clamped : tuple[str, ...]
         Columns in which a value of some row was missing or of an unknown level, or outside its range.
+    names : tuple[str, ...]
+        Of the classes or the responses.
     absent : tuple[str, ...]
         Columns of groups in `missing`, and others of the budget's prefix, that the table lacks.
     """
@@ -84,17 +86,61 @@ class TableAnswer:
     clamped: tuple[str, ...]
     expected: Expected
     note: str | None
+    names: tuple[str, ...]
     sharing: tuple[Sharing, ...] = ()
 
     def __len__(self) -> int:
         return len(self.scores)
 
+    def columns(self, *, proba: bool = True, interval: bool | None = None) -> dict[str, NDArray[Any]]:
+        """Return the predictions as columns (rows,) by name, and the contributions if there are some.
+
+        Parameters
+        ----------
+        proba : bool
+            Whether the probabilities of classes are among them.
+        interval : bool | None
+            Whether intervals or sets of classes are among them, missing where the answer has none; None is whether it
+            has some. Labels of a set are joined by "|".
+        """
+        is_of_classes, rows = self.probabilities is not None, len(self)
+        ends = [""] if is_of_classes or len(self.names) == 1 else [f"_{name}" for name in self.names]
+        found: dict[str, NDArray[Any]] = {}
+
+        def add(name: str, values: NDArray[Any], ends: Sequence[str] = ends) -> None:
+            found.update({f"{name}{end}": column for end, column in zip(ends, values.reshape(rows, -1).T, strict=True)})
+
+        add("prediction", self.prediction)
+        if proba and self.probabilities is not None:
+            add("probability", self.probabilities, [f"_{name}" for name in self.names])
+        if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
+            if is_of_classes:
+                add("prediction_set", self._sets())
+            else:
+                boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
+                for side, name in enumerate(("low", "high")):
+                    add(name, boxes[..., side])
+        if self.contributions is not None:
+            P = self.scores.shape[1]
+            of_scores = [""] if P == 1 else [f"_{name}" for name in self.names[-P:]]
+            add("base", np.tile(self.contributions.intercept, (rows, 1)), of_scores)
+            for name, values in self.contributions.groups.items():
+                add(f"contribution_{name}", values, of_scores)
+        return found
+
+    def _sets(self) -> NDArray[Any]:
+        """Return the sets of classes as text, (rows,); None where there are none."""
+        if self.prediction_set is None:
+            return np.full(len(self), None)
+        labels = np.array(self.names, dtype=object)
+        return np.array(["|".join(labels[row]) for row in self.prediction_set], dtype=object)
+
     def to_frame(self) -> Any:
         """Return a row for each prediction, with probabilities, intervals and contributions where there are some."""
-        return frame_of(_columns(self))
+        return frame_of(self.columns())
 
     def _repr_html_(self) -> str:
-        columns = {name: values[:SHOWN].tolist() for name, values in _columns(self).items()}
+        columns = {name: values[:SHOWN].tolist() for name, values in self.columns().items()}
         more = f", the first {SHOWN}" * (len(self) > SHOWN)
         used = ", ".join(self.groups) or "no group (the base rate)"
         rows = ([digits(x) if isinstance(x, float) else x for x in row] for row in zip(*columns.values(), strict=True))
@@ -102,26 +148,6 @@ class TableAnswer:
 
     def __repr__(self) -> str:
         return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"
-
-
-def _columns(answer: TableAnswer) -> dict[str, Any]:
-    """Return the predictions of an answer as columns (rows,), with probabilities or intervals where there are some."""
-    found: dict[str, Any] = {}
-
-    def add(name: str, values: NDArray[Any]) -> None:
-        flat = values.reshape(len(answer), -1)
-        ends = [""] if flat.shape[1] == 1 else [f"_{k}" for k in range(flat.shape[1])]
-        found.update({f"{name}{end}": flat[:, k] for k, end in enumerate(ends)})
-
-    add("prediction", answer.prediction)
-    if answer.probabilities is not None:
-        add("probability", answer.probabilities)
-    if answer.interval is not None:
-        add("low", answer.interval[..., 0])
-        add("high", answer.interval[..., 1])
-    for name, values in () if answer.contributions is None else answer.contributions.groups.items():
-        add(f"contribution_{name}", values)
-    return found
 
 
 def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
@@ -240,7 +266,10 @@ class TableScorer:
             lost = bool(first) and present.isdisjoint(first)
         if lost:
             columns = [column for name in first for column in places[name].features]
-            remedy = "; --policy arrived or policy='arrived' uses the other groups" * bool(present)
+            remedy = "--policy arrived or policy='arrived' uses the other groups"
+            if not model.supports_arrived:
+                remedy = model.fallback_reason("arrived")
+            remedy = f"; {remedy}" if present else ""
             raise TableError(
                 f"{table.name} lacks {listed(columns)}, every column of the first step of model {model.name!r}{remedy}"
             )
@@ -274,7 +303,7 @@ class TableScorer:
             except ValuesError as error:
                 with self._naming_table():
                     for name in features:
-                        check_finite(batch, name)
+                        check_finite(batch, name, types[name])
                 raise TableError(f"{self.table.name}: {error}") from error
 
     @contextmanager
@@ -336,7 +365,7 @@ class TableScorer:
                 lambda base: float(base[0]) if single else base,
             )
         if not best.groups:
-            first = f"; the first step costs {model.costs[1]:g} {model.groups.cost_unit}" * (not best.allowed)
+            first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
             base = f"every row has the base rate: no group is used{first}"
             note = base if note is None else f"{base}; {note}"
         return TableAnswer(
@@ -358,5 +387,6 @@ class TableScorer:
             clamped=prediction.clamped(best.groups),
             expected=best.expected,
             note=note,
+            names=tuple(map(str, classes or model.manifest.responses)),
             sharing=sharing,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -283,10 +283,14 @@ CHECKPOINT = FileKind("anytime.checkpoint", "checkpoint", "anytime train --check
 
 
 class CheckpointState(NamedTuple):
-    """State of a pass: the row of the table that it has reached, and the moments of each fold up to it."""
+    """State of a pass: the row of the table that it has reached, and the moments of each fold up to it.
+
+    If the pass is one without some features of this one, `unusable` has a feature that it left out, and why.
+    """
 
     row: int
     parts: list[Moments]
+    unusable: tuple[str, str] | None = None
 
 
 class Checkpoint:
@@ -295,7 +299,16 @@ class Checkpoint:
     def __init__(self, path: Path, every_s: float = EVERY_S) -> None:
         self.path, self._every_s = path, every_s
         self._identity: Mapping[str, Any] = {}
+        self._features: tuple[str, ...] = ()
+        """The features of the first pass; a repeat has fewer."""
+        self._why: dict[str, str] = {}
+        """Why features were unusable."""
         self._saved = time.monotonic()
+
+    def restart_without(self, feature: str, why: str) -> None:
+        """Forget the state of the pass, which the next one repeats without an unusable feature."""
+        self._why[feature] = why
+        self.remove()
 
     def begin(self, identity: Mapping[str, Any], features: int, responses: int) -> CheckpointState | None:
         """Start a pass; return the state of an earlier identical pass, or None.
@@ -304,19 +317,24 @@ class Checkpoint:
         ArtifactError if the file belongs to another pass, or is damaged.
         """
         self._identity = json.loads(json.dumps(identity))
+        self._features = self._features or tuple(self._identity.get("features", ()))
         self._saved = time.monotonic()
         if not self.path.exists():
             return None
         text, arrays = read(self.path, CHECKPOINT)
         try:
             found = json.loads(text)
-            number, known, row = found["format"], found["identity"], found["row"]
+            number, known, row, left_out = (found[name] for name in ("format", "identity", "row", "left_out"))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._damaged() from error
         if number != FORMAT:
             raise ArtifactError(f"{str(self.path)!r} has format {number}; expected {FORMAT}: {CHECKPOINT.remedy}")
-        if not isinstance(known, dict) or type(row) is not int or row < 0:
+        if not isinstance(known, dict) or not isinstance(left_out, dict) or type(row) is not int or row < 0:
             raise self._damaged()
+        if left_out and _without(self._identity, left_out) == known != self._identity:
+            self._why |= left_out
+            reasons = (each for each in left_out.items() if each[0] in self._identity["features"])
+            return CheckpointState(0, [], max(reasons, key=lambda each: len(each[1])))
         other = [name for name, value in self._identity.items() if known.get(name) != value]
         if other:
             what = " and ".join(other)
@@ -338,9 +356,16 @@ class Checkpoint:
             self.save(row, parts)
 
     def save(self, row: int, parts: list[Moments]) -> None:
-        record = json.dumps({"format": FORMAT, "identity": self._identity, "row": row})
+        left_out = {f: self._why.get(f, "") for f in self._features if f not in self._identity["features"]}
+        record = json.dumps({"format": FORMAT, "identity": self._identity, "left_out": left_out, "row": row})
         write(self.path, CHECKPOINT, record, _folds_packed(parts))
         self._saved = time.monotonic()
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+def _without(identity: Mapping[str, Any], features: Container[str]) -> Mapping[str, Any]:
+    """Return the identity of a pass without some features."""
+    bases = {name: basis for name, basis in identity["bases"].items() if name not in features}
+    return {**identity, "features": [name for name in identity["features"] if name not in features], "bases": bases}

@@ -69,10 +69,10 @@ def _worse_prefixes(fitted: Fitted) -> list[str]:
         return []
     last, costs = int(worse[-1]), fitted.sequence.costs
     where = f"step {best}" if best else "the base rate"
-    unit = fitted.expansion.groups.cost_unit
+    cost = fitted.expansion.groups.amount(costs[best])
     prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
     return [
-        f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {costs[best]:g} {unit}) and worse at "
+        f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {cost}) and worse at "
         f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
         f"a budget of {costs[best]:g}, or leave out the later groups"
     ]

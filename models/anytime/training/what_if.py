@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from anytime.errors import TrainingError
+from anytime.errors import GroupsError, TrainingError, listed
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
 from anytime.model.notebook import captioned, digits, html_table
@@ -64,27 +64,29 @@ class WhatIf:
         return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
 
     def _repr_html_(self) -> str:
-        columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
-        rows = [
-            [
-                f"{each.budget:g}",
-                *(cell for r2, share in zip(each.r2, each.shares, strict=True) for cell in (digits(r2), digits(share))),
-                digits(each.loss),
-                *(", ".join(names) or "-" for names in (each.enters, each.leaves)),
-            ]
-            for each in self.budgets
-        ]
+        if self.after is self.before:
+            columns: tuple[str, ...] = ("budget", "r2", "of full", "groups")
+        else:
+            columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
+        rows = [self._row(each) for each in self.budgets]
         unit = self.before.groups.cost_unit
         caption = f"{self.before.name}, {self.changes} ({unit}); r2 on the training rows"
-        return captioned(caption, html_table(columns, rows, words=(6, 7)))
+        return captioned(caption, html_table(columns, rows, words=(3,) if self.after is self.before else (6, 7)))
+
+    def _row(self, each: AtBudget) -> list[str]:
+        before, after = ([digits(r2), digits(share)] for r2, share in zip(each.r2, each.shares, strict=True))
+        names = [", ".join(names) or "-" for names in (each.groups[0], each.enters, each.leaves)]
+        if self.after is self.before:
+            return [f"{each.budget:g}", *before, names[0]]
+        return [f"{each.budget:g}", *before, *after, digits(each.loss), *names[1:]]
 
 
 def what_if(
     model: Model,
     *,
     costs: Mapping[str, float | str] = {},
-    without: Iterable[str] = (),
-    budgets: Iterable[float] = (),
+    without: str | Iterable[str] = (),
+    budgets: float | Iterable[float] = (),
     data: Retrained | None = None,
 ) -> WhatIf:
     """Return a model at other costs or without some groups, next to itself, at some budgets.
@@ -96,26 +98,29 @@ def what_if(
     ----------
     costs : Mapping[str, float | str]
         New costs by group, numbers or texts such as "5ms".
-    without : Iterable[str]
-        Groups that are not there.
-    budgets : Iterable[float]
-        In the model's cost unit, per row; by default half the cost of all groups, and all of it.
+    without : str | Iterable[str]
+        Groups that are not there, or one.
+    budgets : float | Iterable[float]
+        In the model's cost unit, per row, or one; by default half the cost of all groups, and all of it.
     data : Retrained | None
         The rows, for families other than "gaussian".
 
     Raises
     ------
     GroupsError
-        A group is unknown, or required by one that stays.
+        A group is unknown, has a new cost and is left out, or is required by one that stays.
     ValuesError
         A budget is negative or not a number.
     TrainingError
         A likelihood without data, or a model without moments.
     """
-    without = tuple(without)
-    given = [checked_budget(budget, model.groups.cost_unit) for budget in budgets]
+    without = (without,) if isinstance(without, str) else tuple(dict.fromkeys(without))
+    stated = budgets if isinstance(budgets, Iterable) and not isinstance(budgets, str) else (budgets,)
+    given = [checked_budget(budget, model.groups.cost_unit) for budget in stated]
     total = float(model.costs[-1])
     asked = [total if budget is None else budget for budget in given] or [total / 2, total]
+    if both := [name for name in without if name in costs]:
+        raise GroupsError(f"{listed(both)} has a new cost and is left out; expected one of them")
     priced = model.groups.with_stated_costs(costs)
     words = [*(f"{name} costs {priced.groups[priced.positions[name]].call_cost.of_call(1):g}" for name in costs)]
     words += [f"without {name}" for name in without]

@@ -22,7 +22,7 @@ from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.schemas.codecs import JSON, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
-from anytime_service.schemas.predict import Received, TookLine, read_late_line, read_line, read_request, received
+from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
 from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
@@ -113,10 +113,8 @@ class Lines:
             self._late_remaining -= 1
             line = read_late_line(content)
             if line is not None:
-                self._active.record.timings.received_late(line.group, now_ms(), line.took_ms, self._rows_of(line))
-
-    def _rows_of(self, line: TookLine) -> Callable[[], int]:
-        return lambda: min(line.rows(), self._service.settings.max_rows)
+                limit, timings = self._service.settings.max_rows, self._active.record.timings
+                timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(line.rows(), limit))
 
 
 class Predict(Endpoint):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
@@ -59,11 +58,8 @@ def proxy_of(url: str) -> str | None:
 
 def _is_excepted(host: str, port: int, no_proxy: str) -> bool:
     """Return whether `NO_PROXY` contains a host."""
-    return any(each == "*" or _matches(host.lower().rstrip("."), port, each) for each in _entries(no_proxy))
-
-
-def _entries(no_proxy: str) -> Iterator[str]:
-    return (each for each in no_proxy.lower().replace(",", " ").split() if each)
+    entries = no_proxy.lower().replace(",", " ").split()
+    return any(each == "*" or _matches(host.lower().rstrip("."), port, each) for each in entries)
 
 
 def _matches(host: str, port: int, entry: str) -> bool:

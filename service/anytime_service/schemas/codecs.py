@@ -104,13 +104,16 @@ def _required(cls: Any) -> int:
 def _pairs(message: Any) -> int:
     """Return the smallest number of keys that a message is written with, those of its values not included.
 
-    A list of many objects counts as none: to search them takes less time than to count their keys.
+    Objects of a long list count with their required keys only: to search them takes less time than to count all keys.
     """
     if isinstance(message, dict):
         return len(message)
     if isinstance(message, list):
-        counts = 0 < len(message) <= MAX_COUNTED and isinstance(message[0], msgspec.Struct)
-        return sum([_pairs(each) for each in message]) if counts else 0
+        if not message or not isinstance(message[0], msgspec.Struct):
+            return 0
+        if len(message) > MAX_COUNTED:
+            return len(message) * _fields_of(message[0].__class__)[0]
+        return sum([_pairs(each) for each in message])
     count, given, defaults, nested = _fields_of(message.__class__)
     values = given(message)
     if values != defaults:

@@ -270,7 +270,7 @@ class Tensor:
     def _check_range(self, array: Array) -> None:
         limits = np.iinfo(DATATYPES[self.datatype])
         low, high = (0, 1) if self.datatype == "BOOL" else (limits.min, limits.max)
-        wrong = array[(array < low) | (array > high) | (array != np.trunc(array))]
+        wrong = array[(array < low) | (array >= high + 1) | (array != np.trunc(array))]
         if wrong.size:
             raise FieldError(
                 f"{self.json_path}.data",

@@ -134,7 +134,7 @@ def number(name: str, text: str) -> float:
         found = float(text)
     except ValueError:
         found = math.nan
-    if not (math.isfinite(found) and found >= 0) or "_" in text:
+    if not (math.isfinite(found) and found >= 0) or "_" in text or not text.isascii():
         raise FieldError(name, f"{name} is {text!r}; expected a number, 0 or more")
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from anytime_service.schemas.codecs import (
     Form,
     decoders,
     located,
+    map_size,
     of_group,
     read,
     too_large,
@@ -95,65 +96,68 @@ class TookLine(msgspec.Struct, frozen=True):
         return count_rows(self.values)
 
 
-_REQUEST = decoders(PredictRequest[Values], PredictRequest[Packed | Values])
-_GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, Packed | Values], MANY])
-_PACKED_REQUEST = msgspec.msgpack.Decoder(PredictRequest[Packed])
-_PACKED_GROUPS = msgspec.msgpack.Decoder(Annotated[dict[GroupName, Packed], MANY])
-_RAW_REQUEST = decoders(PredictRequest[msgspec.Raw])
-_RAW_GROUPS = decoders(dict[str, msgspec.Raw])
+_REQUEST = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])
+_GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, msgspec.Raw], MANY])
+_RAW_REQUEST = msgspec.json.Decoder(PredictRequest[msgspec.Raw])
+_RAW_GROUPS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES = decoders(Values, Packed | Values)
+_LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
 _SESSION = decoders(SessionRequest)
 _LINE = msgspec.json.Decoder(GroupLine)
 _LATE_LINE = msgspec.json.Decoder(TookLine)
 
 
 def read_request(form: Form, content: Content, limits: ListLimits) -> PredictRequest[Any]:
-    """Return the decoded body of a prediction request.
+    """Return the decoded body of a prediction request; in MessagePack `received` decodes the values.
 
     Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
     has more values in lists than `limits` allow.
     """
-    if limits.must_be_packed(form, content, "the body"):
-        request: PredictRequest[Any] = _read_packed(_PACKED_REQUEST, content, limits)
-        return request
-    try:
-        request = read(form, _REQUEST[form.name], content)
-    except MalformedBodyError as error:
-        if _is_of_a_value(error):
-            _check_values(form, read(form, _RAW_REQUEST[form.name], content).groups)
-        raise
+    request: PredictRequest[Any] = _read(form, content, limits, _REQUEST, _RAW_REQUEST, lambda body: body.groups)
     return request
 
 
 def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
-    """Return a body of groups by name; raise errors as `read_request`."""
-    if limits.must_be_packed(form, content, "the body"):
-        groups: Mapping[str, Any] = _read_packed(_PACKED_GROUPS, content, limits)
-        return groups
-    try:
-        groups = read(form, _GROUPS[form.name], content)
-    except MalformedBodyError as error:
-        if _is_of_a_value(error):
-            _check_values(form, read(form, _RAW_GROUPS[form.name], content))
-        raise
+    """Return a body of groups by name, as `read_request`."""
+    groups: Mapping[str, Any] = _read(form, content, limits, _GROUPS, _RAW_GROUPS, lambda body: body)
     return groups
 
 
-def _is_of_a_value(error: MalformedBodyError) -> bool:
-    """Return whether an error is about a value of a group, which the decoder does not name."""
-    return error.field is not None and "[...]" in error.field
+def _read(
+    form: Form,
+    content: Content,
+    limits: ListLimits,
+    types: Mapping[str, Decoder],
+    raw: Decoder,
+    groups_of: Callable[[Any], Mapping[str, Any]],
+) -> Any:
+    packed = limits.must_be_packed(form, content, "the body")
+    try:
+        body = read(form, types[form.name], content)
+    except MalformedBodyError as error:
+        if error.field is not None and "[...]" in error.field:  # of a group that the decoder of JSON does not name
+            for name, values in groups_of(read(form, raw, content)).items():
+                _decoded(JSON, name, values)
+        raise
+    if packed and any(memoryview(values)[0] in _LISTS for values in groups_of(body).values()):
+        raise too_large(f"the body has values as lists and {len(content)} bytes", limits.listed)
+    return body
 
 
-def _check_values(form: Form, groups: Mapping[str, msgspec.Raw]) -> None:
-    """Raise FieldError for the first group whose values are invalid."""
-    for name, content in groups.items():
-        try:
-            _VALUES[form.name].decode(content)
-        except msgspec.ValidationError as error:
-            message, place = located(error)
-            field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
-            at = f" at {place}" if place else ""
-            raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
+def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
+    """Return the values of a group; raise FieldError, which names the place, if they are invalid."""
+    try:
+        values = _VALUES[form.name].decode(content)
+    except UnicodeDecodeError as error:
+        raise MalformedBodyError(f"the body is not {form.name}: {error}") from error
+    except msgspec.ValidationError as error:
+        message, place = located(error)
+        field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
+        at = f" at {place}" if place else ""
+        raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
+    if isinstance(values, Packed) and map_size(content) > 2:
+        raise FieldError(f"groups.{name}", f"values of group {name!r} have a key more than once; send it once")
+    return values
 
 
 def read_session(form: Form, content: Content) -> SessionRequest:
@@ -184,18 +188,13 @@ def read_late_line(line: bytes) -> TookLine | None:
 
 
 def received(model: Model, groups: Mapping[str, Any], max_rows: int) -> Received:
-    """Return the values of groups for a prediction; raises as `received_values`."""
+    """Return the values of groups for a prediction; raises as `received_values`, and FieldError for invalid values."""
     if len(groups) > len(model.places):  # an unknown one suffices for the prediction to refuse all
         unknown = next(name for name in groups if name not in model.places)
         groups = {unknown: groups[unknown]}
-    return {name: received_values(model, name, values, None, max_rows) for name, values in groups.items()}
-
-
-def _read_packed(packed: Decoder, content: Content, limits: ListLimits) -> Any:
-    """Return a large body; raise BodyTooLargeError at the first values that are a list."""
-    try:
-        return read(MSGPACK, packed, content)
-    except MalformedBodyError as error:
-        if "got `array`" not in str(error):
-            raise
-        raise too_large(f"the body has values as lists and {len(content)} bytes", limits.listed) from error
+    return {
+        name: received_values(
+            model, name, _decoded(MSGPACK, name, values) if isinstance(values, msgspec.Raw) else values, None, max_rows
+        )
+        for name, values in groups.items()
+    }

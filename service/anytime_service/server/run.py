@@ -28,6 +28,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from anytime._files import cleanup_on
 from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed, reason_of
 from anytime_service.app import create_app, create_side_app
@@ -377,7 +378,8 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     settings = settings.model_copy(update={"max_connections": possible})
     tracing = load_tracing()
     app = create_app(registry, settings, tracing)
-    with _cleanup_on_sigterm(), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
+    # uvicorn raises SIGTERM again when it has stopped, which by default would end the process without a cleanup.
+    with cleanup_on(signal.SIGTERM), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
         if possible < wanted:
             message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
@@ -396,34 +398,6 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
         finally:
             if tracing is not None:
                 tracing.close()
-
-
-class _Terminated(BaseException):
-    """The process received SIGTERM."""
-
-
-@contextlib.contextmanager
-def _cleanup_on_sigterm() -> Iterator[None]:
-    """Run the cleanup of the enclosed block when the process receives SIGTERM, then end the process by this signal.
-
-    uvicorn raises the signal again when it has stopped, which by default would end the process without a cleanup.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(_signal: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cleanup is short
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    except _Terminated:
-        signal.signal(signal.SIGTERM, before)
-        signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _address(listening: socket.socket, *, encrypted: bool) -> str:

@@ -16,6 +16,7 @@ import ssl
 from pathlib import Path
 from typing import Any, cast
 
+from anytime._files import is_pipe
 from anytime.errors import reason_of
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
@@ -92,8 +93,11 @@ def reload_certificates(context: TLSContext, settings: Settings) -> None:
     password = settings.ssl_keyfile_password
     for name, path in (("SSL_CERTFILE", certificate), ("SSL_KEYFILE", key), ("SSL_CA_CERTS", authorities)):
         try:
-            if path is not None:
-                path.read_bytes()
+            if path is None:
+                continue
+            if is_pipe(path):  # on SIGHUP, reading one that nobody writes would stop the server
+                raise CertificateError(f"ANYTIME_{name}: {str(path)!r} is a pipe or a device; expected a regular file")
+            path.read_bytes()
         except OSError as error:
             raise CertificateError(f"ANYTIME_{name}: cannot read {str(path)!r}: {reason_of(error)}") from None
     try:

@@ -21,7 +21,8 @@ each) and little-endian numbers. The script that reads a session also registers 
 published to the registered replicas. So no post gets lost between reading and waiting, no session needs a subscription
 of its own, and no message is sent without waiting predictions. A message consists of pieces, each after its length (4
 bytes): revision, id, then name and packed values of each group; revision 0 means that the session has ended. Replies
-with many parts use the same pieces, since the client library is slow for each part of a reply.
+with many parts use the same pieces, since the client library is slow for each part of a reply. A stream for each
+replica (XADD, XREAD) instead of publishing took as many lines, and answered in 2.4 to 2.9 ms instead of 1.6 to 2.1.
 
 Other programs may write to the same Redis server. Therefore all data read from it are validated like data of clients:
 sizes, names, numbers of rows, revisions and values. Damaged data are an error of the session and never reach an answer.

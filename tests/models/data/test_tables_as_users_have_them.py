@@ -19,6 +19,7 @@ from uuid import UUID
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
@@ -539,6 +540,41 @@ def test_another_target_is_one_line(made: Column, kind: Any) -> None:
         with pytest.raises(AnytimeError) as caught:
             getattr(estimator, method)(X, y)
         one_line(caught)
+
+
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: [None, *WORDS[1:]], "y has no value in 1 row, the first in row 0"),
+        (lambda: [math.nan, *WORDS[1:]], "y has no value in 1 row, the first in row 0"),
+        (lambda: objects(1.5, pd.NA), f"y has no value in {ROWS // 2} rows, the first in row"),
+        (lambda: pl.Series([*Y[:-1], None]), f"y has no value in 1 row, the first in row {ROWS - 1}"),
+        (lambda: [1, *WORDS[1:]], "y holds numbers and text; expected numbers, or text, in every row"),
+        (lambda: objects(date(2020, 1, 1), date(2020, 1, 2)), "y holds date; expected numbers, or text, in every row"),
+    ],
+)  # fmt: skip
+def test_an_error_about_the_target_names_it_and_the_row(made: Column, said: str, kind: Any) -> None:
+    with pytest.raises(TableError, match=re.escape(said)):
+        kind().fit(X, made())
+
+
+def test_dates_beyond_the_calendar_leave_their_column_out(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = np.where(np.arange(ROWS) % 9 == 5, 2**39, np.arange(ROWS) * 10**6)
+    frame = pa.table({"a": Y, "when": pa.array(seconds, pa.timestamp("s"))})
+    said = "'when' holds {} dates beyond the years 1 to 9999, the first in row 5 (counted from 0)"
+    many = said.format(int((seconds == 2**39).sum()))
+    with pytest.warns(AnytimeWarning, match=re.escape(f"left out 1 column: {many}")):
+        assert AnytimeRegressor().fit(frame, Y).sequence_ == ["a"]
+    near = frame.set_column(1, "when", pa.array(np.arange(ROWS) * 10**6, pa.timestamp("s")))
+    fitted = AnytimeRegressor().fit(near, Y)
+    fitted.save("m.safetensors")
+    pa.parquet.write_table(frame, "far.parquet")
+    for predict in (fitted.predict, fitted.model_.predict):
+        with pytest.raises(TableError, match=re.escape(f"{many}; expected dates of these years")):
+            predict(frame)
+    assert main(["predict", "m.safetensors", "far.parquet", "--out", "p.csv"]) == 2
+    assert f"far.parquet: column {many}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [1e-140, 1e-30, 1e30, 1e140])

@@ -173,8 +173,37 @@ def test_pictures_of_a_model_are_the_parts_of_its_report(
     assert len(re.findall("<figure>", model.plot_shapes(top=1).html)) <= 2
     with pytest.raises(ValuesError, match="prefix 0 of model 'model' has no columns"):
         model.plot_shapes(prefix=0)
+    with pytest.raises(ValuesError, match="top is 0; expected a number of columns, 1 or more"):
+        model.plot_shapes(top=0)
     with pytest.raises(AnytimeError, match="ends in"):
         model.plot().save(tmp_path / "picture.png")
+
+
+def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path) -> None:
+    frame = rows(100, 1)
+    frame.loc[[3, 7], "gaussian"] = np.nan
+    frame.to_parquet(tmp_path / "test.parquet")
+    test = open_table(tmp_path / "test.parquet")
+    text = Page(report(trained("gaussian").model_, test, test)).text
+    assert text.count("Left out: 2 of 100 rows of test.parquet without a target.") == 2
+    assert "on 98 rows of test.parquet" in text
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "binomial"])
+def test_few_rows_have_no_verdict(kind: str) -> None:
+    model = trained(kind).model_
+    assert "1 test row is too few" in model.plot_calibration(rows(1, 1)).html
+    assert "19 test rows are too few" in model.plot_calibration(rows(19, 1)).html
+    assert "too few" not in model.plot_calibration(rows(20, 1)).html
+
+
+def test_a_coverage_without_a_table_to_calibrate_on_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained("gaussian").save("m.safetensors")
+    assert main(["report", "m.safetensors", "--coverage", "0.8", "--out", "r.html"]) == 2
+    assert "--coverage is 0.8 without a table to calibrate on; add --calibrate TABLE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (1e-9, 2e-9), (0.0, 1e12), (5.0, 5.0)])
@@ -193,7 +222,17 @@ def test_charts_survive_what_data_may_be() -> None:
     Page(bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]))
 
 
-def test_the_page_of_300_columns_is_below_3_mb() -> None:
+def test_labels_do_not_cover_each_other() -> None:
+    chart = Chart("t", (0.0, 100.0), (0.0, 1.0), "x", "y")
+    for x, words in ((10.0, "first"), (11.0, "hidden"), (40.0, "second"), (99.0, "third"), (98.0, "hidden too")):
+        chart.label(x, 0.4, 0.5, words)
+    assert re.findall(r'<text class="name"[^>]*>([^<]*)', chart.svg()) == ["first", "second", "third"]
+
+
+def test_the_page_of_300_columns_is_below_3_mb_and_shows_the_first_rows_of_its_tables() -> None:
     X = np.random.default_rng(0).normal(size=(900, 300))
     model = AnytimeRegressor(alpha=0.01).fit(X, X[:, :9].sum(axis=1)).model_
-    assert len(report(model).encode()) < 3e6
+    text = report(model)
+    assert len(text.encode()) < 3e6
+    assert Page(text).text.count("261 more rows") == 1  # of the steps, and the base rate
+    assert Page(text).text.count("260 more rows") == 1  # of the data

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +27,7 @@ from scipy import sparse
 
 from anytime import AnytimeClassifier, AnytimeRegressor, calibrate, load, open_table
 from anytime.cli.main import main
+from anytime.data.formats.writing import TableWriter
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
 from anytime.loaded import LoadedModel
@@ -326,6 +331,24 @@ def test_probabilities_have_a_column_for_each_class(desk: Path) -> None:
     np.testing.assert_array_equal(frame["prediction"], model.predict("t.csv"))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_frame_of_an_answer_has_the_columns_that_the_command_writes(family: str, desk: Path) -> None:
+    _trained(family).save("own.safetensors")
+    model = load("own.safetensors")
+    options = ["--proba"] if model.manifest.classes else []
+    assert main(["predict", "own.safetensors", "t.parquet", "--explain", *options, "--out", "p.parquet"]) == 0
+    frame = model.answer("t.parquet", explain=True).to_frame()
+    pd.testing.assert_frame_equal(pd.read_parquet("p.parquet"), frame, check_dtype=False)
+    names = [name for name in frame if name.startswith("probability")]
+    assert names == [f"probability_{label}" for label in model.manifest.classes or ()]
+
+
+def test_contributions_to_one_of_two_classes_say_which(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _trained("binomial").save("own.safetensors")
+    assert main(["predict", "own.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
+    assert "contributions add to the score of 'yes'" in capsys.readouterr().err
+
+
 def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pd.read_csv("t.csv")[["age", "iron"]].to_csv("few.csv", index=False)
     assert main(["predict", "m.safetensors", "few.csv", "--policy", "arrived", "--out", "p.csv"]) == 0
@@ -333,7 +356,7 @@ def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixt
     assert "missing: 'scan' (the table has none of their columns)" in said
     assert "imputed: 'city', 'zinc', 'free' (the table lacks these columns)" in said
     assert main(["predict", "m.safetensors", "few.csv", "--budget", "0.5", "--out", "p.csv"]) == 0
-    assert "every row has the base rate: no group is used; the first step costs 1 units" in capsys.readouterr().err
+    assert "every row has the base rate: no group is used; the first step costs 1 unit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -345,6 +368,7 @@ def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixt
         (["--prefix", "4"], "prefix is 4; expected a number of steps, 0 to 3"),
         (["--out", "p.txt"], "cannot write 'p.txt'"),
         (["--out", "t.csv"], "--out is 't.csv', the table itself"),
+        (["--policy", "last"], "Invalid value for '--policy': 'last' is not one of 'prefix', 'best', 'arrived'"),
     ],
 )
 def test_a_wrong_call_writes_nothing(
@@ -368,6 +392,58 @@ def test_an_error_in_a_later_batch_leaves_the_old_file(desk: Path, monkeypatch: 
     assert not list(desk.glob(".*.tmp"))
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_the_old_file_and_no_part_of_a_new_one(desk: Path, name: str) -> None:
+    number = getattr(signal, name)
+    Path("p.csv").write_text("old")
+    code = f"""
+import os, sys
+from pathlib import Path
+from anytime.cli import main
+from anytime.data.formats.writing import TableWriter
+add = TableWriter.add
+def then_ended(self, columns):
+    add(self, columns)
+    assert len(list(Path().glob(".p.csv.*.tmp"))) == 1
+    os.kill(os.getpid(), {int(number)})
+TableWriter.add = then_ended
+sys.exit(main(["predict", "m.safetensors", "t.csv", "--out", "p.csv"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == ((130, "error: stopped\n") if name == "SIGINT" else (-number, ""))
+    assert Path("p.csv").read_text() == "old"
+    assert not list(desk.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
+def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    def raise_full(_self: Any) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableWriter, "_flush", raise_full)
+        assert main(["predict", "m.safetensors", "t.csv", "--out", f"p{suffix}"]) == 1
+    assert capsys.readouterr().err == f"error: cannot write 'p{suffix}': no space left on device\n"
+    assert not list(desk.glob("*p.*"))
+    if Path("/proc").is_dir():
+        assert main(["predict", "m.safetensors", "t.csv", "--out", f"/proc/p{suffix}"]) != 0
+        assert re.fullmatch(rf"error: cannot write '/proc/p{suffix}': [a-z ]+\n", capsys.readouterr().err)
+
+
+def test_predictions_are_not_written_into_the_folder_that_is_the_table(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("parts").mkdir()
+    Path("t.parquet").rename("parts/t.parquet")
+    assert main(["predict", "m.safetensors", "parts", "--out", "parts/p.parquet"]) == 2
+    assert "--out is 'parts/p.parquet', in the folder that is the table; name another file" in capsys.readouterr().err
+    assert [each.name for each in Path("parts").iterdir()] == ["t.parquet"]
+
+
 def test_the_same_name_is_not_written_twice(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pd.read_csv("t.csv").assign(prediction=1).to_csv("own.csv", index=False)
     assert main(["predict", "m.safetensors", "own.csv", "--keep", "prediction", "--out", "p.csv"]) == 2
@@ -379,6 +455,10 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
     answer = LoadedModel.of(model).answer(rows(4), policy="arrived")
     assert answer.policy == "prefix"
     assert "without its moments" in (answer.note or "")
+    with pytest.raises(
+        TableError, match="every column of the first step of model 'model'; the model was saved without"
+    ):
+        LoadedModel.of(model).answer(rows(4)[["dose"]], policy="arrived")
 
 
 def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:

@@ -105,6 +105,21 @@ def test_a_frame_has_the_values(estimator: Any) -> None:
     np.testing.assert_allclose(parts.sum(axis=1) + answer.contributions.intercept, answer.prediction)
 
 
+def test_an_answer_shows_its_contributions_and_what_if_without_a_change_one_model(estimator: Any) -> None:
+    model = estimator.model_
+    opened = model.open()
+    opened.add("b", [0.123456])
+    answer = opened.answer(policy="arrived", explain=True)
+    html = answer._repr_html_()
+    assert answer.contributions is not None
+    assert f'<td class="words">contribution of b</td><td class="words">{answer.contributions.groups["b"]:.4g}<' in html
+    assert f">{answer.prediction:.4g}<" in html
+    assert "of 1 row: b; prefix" in repr(opened)
+    same, changed = model.what_if(budgets=[1])._repr_html_(), model.what_if(without=["b"])._repr_html_()
+    assert "new r2" not in same
+    assert "new r2" in changed
+
+
 def test_without_a_library_of_frames_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "FRAMES", ("no_such_frames",))
     assert "no_such_frames" not in sys.modules

@@ -201,6 +201,51 @@ def test_the_command_goes_on_from_a_checkpoint_and_removes_it(
 
 
 @pytest.mark.parametrize(
+    "wrong", [{"x1": np.inf}, {"x1": 1e200}, {"x1": np.inf, "z": np.inf}, {"x1": 1e200, "z": np.inf}]
+)
+def test_a_pass_that_is_repeated_without_unusable_columns_is_resumed(
+    wrong: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(ROWS, 4)), columns=["x0", "x1", "x2", "z"])
+    frame["y"] = frame["x0"] + rng.normal(size=ROWS)
+    for name, value in wrong.items():
+        frame.loc[ROWS - 1, name] = value
+    frame.to_parquet("t.parquet")
+    command = ["train", "t.parquet", "--target", "y", "--basis", "linear", "--clamp", "off"]
+    assert main([*command, "--out", "expected.safetensors"]) == 0
+    expected = capsys.readouterr().out
+    command += ["--out", "m.safetensors", "--checkpoint", "c.checkpoint"]
+    moments, read_rows = Dataset.moments, []
+
+    def cut(self: Dataset, *args: Any, **options: Any) -> list[Moments]:
+        options["checkpoint"]._every_s = 0.0
+        if set(self.groups.features).isdisjoint(wrong):
+            options["progress"] = stopped(STOP)
+        return moments(self, *args, **options)
+
+    def counted(self: Dataset, *args: Any, **options: Any) -> list[Moments]:
+        before = Path("c.checkpoint").exists() and json.loads(read(Path("c.checkpoint")))["row"]
+        read_rows.append((len(self.groups.features), before))
+        return moments(self, *args, **options)
+
+    for _ in range(2):  # interrupted twice
+        with monkeypatch.context() as patched:
+            patched.setattr(Dataset, "moments", cut)
+            assert main(command) == 2
+        assert "out of reach" in capsys.readouterr().err
+        assert json.loads(read(Path("c.checkpoint")))["row"] > 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Dataset, "moments", counted)
+        assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == expected.splitlines()[:4]
+    assert all(row > 0 for _, row in read_rows), "every pass resumes"
+    assert read_rows[-1][0] == 4 - len(wrong)
+    assert not Path("c.checkpoint").exists()
+
+
+@pytest.mark.parametrize(
     ("name", "what"),
     [
         ("m.safetensors", "--out"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from anytime.errors import TrainingError
@@ -143,6 +145,31 @@ def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhausti
         own = GRID.index(float(found.alphas[prefix]))
         assert abs(found.errors[prefix] - mean[own]) <= 0.1 * error[own]
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
+
+
+def test_errors_of_rare_intrusions_are_within_a_tenth_of_a_standard_error_of_refits(shared_data: Path) -> None:
+    folder = shared_data / "kddcup99"
+    frame = pd.read_parquet(folder / "train.parquet").sample(20_000, random_state=0)
+    groups = load_groups(folder / "groups.json")
+    X = frame[list(groups.features)].to_numpy(np.float64)
+    scale = X.std(axis=0)
+    table = Table((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0), frame["attack"].to_numpy(), "binomial")
+    table.groups = groups
+    found = table.fitted(alpha="cv")
+    design, folds = table.held_out()
+    assert found.errors is not None
+    for prefix in (3, 7, 10, 16):
+        columns, own, deviances = found.sequence.columns[: found.sequence.ends[prefix]], found.alphas[prefix], []
+        for fold in folds:
+            view = fold.train.view(columns[fold.train.ridge[columns] > 0])
+            start = np.zeros((view.width, 1))
+            start[0] = design.family.start(fold.train.gram.y_mean)
+            for alpha in (*(each for each in (0.1, 1e-3) if each > own), own):
+                start = optimum(view, float(alpha), start, 0.3, stop=EXACT).theta
+            deviances.append(view.held_deviance(start) / fold.weight)
+        mean = np.average(deviances, weights=[fold.weight for fold in folds])
+        error = np.std(deviances) / np.sqrt(len(folds) - 1)
+        assert abs(found.errors[prefix] - mean) <= 0.1 * error
 
 
 @pytest.mark.parametrize("name", ["indicators", "classes"])

@@ -81,6 +81,7 @@ def test_without_budgets_half_and_all_of_the_cost_are_compared(model: LoadedMode
         ({"costs": {"a": "dear"}}, GroupsError, "the cost of group 'a' is 'dear'; expected a number"),
         ({"costs": {"a": "5 dollars"}}, GroupsError, "the costs are in 'dollars', 'ms'; expected one unit"),
         ({"budgets": [-1]}, ValuesError, "budget is -1"),
+        ({"costs": {"b": 1}, "without": ["b"]}, GroupsError, "'b' has a new cost and is left out; expected one of"),
     ],
 )
 def test_a_change_that_does_not_fit_is_one_line(
@@ -114,11 +115,30 @@ def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pyte
     assert sorted(desk.iterdir()) == before
 
 
+def test_an_unknown_group_is_one_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--without", "nope"], ["--cost", "nope=2"], ["--budget", "-1"]):
+        assert main(["what-if", "m.safetensors", *words]) == 2
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+
+
+def test_a_group_is_left_out_once(model: LoadedModel) -> None:
+    assert model.what_if(without=["c", "c"]).changes == model.what_if(without="c").changes == "without c"
+
+
+def test_one_budget_needs_no_list(model: LoadedModel) -> None:
+    assert model.what_if(budgets=4).budgets == model.what_if(budgets=[4]).budgets
+    with pytest.raises(ValuesError, match="budget is 'all'"):
+        model.what_if(budgets="all")  # type: ignore[arg-type]
+
+
 def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TrainingError, match="add --data TABLE or data="):
         load("classes.safetensors").what_if(without=["c"])
     assert main(["what-if", "classes.safetensors", "--without", "c"]) == 2
-    assert "family binomial, which is fitted on rows; add --data TABLE" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "family binomial, which is fitted on rows; add --data TABLE" in said
+    assert len(said.splitlines()) == 1
     assert main(["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]) == 0
     assert "without c" in capsys.readouterr().out
 

@@ -1,11 +1,11 @@
-"""Every way to a prediction gives the same numbers: estimator, tables of each type, command, values in process, server.
-
-The exports in C and JSON are compared with `Prediction` by tests/models/model/test_export.py, on such columns.
-"""
+"""Every way to a prediction gives the same numbers: estimators, tables of each type, command, values in process, server
+(JSON), and the exports in C and JSON."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.cli.main import main
 from anytime.loaded import load
+from anytime.model.export import document
 from anytime.types import Float
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
+from models.exporting import Event, added, compiled, printed, read
 from service.serving import Running, running
 
 SEEDS = range(8)
@@ -98,6 +100,11 @@ def wire(value: Any) -> Any:
     return value.isoformat() if isinstance(value, pd.Timestamp) else value
 
 
+def raw(value: Any) -> Any:
+    """A cell as the exports accept it: dates are seconds."""
+    return None if wire(value) is None else value.timestamp() if isinstance(value, pd.Timestamp) else value
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_way_gives_the_same_predictions(
     seed: int, estimators: list[tuple[Any, pd.DataFrame]], server: Running, tmp_path: Path
@@ -107,6 +114,8 @@ def test_every_way_gives_the_same_predictions(
     path = tmp_path / f"m{seed}.safetensors"
     estimator.save(path)
     loaded, classes = load(path), model.manifest.classes is not None
+    named = replace(loaded, manifest=loaded.manifest.model_copy(update={"name": "m"}))
+    ask, exported = compiled(named, tmp_path, "ask.c"), json.loads(json.dumps(document(loaded), allow_nan=False))
     for budget in [*model.costs[1:].tolist(), 1e9]:
         used = model.computed[model.affordable(budget)]
         frame = whole.drop(
@@ -126,9 +135,10 @@ def test_every_way_gives_the_same_predictions(
 
         needed = [column for name in used for column in model.places[name].features]
         if set(needed) <= set(frame.columns):
-            predict = estimator.predict_proba if classes else estimator.predict
-            found = predict(whole, budget=budget)
-            np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg="estimator")
+            for each in (estimator, type(estimator).load(path)):
+                predict = each.predict_proba if classes else each.predict
+                found = predict(frame[needed], budget=budget) if each is estimator else predict(whole, budget=budget)
+                np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg="estimator")
 
         words = [
             "predict",
@@ -146,14 +156,28 @@ def test_every_way_gives_the_same_predictions(
 
         opened = loaded.open(len(frame))
         sent: dict[str, list[list[Any]]] = {}
+        events: list[list[Event]] = [[] for _ in range(len(frame))]
         for name in first:
             columns = list(model.places[name].features)
             rows = frame.reindex(columns=columns)
             opened.add(name, rows)
             cells = rows.astype(object).to_numpy().tolist()
             sent[name] = [[wire(cell) for cell in row] for row in cells]
+            for at, row in zip(events, cells, strict=True):
+                at.append(Event(name, tuple(map(raw, row))))
         np.testing.assert_allclose(outputs(opened.answer(budget)), expected, rtol=CLOSE, atol=CLOSE, err_msg="open")
 
         reply = server.post({"groups": sent, "rows": len(frame)}, model=f"m{seed}", budget=budget)
         assert reply.status_code == 200, reply.text
         np.testing.assert_allclose(outputs(reply.json()), expected, rtol=CLOSE, atol=CLOSE, err_msg="server")
+
+        lines, of_json = list[str](), list[list[float]]()
+        for row in events:
+            adding = [added(model, ask, each.group, each.values) for each in row]
+            lines += ["begin", *adding, f"answer {budget!r}"]
+            of_json += [numbers for _, numbers in read(exported, [*row, Event(budget=budget)])]
+        answered = (line.split() for line in printed(ask, lines) if " " in line)
+        of_c = [[float(number) for number in numbers] for _, *numbers in answered]
+        for name, numbers in (("C", of_c), ("JSON", of_json)):
+            flat = expected.reshape(len(frame), -1)
+            np.testing.assert_allclose(numbers, flat, rtol=CLOSE, atol=CLOSE, err_msg=name)

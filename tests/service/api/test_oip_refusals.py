@@ -38,6 +38,7 @@ HOG = tensor("hog", [[1.0, 2.0]])
         ([tensor("speed", [[1]], "BYTES")], 422, "inputs[0].datatype", "expected one of FP64"),
         ([tensor("speed", [[1.5]], "INT32")], 422, "inputs[0].data", "has 1.5; expected INT32 values"),
         ([tensor("speed", [[300]], "UINT8")], 422, "inputs[0].data", "has 300"),
+        ([tensor("speed", [[2**63]], "INT64")], 422, "inputs[0].data", "has 9.22337e+18"),
         ([tensor("speed", [[-1]], "UINT64")], 422, "inputs[0].data", "has -1"),
         ([tensor("speed", [[2]], "BOOL")], 422, "inputs[0].data", "has 2"),
         (

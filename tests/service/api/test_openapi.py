@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from typing import Any
 
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
@@ -22,16 +21,9 @@ ITSELF = {"/docs", "/openapi.json"}
 
 
 def routes(app: AnytimeAPI) -> set[tuple[str, str]]:
-    """Method and path of every route, those of included routers too."""
-    found = set()
-    waiting: list[Any] = list(app.routes)
-    while waiting:
-        route = waiting.pop()
-        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
-        if isinstance(route, Route):
-            found |= {(method.lower(), route.path) for method in (route.methods or set()) - {"HEAD"}}
-        elif inner is not None:
-            waiting += inner.routes
+    """Method and path of every route."""
+    plain = [route for route in app.routes if isinstance(route, Route)]
+    found = {(method.lower(), route.path) for route in plain for method in (route.methods or set()) - {"HEAD"}}
     return {(method, path) for method, path in found if path not in ITSELF}
 
 

@@ -139,8 +139,25 @@ def test_packed_values_that_cannot_be_name_the_place(
     assert post(service, MSGPACK.encode({"groups": VALUES})).status_code == 200
 
 
+def test_a_key_of_packed_values_given_twice_is_an_error(service: Running) -> None:
+    twice = b"\x83\xa5dtype\xa2f8\xa5dtype\xa2f4\xa6values\xc4\x10" + bytes(16)
+    response = post(service, b"\x81\xa6groups\x81\xa3hog" + twice)
+    assert (response.status_code, response.json()["field"]) == (422, "groups.hog"), response.text
+    assert "a key more than once" in response.json()["detail"]
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"\xc1", b"\x91" * 9_000, b"\xdf\xff\xff\xff\xff", b"\xc0", b"\x80\x80", b'{"groups": {}}']
+    "content",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 9_000,
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc0",
+        b"\x80\x80",
+        b'{"groups": {}}',
+        b"\x81\xa6groups\x81\xa3hog\x91\xa1\xff",  # text that is not UTF-8
+    ],
 )
 def test_a_body_that_is_not_messagepack_is_told(service: Running, content: bytes) -> None:
     with logged() as records:

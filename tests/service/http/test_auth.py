@@ -34,14 +34,14 @@ from service.doors import (
 )
 from service.serving import BASE_RATE, VALUES, Running, running
 
-APP, SETTINGS = keyed_app()
+APP, GUARDED = keyed_app()
 DOORS = doors(APP)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Running]:
-    with running(APP, SETTINGS) as service:
+    with running(APP, GUARDED) as service:
         yield service
 
 

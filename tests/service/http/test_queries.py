@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
 from starlette.routing import Route
@@ -20,14 +18,12 @@ ITSELF = {"/openapi.json"}
 
 def _routes() -> list[tuple[str, str]]:
     app = create_app(ModelRegistry.of([small_model()]), Settings(port=0))
-    found, waiting = [], list[Any](app.routes)
-    while waiting:
-        route = waiting.pop()
-        inner = getattr(route, "original_router", None) or getattr(route, "router", None)
-        if isinstance(route, Route):
-            found += [(method, route.path) for method in (route.methods or set()) - {"HEAD"}]
-        elif inner is not None:
-            waiting += inner.routes
+    found = [
+        (method, route.path)
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    ]
     return sorted(each for each in found if each[1] not in ITSELF and each != ("GET", "/stream"))
 
 
@@ -73,3 +69,9 @@ def test_the_stream_has_no_query(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused:
         connect(f"{server.url.replace('http', 'ws')}/stream?deadline_ms=5")
     assert refused.value.response.status_code == 422
+
+
+@pytest.mark.parametrize("value", ["\u0665", "1_0", "nan", "-1", "0x10"])
+def test_a_number_has_ascii_digits_only(server: Running, value: str) -> None:
+    response = httpx.post(f"{server.url}/predict", params={"deadline_ms": value}, json={"groups": {}})
+    assert (response.status_code, response.json()["field"]) == (422, "deadline_ms"), response.text

@@ -206,6 +206,22 @@ def test_a_pair_that_does_not_match_leaves_the_current_one_in_use(
     assert shaken(context, other)
 
 
+def test_a_pipe_is_refused_and_leaves_the_current_certificate_in_use(own: Certificate, tmp_path: Path) -> None:
+    """Reading a pipe that nobody writes would stop the server on SIGHUP."""
+    pair = Certificate(tmp_path / "c.pem", tmp_path / "k.pem")
+    shutil.copy(own.file, pair.file)
+    shutil.copy(own.key, pair.key)
+    settings = Settings(ssl_certfile=pair.file, ssl_keyfile=pair.key)
+    context = tls_context(settings)
+    assert context is not None
+    current = context.current
+    pair.key.unlink()
+    os.mkfifo(pair.key)
+    with pytest.raises(CertificateError, match=r"ANYTIME_SSL_KEYFILE: '.*k.pem' is a pipe or a device; expected a reg"):
+        reload_certificates(context, settings)
+    assert context.current is current
+
+
 def shaken(context: TLSContext, shown: Certificate) -> bool:
     """Whether a client that trusts a certificate alone shakes hands with a context."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

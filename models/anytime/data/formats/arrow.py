@@ -93,8 +93,8 @@ def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDA
     pa = required("pyarrow")
     if own == "date":
         whole = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        seconds = _array(whole.cast(pa.float64(), safe=False)) / 1e6
-    elif own == "text" and (numbers := numbers_of(column.cast(pa.string()), pa.float64())) is not None:
+        return DATES.bounded(_array(whole.cast(pa.float64(), safe=False)) / 1e6)
+    if own == "text" and (numbers := numbers_of(column.cast(pa.string()), pa.float64())) is not None:
         seconds = _array(numbers)
     elif own == "text":
         values = with_missing_words(column.cast(pa.string())).to_pylist()

@@ -71,9 +71,13 @@ def arrow_array(name: str, values: Any) -> pa.Array:
                 with suppress(pa.ArrowException, ValueError, OverflowError):
                     numbers = [None if each is None else convert(each) for each in objects]
                     return pa.array(numbers, arrow_type, from_pandas=True)
-        names = sorted({type(value).__name__ for value in objects[:1000] if value is not None})
+        examples = {type(value).__name__: value for value in reversed(objects) if value is not None}
         dtype = getattr(values, "dtype", np.dtype(object))
-        what = " and ".join(names) if dtype == np.dtype(object) else str(dtype)
+        what = " and ".join(sorted(examples)) if dtype == np.dtype(object) else str(dtype)
+        if len(examples) > 1:
+            what += f", as {' and '.join(clipped(repr(examples[name]), 40) for name in sorted(examples))}"
+        elif "int" in examples:
+            what = "integers of more than 76 digits"
         raise TableError(
             f"column {name!r} holds {what}; expected values of one type: numbers, text or booleans"
         ) from error

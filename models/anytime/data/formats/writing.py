@@ -70,6 +70,7 @@ class TableWriter:
 
     def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._temporary.open("xb").close()  # Arrow's errors name the temporary file
         suffix = self.path.suffix.lower()
         if suffix == ".parquet":
             self._writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)

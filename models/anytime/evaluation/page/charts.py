@@ -23,6 +23,12 @@ STYLE = Path(__file__).with_name("charts.css")
 """Colours of light and dark pages, and the style of charts."""
 
 WIDTH, HEIGHT = 440, 270
+LETTER, LINE = 6.5, 12
+"""Width of a letter of a label, and the distance of two lines, about."""
+
+MANY_POINTS, BAR_DISTANCE = 60, 8
+"""More points than this are small, and their bars are at least so far apart."""
+
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
 MAX_LABEL = 26
 
@@ -78,6 +84,8 @@ class Chart:
     ) -> None:
         self._x, self._y = _widened(*x), _widened(*y)
         self._parts: list[str] = []
+        self._words: list[tuple[float, float, float]] = []
+        """The left ends, the widths and the base lines of the labels."""
         self._labels: list[tuple[str, int]] = []
         self._title, self._levels = title, levels
         for value in ticks(*self._y):
@@ -153,14 +161,16 @@ class Chart:
     ) -> None:
         """Draw points, with bars of one standard error if given."""
         spread = np.full(len(np.asarray(y)), np.nan) if errors is None else np.asarray(errors)
+        size, barred = 3.2 if len(titles) <= MANY_POINTS else 1.6, -math.inf
         for u, v, e, title in zip(np.asarray(x).tolist(), np.asarray(y).tolist(), spread.tolist(), titles, strict=True):
             if not math.isfinite(v):
                 continue
             a, b = self._at(u, v)
-            if math.isfinite(e):
+            if math.isfinite(e) and (len(titles) <= MANY_POINTS or a >= barred + BAR_DISTANCE):
+                barred = a
                 low, high = self._at(u, v - e)[1], self._at(u, v + e)[1]
                 self._parts.append(f'<path class="bar c{colour}" d="M{a:.1f} {low:.1f}V{high:.1f}"/>')
-            mark = f'<circle class="c{colour}" cx="{a:.1f}" cy="{b:.1f}" r="3.2">'
+            mark = f'<circle class="c{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{size}">'
             self._parts.append(f"{mark}<title>{escape(title)}</title></circle>")
         if label:
             self._labels.append((label, colour))
@@ -185,12 +195,21 @@ class Chart:
             self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
 
     def label(self, x: float, low: float, high: float, words: str) -> None:
-        """Write words below ascending lines at x, where there is space to the right; near the right end above them."""
+        """Write words below ascending lines at x, where there is space to the right; near the right end above them.
+
+        Words that would cover earlier ones are left out.
+        """
         end = self._at(x, high)[0] > 0.7 * WIDTH
         a, b = self._at(x, high if end else low)
         anchor, shift, drop = ("end", -6, -6) if end else ("start", 4, 14)
-        place = f'x="{a + shift:.1f}" y="{b + drop:.1f}" text-anchor="{anchor}"'
-        self._parts.append(f'<text class="name" {place}>{escape(clipped(words, MAX_LABEL))}</text>')
+        x, y, words = a + shift, b + drop, clipped(words, MAX_LABEL)
+        wide = LETTER * len(words)
+        left = x - wide if end else x
+        if any(left < other + w and other < left + wide and abs(y - v) < LINE for other, w, v in self._words):
+            return
+        self._words.append((left, wide, y))
+        place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+        self._parts.append(f'<text class="name" {place}>{escape(words)}</text>')
 
     def svg(self, caption: str = "") -> str:
         """Return an HTML element `figure` with a legend, the picture and a caption."""

@@ -26,6 +26,7 @@ thead th{color:var(--soft);border-bottom:1px solid var(--line)}th:first-child,td
 td.words{min-width:9em}
 td.cell{padding:4px 12px;border:1px solid var(--line);text-align:center}
 ul{padding-left:1.2em;margin:.4em 0}li{margin:.25em 0}.warn{border-left:3px solid var(--c1);padding-left:10px}
+summary{cursor:pointer;color:var(--soft)}
 code{background:var(--back);padding:1px 4px;border-radius:3px;overflow-wrap:anywhere}
 @media print{body{max-width:none;font-size:11pt;padding:0}h2{break-after:avoid}.wide{overflow:visible}
 table{font-size:7.5pt}th,td{padding-right:5px}}
@@ -73,9 +74,18 @@ def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -
     return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{sentences}{body}</body></html>\n'
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], words: Sequence[int] = ()) -> str:
+ROWS_SHOWN = 40
+"""Rows of a long table that a page shows at once; a click shows the others."""
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], words: Sequence[int] = ()) -> str:
     """Return a table; the columns `words` are text, the others numbers."""
-    return f'<div class="wide">{html_table(columns, rows, words)}</div>'
+    shown = len(rows) if len(rows) <= 2 * ROWS_SHOWN else ROWS_SHOWN
+    first = f'<div class="wide">{html_table(columns, rows[:shown], words)}</div>'
+    if shown == len(rows):
+        return first
+    rest = f'<div class="wide">{html_table(columns, rows[shown:], words)}</div>'
+    return f"{first}<details><summary>{len(rows) - shown:,} more rows</summary>{rest}</details>"
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -76,6 +76,8 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
 
 def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[str]:
     """Return the charts of the strongest columns, on one scale so that they compare."""
+    if top < 1:
+        raise ValuesError(f"top is {top}; expected a number of columns, 1 or more")
     shapes = column_shapes(model, prefix)[:top]
     if not shapes:
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")

@@ -97,6 +97,10 @@ class Dates:
         wrong = codes[(codes < FIRST) | (codes > LAST)]
         return (float(wrong[0]), self.holds) if len(wrong) else None
 
+    def bounded(self, codes: Float) -> Float:
+        """Return seconds, infinite where they are beyond the years 1 to 9999, as are numbers too large for a float."""
+        return np.where(codes < FIRST, -np.inf, np.where(codes > LAST, np.inf, codes))
+
     def has_other_form(self, text: str) -> bool:
         """Return whether a text is a date in another form than ISO, such as 17.05.2024 or May 17, 2024."""
         return math.isnan(seconds_of(text)) and _OTHER_FORM.fullmatch(text.strip()) is not None
