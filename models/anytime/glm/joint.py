@@ -184,7 +184,8 @@ class JointFits:
     def _alike(self, view: View) -> list[Float]:
         """Return the Gram matrices of the rows outside each fold, all at the mean of the coefficients."""
         *inside, total = view.fold_grams(self.thetas.mean(axis=0), self._held)
-        return [self._in_units(f, (total - own) / self._held[f].weight) for f, own in enumerate(inside)]
+        with np.errstate(invalid="ignore"):  # both are infinite where an extreme row is predicted without bound
+            return [self._in_units(f, (total - own) / self._held[f].weight) for f, own in enumerate(inside)]
 
     def _own(self, f: int, single: bool) -> Float:
         train = self._trains[f].single if single else self._trains[f]
