@@ -194,7 +194,7 @@ class JointFits:
 
     def _in_units(self, f: int, gram: Float) -> Float:
         shares = np.where(self._varies[f], 1.0 / self._units[f], 0.0)
-        return np.nan_to_num(gram * shares * shares.T)
+        return np.nan_to_num(gram * shares * shares.T, posinf=0.0, neginf=0.0)
 
     def _alone(self, f: int, alpha: float) -> float:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""

@@ -23,6 +23,8 @@ from models.likelihood_problems import METHODS, OPTIMUM
 from models.literal_likelihood import Family, residuals
 from models.problems import grouped
 
+pytestmark = pytest.mark.usefixtures("linear_by_default")
+
 GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
 KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson", "gamma")
 OF_NUMBERS: Any = {"poisson": PoissonRegressor, "gamma": GammaRegressor}

@@ -397,10 +397,11 @@ def test_a_signal_leaves_the_old_file_and_no_part_of_a_new_one(desk: Path, name:
     number = getattr(signal, name)
     Path("p.csv").write_text("old")
     code = f"""
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from anytime.cli import main
 from anytime.data.formats.writing import TableWriter
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a shell may have run the tests by nohup
 add = TableWriter.add
 def then_ended(self, columns):
     add(self, columns)
