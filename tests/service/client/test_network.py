@@ -414,8 +414,6 @@ def test_an_interrupted_prediction_is_sent_again_and_then_raises(client: Client,
 def test_one_connection_that_breaks_in_its_handshake_does_not_make_a_server_unreachable(
     client: Client, network: Network, broken: int, *, is_reachable: bool
 ) -> None:
-    client.warm_up(EXTRACTORS)
-    network.cut()
     network.broken = broken
     lost = nullcontext() if is_reachable else pytest.raises(ConnectionLostError, match="cannot connect")
     with lost:
