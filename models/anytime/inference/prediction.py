@@ -43,7 +43,7 @@ LARGEST = 1e100
 LONGEST_NAME = 200
 """Maximum number of characters of an unknown name in a message."""
 
-MOST_SHOWN = 6
+MAX_CELLS = 6
 """Elements of a list that a notebook shows."""
 
 LONGEST_NOTE = 300
@@ -180,7 +180,7 @@ class Answer:
 def _shown(value: Any) -> str:
     """Return a part of an answer as text for notebooks, numbers with four digits."""
     if isinstance(value, list):
-        cells = [*map(_shown, value[:MOST_SHOWN]), *(["..."] if len(value) > MOST_SHOWN else [])]
+        cells = [*map(_shown, value[:MAX_CELLS]), *(["..."] if len(value) > MAX_CELLS else [])]
         return f"[{', '.join(cells)}]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 

@@ -129,7 +129,7 @@ class TableAnswer:
         return found
 
     def _sets(self) -> NDArray[Any]:
-        """Return the sets of classes as text, (rows,); None where there are none."""
+        """Return the sets of classes as text, (rows,); None of a model without any."""
         if self.prediction_set is None:
             return np.full(len(self), None)
         labels = np.array(self.names, dtype=object)
