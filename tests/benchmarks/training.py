@@ -92,7 +92,7 @@ def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], ob
         "float32 DataFrame": pd.DataFrame(X.astype(np.float32), columns=columns),
         "float32 array": X.astype(np.float32),
     }
-    estimator = AnytimeRegressor(groups, basis="linear")
+    estimator = AnytimeRegressor(groups, basis="linear", alpha=1e-5)
     return {name: partial(estimator.fit, form, y) for name, form in forms.items()}
 
 
