@@ -130,10 +130,10 @@ def test_a_worker_tells_what_was_computed_for_nobody() -> None:
 
 def saved(path: Path) -> None:
     """A model of the groups of these tests, in which hog is thought to be as cheap as speed."""
-    told = json.loads(json.dumps(GROUPS))
-    told["groups"][1]["cost"] = 1.0
-    X, y = rows_of(told, 0)
-    AnytimeRegressor(told, alpha=0.01, basis="linear").fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(
+    repriced = json.loads(json.dumps(GROUPS))
+    repriced["groups"][1]["cost"] = 1.0
+    X, y = rows_of(repriced, 0)
+    AnytimeRegressor(repriced, alpha=0.01, basis="linear").fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(
         path, name="brake"
     )
 
