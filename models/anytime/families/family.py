@@ -54,6 +54,8 @@ class Family(ABC):
     """Whether a target has one column only."""
     known_variance: ClassVar[bool] = True
     """Whether the mean determines the variance of a response; otherwise the mean deviance estimates its factor."""
+    extrapolates: ClassVar[bool] = True
+    """Whether the clamp "auto" may be none: beyond the training range, means grow as the scores, not faster."""
     even_score: ClassVar[float] = 0.0
     """The score at which two classes are equally likely."""
 
@@ -177,6 +179,7 @@ class LogLink(OneResponse):
     """A family of one response, 0 or more, whose expectation is exp(eta)."""
 
     link = LOG
+    extrapolates = False
     least = 0.0
 
     @abstractmethod

@@ -49,6 +49,7 @@ def clamped_moments(
     folds: int,
     *,
     seed: int,
+    extrapolates: bool = True,
     n_jobs: int | None = None,
 ) -> list[Clamped]:
     """Return the moments of each clamp that some columns may have; fewer where clamps move no value.
@@ -59,6 +60,8 @@ def clamped_moments(
         Reads the rows of a data set, with their folds.
     seed : int
         Of the sample that the clamps are learned from.
+    extrapolates : bool
+        Whether the columns may have no clamp, even if they may have another.
     """
     groups = dataset.groups
     given = {name: groups.bases.get(name, ColumnBasis()) for name in columns}
@@ -77,7 +80,7 @@ def clamped_moments(
         parts, held = ([a.merge(b) for a, b in zip(inner, each, strict=True)] for each in outside.sums[clamp])
         own = free if learned is None else _with_ranges(free, columns, learned.every)
         found.append(Clamped(clamp, own, parts, parts if learned is None else held))
-    return found
+    return found if extrapolates or len(found) == 1 else found[1:]
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,8 @@ def _learned_ends(blocks: Iterable[Block], place: Index, folds: int, seed: int) 
         for f in range(folds):
             rest = (own != f) & ~np.isnan(x)
             if rest.any():
-                quantiles = _sampled(x[rest], None if weighted is None else weighted[rest]).quantiles([0.01, 0.99])
-                of_others[:, f, j] = np.where(far, quantiles, others[:, f, j])
+                bulk = _sampled(x[rest], None if weighted is None else weighted[rest]).bulk()
+                of_others[:, f, j] = np.where(far, bulk, others[:, f, j])
     return _Ends(_bounded(every), _bounded(others)), _Ends(_bounded(outliers), _bounded(of_others))
 
 

@@ -80,6 +80,7 @@ class TrainingRows:
             lambda dataset: dataset.blocks(self._assigner, n_jobs=self.jobs, progress=next(passes)),
             self.folds,
             seed=self.seed,
+            extrapolates=self.target.law.extrapolates,
             n_jobs=self.jobs,
         )
 

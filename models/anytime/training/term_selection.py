@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from anytime.errors import TrainingError
+from anytime.features.bases import Clamp
 from anytime.model.manifest import Candidate, Selected
 from anytime.selection import GroupOrder
 from anytime.selection.criteria.criterion import TIE
+from anytime.training.clamping import CLAMPS
 from anytime.training.least_squares import LeastSquares
 from anytime.training.model_selection import Curves, Errors, NoStepsError, along, area
 from anytime.training.options import Options
@@ -19,38 +21,49 @@ from anytime.training.terms import Terms
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
 
-LEAST_GAIN = 0.01
-"""Share of the error that a clamp or hinges must reduce it by."""
+HINGES_GAIN, CLAMP_GAIN = (0.01, 1.0), (0.03, 0.9)
+"""What hinges, and a clamp of lines, must reduce the error by: a share of it, and standard errors of the difference.
+
+A wild row is in one fold, and the standard error of a difference in one fold only is its mean.
+"""
 
 
 def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSquares, Selected | None]:
     """Return least squares on the terms whose sequence has the least cross-validated error, and a record of several.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
-    groups decides a tie, then the number of terms: the curve up to their cost does not contain it. Terms with a clamp,
-    or with hinges, need a clearly smaller error than those without: few rows decide what extreme values do, and new
-    rows may be more extreme.
+    groups decides a tie, then the number of terms. Hinges need a
+    clearly smaller error than lines. A clamp needs one only where lines are best: few rows decide what extreme values
+    do, and new rows may be more extreme. But the last piece of a curve seldom goes on.
     """
     problems = [LeastSquares(terms, options) for terms in candidates]
     if len(problems) == 1:
         return problems[0], None
     tried = _tried(problems)
+    free = next((clamp for clamp in CLAMPS if any(curve.clamp == clamp for curve in tried)), None)
     near: list[_Tried] = []
-    for simple in range(3):
-        alike = [curve for curve in tried if curve.simplicity >= simple]
+    for alike in (tried, _only(tried, free), _only(tried, free, lines=True)):
         limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
         near += [curve for curve in alike if curve.errors[0] <= limit and curve not in near]
     refined = {id(curve): curve.refined for curve in near}
     best = _best([*refined.values()])
-    for simple in (1, 2):
-        others = [curve for curve in refined.values() if curve.simplicity >= simple]
-        if best.simplicity < simple and others and not best.is_clearly_less(other := _best(others)):
+    if plain := _only(refined.values(), free):
+        other = _best(plain)
+        lines = _only(plain, free, lines=True)
+        if other.size and lines and not other.is_clearly_less(line := _best(lines), HINGES_GAIN):
+            other = line
+        if best.clamp == free or not (other.size or best.is_clearly_less(other, CLAMP_GAIN)):
             best = other
     known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
         return best.problem, None
     records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
     return best.problem, Selected(**best.record.model_dump(), candidates=records)
+
+
+def _only(tried: Iterable[_Tried], clamp: Clamp, *, lines: bool = False) -> list[_Tried]:
+    """Return the curves with a clamp, or only those without hinges."""
+    return [curve for curve in tried if curve.clamp == clamp and not (lines and curve.size)]
 
 
 def _best(tried: Sequence[_Tried]) -> _Tried:
@@ -83,8 +96,10 @@ class _Tried:
 
     @cached_property
     def areas(self) -> Errors:
-        """Return the errors of the curve on each fold, (K,)."""
-        return Errors(area(self.order, self.measured.folds, self.problem.horizon), self.measured.weights)
+        """Return the errors of the curve on each fold, (K,); all groups count as much as a step of mean cost."""
+        end = self.order.costs[-1] if self.problem.horizon is None else self.problem.horizon
+        horizon = float(end) * (1 + 1 / len(self.order.steps))
+        return Errors(area(self.order, self.measured.folds, horizon), self.measured.weights)
 
     @cached_property
     def errors(self) -> list[float]:
@@ -92,8 +107,12 @@ class _Tried:
         return [float(self.areas.mean), float(self.measured.mean[-1])]
 
     @property
-    def simplicity(self) -> int:
-        return self.problem.terms.simplicity
+    def size(self) -> int | None:
+        return self.problem.terms.size
+
+    @property
+    def clamp(self) -> Clamp:
+        return self.problem.terms.clamp
 
     @property
     def record(self) -> Candidate:
@@ -106,10 +125,11 @@ class _Tried:
             error=self.errors[0],
         )
 
-    def is_clearly_less(self, than: _Tried) -> bool:
-        """Return whether the error is less by a share of it, and by more than the standard error of the difference."""
-        gain = Errors(than.areas.folds - self.areas.folds, self.areas.weights)
-        return bool(gain.mean > max(LEAST_GAIN * than.errors[0], float(gain.standard_error)))
+    def is_clearly_less(self, than: _Tried, gain: tuple[float, float]) -> bool:
+        """Return whether the error is less by a share of it, and by some standard errors of the difference."""
+        share, errors = gain
+        less = Errors(than.areas.folds - self.areas.folds, self.areas.weights)
+        return bool(less.mean > max(share * than.errors[0], errors * float(less.standard_error)))
 
 
 def _tried(problems: Sequence[LeastSquares]) -> list[_Tried]:

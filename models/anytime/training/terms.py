@@ -31,11 +31,6 @@ class Terms:
     min_level_rows: int | None = None
     """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
 
-    @property
-    def simplicity(self) -> int:
-        """Return 2 for terms without hinges and clamp that were selected, 1 without a clamp, else 0."""
-        return 0 if self.clamp not in (None, "off") else 1 if self.size else 2
-
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)

@@ -85,9 +85,17 @@ class ColumnSample:
         """
         if self.weights is None or (self.weights == 1).all():
             return tuple(np.quantile(self.values, levels).tolist())
+        below, above, share = self._neighbours(levels)
+        step = above - below
+        # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
+        return tuple(np.where(share < 0.5, below + share * step, above - (1 - share) * step).tolist())
+
+    def _neighbours(self, levels: Sequence[float] | Float) -> tuple[Float, Float, Float]:
+        """Return the values below and above each quantile, and where it is between them, from 0 to 1."""
+        weights = np.ones(len(self.values)) if self.weights is None else self.weights
         order = np.argsort(self.values, kind="stable")
-        unit = 1.0 if are_whole(self.weights) else float(self.weights.min())
-        ends, sorted_values = np.cumsum(self.weights[order]) / unit, self.values[order]
+        unit = 1.0 if are_whole(weights) else float(weights.min())
+        ends, sorted_values = np.cumsum(weights[order]) / unit, self.values[order]
         nearest = np.rint(ends)
         ends = np.where(np.abs(ends - nearest) <= COUNT_TOLERANCE * ends, nearest, ends)
         at = np.asarray(levels) * (ends[-1] - 1.0)
@@ -96,13 +104,19 @@ class ColumnSample:
             sorted_values[np.searchsorted(ends, copy, side="right").clip(max=len(ends) - 1)]
             for copy in (low, np.ceil(at))
         )
-        share, step = at - low, above - below
-        # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
-        return tuple(np.where(share < 0.5, below + share * step, above - (1 - share) * step).tolist())
+        return below, above, at - low
+
+    def bulk(self) -> tuple[float, float]:
+        """Return the quantiles .01 and .99, or where they are between two values, the inner one.
+
+        So one outlier among fewer than a hundred rows changes neither.
+        """
+        below, above, _ = self._neighbours([0.01, 0.99])
+        return float(above[0]), float(below[1])
 
     def without_outliers(self) -> tuple[float, float] | None:
-        """Return the range with q99 or q1 for an end that is an outlier; None if neither is."""
-        low, q1, q99, high = self.quantiles([0.0, 0.01, 0.99, 1.0])
+        """Return the range with q99 or q1 of the bulk for an end that is an outlier; None if neither is."""
+        (q1, q99), low, high = self.bulk(), float(self.values.min()), float(self.values.max())
         far = OUTLYING * (q99 - q1)
         ends = q1 if q1 - low > far > 0 else low, q99 if high - q99 > far > 0 else high
         return None if ends == (low, high) else ends
