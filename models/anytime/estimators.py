@@ -406,6 +406,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             options = self._options()  # of the family that the rows decide
             check_folds(options, rows.folds)
             rows, clamped = self._read(rows)
+            self._warn(self._remarks)  # a fit that fails may do so because of what they name
             self.fit_: Fit = fit_clamped(clamped, options, rows.observed())
             if options.pairs is not None:
                 self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
@@ -416,11 +417,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
                 self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
-        alike = np.all(Y[used.argmax()] == Y, axis=0, where=used[:, np.newaxis])
-        constant = [*itertools.compress(self._target.responses, alike)]
-        same = [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
-        for text in (*same, *self._remarks, *warnings_of(self.fit_, self._target)):
-            warnings.warn(text, AnytimeWarning, stacklevel=4)  # the caller of fit or partial_fit
+        remarks = () if decay is None else self._remarks
+        self._warn([*self._constant(Y[used]), *remarks, *warnings_of(self.fit_, self._target)])
+
+    def _constant(self, Y: Float) -> list[str]:
+        """Return a warning about responses with one value."""
+        constant = [*itertools.compress(self._target.responses, (Y[0] == Y).all(axis=0))]
+        return [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
+
+    def _warn(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            warnings.warn(text, AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
 
     def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
         """Return the weights of the rows times those of their classes."""

@@ -81,7 +81,12 @@ def train(
                 if validated is None
                 else hold_out(replace(validated, groups=settled.groups), training.family, n_jobs=plan.n_jobs)
             )
-            fitted = fit_clamped(clamped, training, observed, hold_out=held)
+            try:
+                fitted = fit_clamped(clamped, training, observed, hold_out=held)
+            except TrainingError:  # perhaps because of what the warnings name
+                for each in source.warnings:
+                    remark(f"warning: {each}")
+                raise
         if isinstance(source, TableSource) and plan.pairs is not None:
             remark("screening pairs of columns")
             fitted = fit_with_pairs(fitted, source, folds=folds, seed=plan.seed, hold_out=held)

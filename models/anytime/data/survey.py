@@ -38,6 +38,9 @@ from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
 
+FIRST_ROWS = 5_000
+"""Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
+
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
 
@@ -132,6 +135,24 @@ def survey(
         for _ in samples:
             pass
     return found.survey(sample, drop_missing=drop_missing)
+
+
+def _first_rows(
+    table: Table, target: Sequence[str], features: Sequence[str], *, weights: str | None, types: Mapping[str, ReadAs]
+) -> Sample:
+    """Return `FIRST_ROWS` of the first rows with a target and weight."""
+    names = dict.fromkeys([*features, *target, *([] if weights is None else [weights])])
+    found = _Found(table, tuple(target), weights, types)
+
+    def samples() -> Iterator[Sample]:
+        rows = 0
+        for sample in found.samples(features, list(names)):
+            yield sample
+            rows += sample.rows
+            if rows >= FIRST_ROWS:
+                return
+
+    return sample_of(samples(), FIRST_ROWS)
 
 
 class _Found:
@@ -320,9 +341,11 @@ def surveyed(
     learns = complete or needs_sample(groups, kinds, option, clamp)
     features = groups.features if learns else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
+    if not learns:
+        first = _first_rows(table, target, groups.features, weights=weights, types=types)
+        remarks = suspicions(first, [f for f in groups.features if types[f] != "date"], target)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
     sample = None if found.sample is None else replace(found.sample, **rule)
-    remarks: tuple[str, ...] = ()
     if sample is not None:
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
         given = {name: groups.bases[name].basis for name in groups.bases}

@@ -1,7 +1,7 @@
 """What is suspicious about the columns of a training table: sentences for the reader, each with a remedy.
 
-All of it is found in the sample that bases are learned from, with the target: wild values, columns that predict the
-target alone, columns that number the rows, and gaps that predict the target.
+All of it is found in the sample that bases are learned from, or in the first rows, with the target: wild values,
+columns that predict the target alone, columns that number the rows, and gaps that predict the target.
 """
 
 from __future__ import annotations

@@ -450,7 +450,8 @@ def _finite(errors: Float) -> Float:
     if len(infinite):
         raise TrainingError(
             f"the cross-validated error of prefix {infinite[0]} is infinite: the prediction of an extreme row "
-            "overflows; fix such rows, or set alpha to a number and train without folds"
+            "overflows; fix such rows, limit the columns by --clamp outliers, or set alpha to a number and train "
+            "without folds"
         )
     return errors
 

@@ -21,11 +21,8 @@ from anytime.training.terms import Terms
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
 
-HINGES_GAIN, CLAMP_GAIN = (0.01, 1.0), (0.03, 0.9)
-"""What hinges, and a clamp of lines, must reduce the error by: a share of it, and standard errors of the difference.
-
-A wild row is in one fold, and the standard error of a difference in one fold only is its mean.
-"""
+HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
+"""Shares of the error that hinges, and a clamp of lines, must reduce it by."""
 
 
 def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSquares, Selected | None]:
@@ -52,7 +49,9 @@ def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSqu
         lines = _only(plain, free, lines=True)
         if other.size and lines and not other.is_clearly_less(line := _best(lines), HINGES_GAIN):
             other = line
-        if best.clamp == free or not (other.size or best.is_clearly_less(other, CLAMP_GAIN)):
+        # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
+        clear = other.size or best.is_clearly_less(other, CLAMP_GAIN, noisy=not other.is_useless)
+        if best.clamp == free or not clear:
             best = other
     known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
@@ -125,11 +124,15 @@ class _Tried:
             error=self.errors[0],
         )
 
-    def is_clearly_less(self, than: _Tried, gain: tuple[float, float]) -> bool:
-        """Return whether the error is less by a share of it, and by some standard errors of the difference."""
-        share, errors = gain
+    @property
+    def is_useless(self) -> bool:
+        """Return whether the base rate has a smaller error than the curve."""
+        return bool(self.errors[0] > self.measured.mean[0])
+
+    def is_clearly_less(self, than: _Tried, share: float, *, noisy: bool = True) -> bool:
+        """Return whether the error is less by a share of it, and if `noisy` by a standard error of the difference."""
         less = Errors(than.areas.folds - self.areas.folds, self.areas.weights)
-        return bool(less.mean > max(share * than.errors[0], errors * float(less.standard_error)))
+        return bool(less.mean > max(share * than.errors[0], float(less.standard_error) if noisy else 0.0))
 
 
 def _tried(problems: Sequence[LeastSquares]) -> list[_Tried]:
