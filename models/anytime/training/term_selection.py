@@ -22,16 +22,16 @@ REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
-"""Shares of the error that hinges, and a clamp of lines, must reduce it by."""
+"""Shares of the error that hinges, and a clamp of lines or none of curves, must reduce it by."""
 
 
 def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSquares, Selected | None]:
     """Return least squares on the terms whose sequence has the least cross-validated error, and a record of several.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
-    groups decides a tie, then the number of terms. Hinges need a
-    clearly smaller error than lines. A clamp needs one only where lines are best: few rows decide what extreme values
-    do, and new rows may be more extreme. But the last piece of a curve seldom goes on.
+    groups decides a tie, then the number of terms. Hinges need a clearly smaller error than lines, and lines with a
+    clamp than those without: few rows decide what extreme values do, and new rows may be more extreme. Curves without a
+    clamp need one, too: the last piece of a curve seldom goes on.
     """
     problems = [LeastSquares(terms, options) for terms in candidates]
     if len(problems) == 1:
@@ -43,21 +43,29 @@ def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSqu
         limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
         near += [curve for curve in alike if curve.errors[0] <= limit and curve not in near]
     refined = {id(curve): curve.refined for curve in near}
-    best = _best([*refined.values()])
-    if plain := _only(refined.values(), free):
-        other = _best(plain)
-        lines = _only(plain, free, lines=True)
+    best = _selected([*refined.values()], free)
+    known = [refined.get(id(curve), curve) for curve in tried]
+    if len(known) == 1 or not math.isfinite(best.errors[0]):
+        return best.problem, None
+    records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
+    return best.problem, Selected(**best.record.model_dump(), candidates=records)
+
+
+def _selected(curves: Sequence[_Tried], free: Clamp) -> _Tried:
+    """Return the curve to select; `free` is the clamp that lines have."""
+    best, plain = _best(curves), _only(curves, free)
+    if plain:
+        other, lines = _best(plain), _only(plain, free, lines=True)
         if other.size and lines and not other.is_clearly_less(line := _best(lines), HINGES_GAIN):
             other = line
         # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
         clear = other.size or best.is_clearly_less(other, CLAMP_GAIN, noisy=not other.is_useless)
         if best.clamp == free or not clear:
             best = other
-    known = [refined.get(id(curve), curve) for curve in tried]
-    if len(known) == 1 or not math.isfinite(best.errors[0]):
-        return best.problem, None
-    records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
-    return best.problem, Selected(**best.record.model_dump(), candidates=records)
+    clamped = [curve for curve in curves if curve.size and curve.clamp != "off"]
+    if best.size and best.clamp == "off" and clamped and not best.is_clearly_less(other := _best(clamped), CLAMP_GAIN):
+        best = other
+    return best
 
 
 def _only(tried: Iterable[_Tried], clamp: Clamp, *, lines: bool = False) -> list[_Tried]:
