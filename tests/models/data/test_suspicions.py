@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.data.suspicions import _area, suspicions
-from anytime.errors import AnytimeWarning
+from anytime.errors import AnytimeWarning, TrainingError
 from anytime.features.learning import Sample
 from models.properties import quick
 
@@ -136,7 +137,10 @@ def test_gaps_that_predict_the_target_are_named_with_what_they_explain() -> None
         assert f"'lab' ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})" in text
 
 
-def test_both_doors_say_the_same_and_the_model_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3"])
+def test_both_doors_say_the_same_and_the_model_keeps_it(
+    basis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(6)
     frame = clean(6)
@@ -145,10 +149,10 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(tmp_path: Path, monkeypa
     frame.loc[[4, 90], "flat"] = [1e5, -1e6]
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        AnytimeRegressor().fit(frame, y)
+        AnytimeRegressor(basis=basis).fit(frame, y)
     warned = [str(each.message) for each in raised if issubclass(each.category, AnytimeWarning)]
     frame.assign(y=y).to_csv("t.csv", index=False)
-    assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 0
+    assert main(["train", "t.csv", "--target", "y", "--basis", basis, "--out", "m.safetensors"]) == 0
     stored = load("m.safetensors").manifest.warnings
     assert list(kinds(tuple(each for each in warned if any(words in each for words in WORDS.values())))) == [
         "wild",
@@ -159,21 +163,36 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(tmp_path: Path, monkeypa
     assert json.dumps(stored)
 
 
-def test_three_wild_cells_cost_little_or_are_named() -> None:
+@pytest.mark.parametrize("family", ["gaussian", "poisson", "gamma", "binomial"])
+@pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3", "poly:2"])
+def test_three_wild_cells_cost_little_or_are_named(basis: str, family: str) -> None:
     rng = np.random.default_rng(7)
-    for seed in range(6):
-        X = pd.DataFrame(rng.normal(size=(600, 4)), columns=list("abcd")).assign(town=rng.choice(["x", "y"], 600))
-        y = X["a"] + 0.5 * X["b"] + 0.5 * rng.normal(size=600)
-        train, test = X[:400].copy(), X[400:]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            before = AnytimeRegressor(random_state=0).fit(train, y[:400]).score(test, y[400:])
-        train.loc[rng.choice(400, 3, replace=False), "a"] = 10.0 ** rng.uniform(3, 6, 3)
-        with warnings.catch_warnings(record=True) as raised:
-            warnings.simplefilter("always")
-            after = AnytimeRegressor(random_state=0).fit(train, y[:400]).score(test, y[400:])
-        named = any("wild values, far from all others: 'a'" in str(each.message) for each in raised)
-        assert named or after > before - 0.02, (seed, before, after)
+    for rows in (60, 400):
+        X = rng.normal(size=(rows + 1000, 4))
+        eta = X @ [0.5, 0.25, 0.0, 0.0]
+        y: Any = {
+            "gaussian": lambda eta=eta: eta + 0.3 * rng.normal(size=len(eta)),
+            "poisson": lambda eta=eta: rng.poisson(3 * np.exp(eta)).astype(float),
+            "gamma": lambda eta=eta: rng.gamma(3.0, np.exp(eta)),
+            "binomial": lambda eta=eta: (4 * eta + rng.logistic(size=len(eta)) > 0).astype(int),
+        }[family]()
+        wild = X.copy()
+        wild[rng.choice(rows, 3, replace=False), 0] = 10.0 ** rng.uniform(3, 6, 3)
+        kind: Any = AnytimeClassifier if family == "binomial" else AnytimeRegressor
+        said: list[str] = []
+        order = []
+        for train in (X, wild):
+            with warnings.catch_warnings(record=True) as raised:
+                warnings.simplefilter("always")
+                try:
+                    model = kind(family=family, basis=basis, random_state=0).fit(train[:rows], y[:rows])
+                    score = model.decision_function if family == "binomial" else model.predict
+                    order.append(abs(np.corrcoef(rankdata(score(X[rows:])), rankdata(eta[rows:]))[0, 1]))
+                except TrainingError:
+                    order.append(0.0)
+            said = [str(each.message) for each in raised]
+        named = any("wild values, far from all others: 'x0'" in each for each in said)
+        assert named or order[1] > order[0] - 0.02, (rows, order)
 
 
 def test_classes_are_compared_with_text_and_numbers() -> None:
