@@ -33,6 +33,7 @@ from anytime.features.learning import (
     present,
     rare_levels,
     sample_of,
+    sample_size,
 )
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
@@ -140,7 +141,8 @@ def survey(
 def _first_rows(
     table: Table, target: Sequence[str], features: Sequence[str], *, weights: str | None, types: Mapping[str, ReadAs]
 ) -> Sample:
-    """Return `FIRST_ROWS` of the first rows with a target and weight."""
+    """Return `FIRST_ROWS` of the first rows with a target and weight; fewer of a wide table."""
+    limit = min(FIRST_ROWS, sample_size(len(features)))
     names = dict.fromkeys([*features, *target, *([] if weights is None else [weights])])
     found = _Found(table, tuple(target), weights, types)
 
@@ -149,10 +151,10 @@ def _first_rows(
         for sample in found.samples(features, list(names)):
             yield sample
             rows += sample.rows
-            if rows >= FIRST_ROWS:
+            if rows >= limit:
                 return
 
-    return sample_of(samples(), FIRST_ROWS)
+    return sample_of(samples(), limit)
 
 
 class _Found:
