@@ -249,12 +249,14 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        how = {"one_se": self.options.one_se, "ending": COMPARED if self._compared else STATED}
+        one_se, ending = self.options.one_se, COMPARED if self._compared else STATED
         roughly = self._compared and self.options.rule.epsilon is None
 
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
             coarse = roughly and len(alphas) == 1
-            return _fold_errors(self.data, self.folds, order.columns, order.ends, alphas, coarse=coarse, **how)
+            return _fold_errors(
+                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=ending, coarse=coarse
+            )
 
         return errors
 
