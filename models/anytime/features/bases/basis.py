@@ -92,7 +92,12 @@ class ColumnSample:
 
     def _neighbours(self, levels: Sequence[float] | Float) -> tuple[Float, Float, Float]:
         """Return the values below and above each quantile, and where it is between them, from 0 to 1."""
-        weights = np.ones(len(self.values)) if self.weights is None else self.weights
+        if self.weights is None or (self.weights == 1).all():
+            at = np.asarray(levels) * (len(self.values) - 1.0)
+            low, high = np.floor(at).astype(np.intp), np.ceil(at).astype(np.intp)
+            ordered = np.partition(self.values, [*low.tolist(), *high.tolist()])
+            return ordered[low], ordered[high], at - low
+        weights = self.weights
         order = np.argsort(self.values, kind="stable")
         unit = 1.0 if are_whole(weights) else float(weights.min())
         ends, sorted_values = np.cumsum(weights[order]) / unit, self.values[order]
@@ -132,6 +137,9 @@ class ColumnSample:
 
     def counts(self) -> tuple[NDArray[Any], Float]:
         """Return the different values, ascending, and the weight of each."""
+        if self.weights is None:
+            found, counts = np.unique(self.values, return_counts=True)
+            return found, counts.astype(np.float64)
         found, places = np.unique(self.values, return_inverse=True)
         return found, np.bincount(places, self.weights, len(found)).astype(np.float64)
 
@@ -378,9 +386,12 @@ def same_values(values: Iterable[float]) -> Float:
 
 
 def distinct_values(values: Float) -> NDArray[np.bool_]:
-    """Return which of some ascending numbers are another value than the one before."""
-    lows = same_values(values)[:, 0]
-    return np.concatenate([np.ones(min(1, len(lows)), dtype=np.bool_), lows[1:] != lows[:-1]])
+    """Return which of some ascending numbers are another value than the one before, by `same_values`."""
+    with np.errstate(over="ignore", under="ignore"):
+        form = values.astype(np.float32)
+    near = (np.abs(form) >= SINGLE[0]) & (np.abs(form) < SINGLE[1])
+    same = (values[1:] == values[:-1]) | (near[1:] & (form[1:] == form[:-1]))
+    return np.concatenate([np.ones(min(1, len(values)), dtype=np.bool_), ~same])
 
 
 def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
