@@ -103,7 +103,7 @@ def test_complete_bases_are_not_learned_again(desk: Path, monkeypatch: pytest.Mo
     run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "shared.json")
     run("basis", "b.csv", "--groups", "shared.json", "--basis", "poly:3", "--clamp", "0.2", "--out", "again.json")
     assert load_groups("again.json") == load_groups("shared.json")
-    monkeypatch.setattr("anytime.data.survey.sample_of", None)  # a sample is not drawn either
+    monkeypatch.setattr("anytime.data.survey.learned_groups", None)  # nothing is learned from rows
     run("train", "b.csv", "--groups", "shared.json", "--target", "y", "--basis", "poly:3", "--out", "m.safetensors")
     assert load("m.safetensors").groups.bases == load_groups("shared.json").bases
 
