@@ -554,7 +554,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             min_level_rows=self.min_level_rows,
             seed=_seed(self.random_state),
         )
-        self._clampable = clampable(self._groups, groups, self.clamp) if self._has_folds else ()
+        self._clampable: tuple[str, ...] = clampable(self._groups, groups, self.clamp) if self._has_folds else ()
         self._learns = found.sample is not None or bool(self._clampable)
         return self._groups, found
 
@@ -562,7 +562,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Return the rows of a fit without unusable columns, and their moments."""
         rows, clamped = rows.read()
         given, groups = self._given_groups or singletons(self._names), rows.dataset.groups
-        self._groups, self._remarks = groups, rows.found.warnings
+        self._groups = groups
+        self._remarks: tuple[str, ...] = rows.found.warnings
         self._emptied = tuple(name for name in given.names if name not in groups.positions)
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)

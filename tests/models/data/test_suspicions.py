@@ -170,12 +170,12 @@ def test_three_wild_cells_cost_little_or_are_named(basis: str, family: str) -> N
     for rows in (60, 400):
         X = rng.normal(size=(rows + 1000, 4))
         eta = X @ [0.5, 0.25, 0.0, 0.0]
-        y: Any = {
-            "gaussian": lambda eta=eta: eta + 0.3 * rng.normal(size=len(eta)),
-            "poisson": lambda eta=eta: rng.poisson(3 * np.exp(eta)).astype(float),
-            "gamma": lambda eta=eta: rng.gamma(3.0, np.exp(eta)),
-            "binomial": lambda eta=eta: (4 * eta + rng.logistic(size=len(eta)) > 0).astype(int),
-        }[family]()
+        y = {
+            "gaussian": eta + 0.3 * rng.normal(size=len(eta)),
+            "poisson": rng.poisson(3 * np.exp(eta)).astype(float),
+            "gamma": rng.gamma(3.0, np.exp(eta)),
+            "binomial": np.where(4 * eta + rng.logistic(size=len(eta)) > 0, 1, 0),
+        }[family]
         wild = X.copy()
         wild[rng.choice(rows, 3, replace=False), 0] = 10.0 ** rng.uniform(3, 6, 3)
         kind: Any = AnytimeClassifier if family == "binomial" else AnytimeRegressor

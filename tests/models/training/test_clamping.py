@@ -36,10 +36,10 @@ def literal_ends(x: Float, clamp: Any, weights: Float, far: tuple[bool, bool] | 
         return -np.inf, np.inf
     if clamp == 0:
         return min(values), max(values)
-    q1, q99 = np.quantile(values, 0.01, method="higher"), np.quantile(values, 0.99, method="lower")
+    q1, q99 = float(np.quantile(values, 0.01, method="higher")), float(np.quantile(values, 0.99, method="lower"))
     w = q99 - q1
     low, high = min(values), max(values)
-    far = far or (w > 0 and q1 - low > 2 * w, w > 0 and high - q99 > 2 * w)
+    far = far or (bool(w > 0 and q1 - low > 2 * w), bool(w > 0 and high - q99 > 2 * w))
     return (q1 if far[0] else low, q99 if far[1] else high) if any(far) else (-np.inf, np.inf)
 
 
