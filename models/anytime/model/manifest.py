@@ -123,6 +123,8 @@ class Redundant(_Record):
 class Candidate(_Record):
     """Terms that cross-validation selected from, and the mean of their cross-validated error over the cost.
 
+    All groups together count in that mean as long as a step of mean cost.
+
     `hinges` is the number of quantiles with a hinge, `clamp` is "off", "range" (that of the training rows) or
     "outliers", and `min_level_rows` the rows that a level of text needs; None where that was not selected. The error is
     that of least squares; of terms that are not near the best it was measured at a few penalties only.
