@@ -418,11 +418,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
         self._stream = stream
         remarks = () if decay is None else self._remarks
-        self._warn([*self._constant(Y[used]), *remarks, *warnings_of(self.fit_, self._target)])
+        self._warn([*self._constant(Y, used), *remarks, *warnings_of(self.fit_, self._target)])
 
-    def _constant(self, Y: Float) -> list[str]:
-        """Return a warning about responses with one value."""
-        constant = [*itertools.compress(self._target.responses, (Y[0] == Y).all(axis=0))]
+    def _constant(self, Y: Float, used: Bool) -> list[str]:
+        """Return a warning about responses with one value in all rows that are used."""
+        alike = np.all(Y[used.argmax()] == Y, axis=0, where=used[:, np.newaxis])
+        constant = [*itertools.compress(self._target.responses, alike)]
         return [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
 
     def _warn(self, texts: Iterable[str]) -> None:
