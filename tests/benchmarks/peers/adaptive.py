@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -51,20 +50,14 @@ TEXT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Results of a method on the splits of a set: AUROC and accuracy (splits, budgets), and seconds of each split."""
+class Scores(NamedTuple):
+    """Results of a method on splits of a set: AUROC and accuracy (splits, budgets), and processor seconds (splits,)."""
 
     auroc: Float
     accuracy: Float
     fit_s: Float
     row_s: Float
     rows_s: Float
-
-    @staticmethod
-    def joined(splits: Sequence[Scores]) -> Scores:
-        """Return the splits of all."""
-        return Scores(*(np.concatenate([vars(each)[name] for each in splits]) for name in vars(splits[0])))
 
 
 Results = dict[str, dict[str, Scores]]
@@ -90,11 +83,8 @@ def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
             process.load(Path(folder), method.arrays)
             numbers, found = process.arrays(call, options, TIMEOUT_S)
     y, likely = arrays["yt"], found["test"]
-    by_budget = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)
-    return Scores(*(np.array([value]) for value in (*by_budget, *(numbers[f"{what}_s"] for what in TIMES))))
-
-
-TIMES = ("fit", "row", "rows")
+    areas, hits = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)
+    return Scores(*(np.array([value]) for value in (areas, hits, *(numbers[name] for name in Scores._fields[2:]))))
 
 
 def adaptive(data: Path, quick: bool) -> Section:
@@ -112,7 +102,7 @@ def adaptive(data: Path, quick: bool) -> Section:
         for method in usable:
             try:
                 splits = [measure(problem, method, seed) for seed in range(1 if quick else SETS[name][1])]
-                results[name][method.label] = Scores.joined(splits)
+                results[name][method.label] = Scores(*map(np.concatenate, zip(*splits, strict=True)))
             except FailedError as error:
                 failed.append(Finding("absent", f"{method.label} on {name}: {error}"))
         print(f"{name}: measured", flush=True)
@@ -131,53 +121,42 @@ def section(results: Results, failed: Sequence[Finding]) -> Section:
     picture = drawn("AUROC on the test rows for the number of groups.", lines, 3.6, "lower right", **axes)
     peers = [prepared(name) for name in dict.fromkeys(method.environment for method in METHODS)]
     versions = tuple(peer.versions_text for peer in peers if not isinstance(peer, Absent))
-    return Section(
-        "One sequence or an order for each row", versions, tuple(findings), TEXT, tuple(sheets), (picture,)
-    )
+    return Section("One sequence or an order for each row", versions, tuple(findings), TEXT, tuple(sheets), (picture,))
 
 
 def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:
     """Compare the mean AUROC over the budgets with GDFS, and with the best peer that has one order, split by split."""
     means = {method: scores.auroc.mean(axis=1) for method, scores in of.items()}
-    static = [method for method in means if method not in (SEQUENCE, ADAPTIVE)]
-    others = [ADAPTIVE] if ADAPTIVE in means else []
-    others += [max(static, key=lambda method: float(means[method].mean()))] if static else []
-    findings = []
-    for other in others if SEQUENCE in means else []:
-        ours, theirs = means[SEQUENCE], means[other]
-        gain, n = ours - theirs, len(ours)
-        words = f"{name}, mean AUROC over the budgets: {SEQUENCE} {ours.mean():.4f}, {other} {theirs.mean():.4f}"
-        if n == 1:
-            findings.append(Finding("noted", words))
-            continue
-        error = gain.std(ddof=1) / np.sqrt(n)
+    ours, findings = means.pop(SEQUENCE), []
+    static = [method for method in means if method != ADAPTIVE]
+    for other in [*sorted(static, key=lambda method: -means[method].mean())[:1], *means.keys() & {ADAPTIVE}]:
+        gain, n = ours - means[other], len(ours)
+        words = f"{name}, mean AUROC over the budgets: {SEQUENCE} {ours.mean():.4f}, {other} {means[other].mean():.4f}"
+        error = gain.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
         text = f"{words}, difference {gain.mean():+.4f} ± {error:.4f} over {n} splits"
-        is_clear = abs(gain.mean()) > 2 * error
-        findings.append(compared(text, bool(gain.mean() > 0)) if is_clear else Finding("noted", text))
+        findings.append(compared(text, gain.mean() > 0) if abs(gain.mean()) > 2 * error else Finding("noted", text))
     if name == "spambase":
-        texts = [f"{method} {values[0]:.4f}" for method, values in means.items() if method in (SEQUENCE, ADAPTIVE)]
-        published = f"{np.mean(PUBLISHED) / 100:.4f} published of GDFS"
-        findings.append(Finding("noted", f"spambase, split of seed 0, mean AUROC: {', '.join([*texts, published])}"))
+        text = (
+            f"spambase, the split of seed 0: {SEQUENCE} {ours[0]:.4f}, GDFS as published {np.mean(PUBLISHED) / 100:.4f}"
+        )
+        findings.append(Finding("noted", text))
     return findings
 
 
 def _sheets(name: str, of: dict[str, Scores]) -> list[Sheet]:
-    found = []
-    for measure_name in ("auroc", "accuracy"):
-        rows: list[tuple[Any, ...]] = []
+    found, budgets = [], SETS[name][0]
+    for measured in ("auroc", "accuracy"):
+        rows = []
         for method, scores in of.items():
-            values = getattr(scores, measure_name)
-            cells = np.column_stack([values.mean(axis=1), values])
-            spread = cells.std(axis=0, ddof=1) if len(cells) > 1 else None
-            texts = [f"{mean:.4f}" for mean in cells.mean(axis=0)]
-            if spread is not None:
-                texts = [f"{text} ± {deviation:.4f}" for text, deviation in zip(texts, spread, strict=True)]
-            rows.append((method, *texts))
-        columns = ("", "mean", *(str(budget) for budget in SETS[name][0]))
-        splits = max(len(scores.auroc) for scores in of.values())
-        found.append(Sheet(f"{name}: {measure_name} by the number of groups, {splits} splits", columns, tuple(rows)))
+            values = np.column_stack([getattr(scores, measured).mean(axis=1), getattr(scores, measured)])
+            deviations = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+            pairs = zip(values.mean(axis=0), deviations, strict=True)
+            rows.append((method, *(f"{mean:.3f} ± {deviation:.3f}" for mean, deviation in pairs)))
+        caption = f"{name}: {measured} by the number of groups, {len(of[SEQUENCE].fit_s)} splits"
+        found.append(Sheet(caption, ("", "mean", *map(str, budgets)), tuple(rows)))
     times = [
-        (method, digits(scores.fit_s.mean()), *(digits(1000 * each.mean()) for each in (scores.row_s, scores.rows_s)))
-        for method, scores in of.items()
+        (method, *(digits(value.mean()) for value in (each.fit_s, 1e3 * each.row_s, 1e3 * each.rows_s)))
+        for method, each in of.items()
     ]
-    return [*found, Sheet(f"{name}: processor time", ("", "train (s)", "1 row (ms)", "1,000 rows (ms)"), tuple(times))]
+    columns = ("", "train (s)", "predict 1 row (ms)", "1,000 rows (ms)")
+    return [*found, Sheet(f"{name}: processor time", columns, tuple(times))]

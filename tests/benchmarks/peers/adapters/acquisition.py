@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,13 @@ def sequence(problem: Problem, options: dict[str, Any]) -> Timed:
 
     def fit() -> list[Predictor]:
         model = AnytimeClassifier(groups_of(problem)).fit(problem["X"], problem["y"])
-        return [lambda X, budget=budget: model.predict_proba(X, budget) for budget in options["budgets"]]
+        return [partial(model.predict_proba, budget=budget) for budget in options["budgets"]]
 
     return timed(problem, fit)
 
 
 def _static(
-    problem: Problem,
-    options: dict[str, Any],
-    fit: Callable[[Any], Predictor],
-    importances: Callable[[Predictor], Any],
+    problem: Problem, options: dict[str, Any], fit: Callable[[Any], Predictor], importances: Callable[[Predictor], Any]
 ) -> Timed:
     """Return the call that orders groups by importance, and fits each budget's columns (indices) by `fit`."""
     group = np.repeat(np.arange(len(problem["sizes"])), problem["sizes"])

@@ -11,6 +11,8 @@ JAX, since the packages that PyTorch needs on Linux are gigabytes of CUDA, and a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,12 +42,10 @@ def gdfs(problem: Problem, options: dict[str, Any]) -> Timed:
 
     def created(key: Any, outputs: int) -> Any:
         widths = (len(group) + J, HIDDEN, HIDDEN, outputs)
-        shapes = list(zip(widths, widths[1:], strict=False))
+        shapes = list(pairwise(widths))
         keys = jax.random.split(key, len(shapes))
-        return [
-            (jax.random.normal(k, shape) * np.sqrt(2 / shape[0]), jnp.zeros(shape[1]))
-            for k, shape in zip(keys, shapes, strict=True)
-        ]
+        pairs = zip(keys, shapes, strict=True)
+        return [(jax.random.normal(k, shape) * np.sqrt(2 / shape[0]), jnp.zeros(shape[1])) for k, shape in pairs]
 
     def scores(network: Any, x: Any, mask: Any, key: Any = None) -> Any:
         """Return the outputs of a network for the values of a mask (n, J); without `key`, no dropout."""
@@ -90,7 +90,7 @@ def gdfs(problem: Problem, options: dict[str, Any]) -> Timed:
 
         return jax.lax.scan(step, jnp.zeros((len(x), J)), length=steps)[1]
 
-    def epoch_of(objective: Callable[..., Any]) -> Callable[..., Any]:
+    def epoch_of(objective: Callable[..., Any]) -> Any:
         """Return an epoch of Adam."""
 
         def update(state: Any, batch: Any) -> Any:
@@ -136,9 +136,10 @@ def gdfs(problem: Problem, options: dict[str, Any]) -> Timed:
         for temperature in TEMPERATURES:
             networks = trained(networks, epoch, answers, temperature, rng)
         likely = jax.jit(lambda x: jax.nn.softmax(greedy(networks, x)))
-        return [
-            lambda rows, budget=budget: np.asarray(likely(jnp.asarray(rows, jnp.float32))[budget - 1])
-            for budget in options["budgets"]
-        ]
+
+        def predict(rows: Any, budget: int) -> Any:
+            return np.asarray(likely(jnp.asarray(rows, jnp.float32))[budget - 1])
+
+        return [partial(predict, budget=budget) for budget in options["budgets"]]
 
     return timed(problem, fit)
