@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from benchmarks.peers import quality_sets
 from benchmarks.peers.environments import Absent, prepared
 from benchmarks.peers.measurements import FailedError
 
-MAX_ROWS = 20_000
-"""Of the CUBE, bank marketing (at random) and KDD Cup 1999 (the first ones, which are shuffled)."""
+MAX_ROWS, QUICK_ROWS = 20_000, 1_500
+"""Of a set, at random; the second for a quick look."""
 
 Rows = tuple[Float, Index, Index]
 """Columns (n, D), classes (n,), and the sizes of the groups, which are consecutive columns."""
@@ -58,23 +59,19 @@ class AcquisitionSet:
         return arrays | {"sizes": self.sizes, "costs": np.ones(len(self.sizes))}
 
 
-def cube(rows: int, seed: int = 0) -> Rows:
+def cube(rows: int) -> Rows:
     """Return the CUBE: three columns that differ by class are the bits of the class, and the other 17 are noise.
 
     Columns l, l + 1 and l + 2 of class l are its bits, lowest first, plus N(0, .1); all others are N(.5, .3).
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     y, X = rng.integers(8, size=rows), rng.normal(0.5, 0.3, (rows, 20))
     for bit in range(3):
         X[np.arange(rows), y + bit] = (y >> bit & 1) + rng.normal(0.0, 0.1, rows)
     return X, y, np.ones(20, dtype=np.intp)
 
 
-def _cube(_: Path, quick: bool) -> Rows:
-    return cube(3_000 if quick else MAX_ROWS)
-
-
-def _spambase(data: Path, _: bool) -> Rows:
+def _spambase(data: Path) -> Rows:
     """Return the rows in the order before GDFS's split, which is that of seed 0."""
     parts = [pd.read_parquet(data / "spambase" / f"{part}.parquet") for part in ("test", "validation", "train")]
     table = np.concatenate([part.to_numpy(dtype=np.float64) for part in parts])
@@ -82,7 +79,7 @@ def _spambase(data: Path, _: bool) -> Rows:
     return rows[:, :-1], rows[:, -1].astype(np.intp), np.ones(rows.shape[1] - 1, dtype=np.intp)
 
 
-def _bank(_: Path, __: bool) -> Rows:
+def _bank(_: Path) -> Rows:
     """Return UCI's bank marketing, which empulse ships; levels of a text are the columns of its group."""
     environment = prepared("bank")
     if isinstance(environment, Absent):
@@ -96,24 +93,23 @@ def _bank(_: Path, __: bool) -> Rows:
     return np.hstack(blocks), target.to_numpy(dtype=np.intp), np.array([block.shape[1] for block in blocks])
 
 
-def _known(name: str, data: Path) -> Rows:
-    """Return the rows of a set of the comparison of quality."""
+def _known(data: Path, name: str) -> Rows:
+    """Return the rows of a set of the comparison of quality; of KDD Cup 1999 those of the same days."""
     found = quality_sets.load(name, data)
-    if name == "kddcup99":
-        whole = found.fit.at(np.arange(MAX_ROWS))
-    else:
-        whole = found.fit.joined(found.choose).joined(found.test)
+    whole = found.fit.joined(found.choose)
+    if name != "kddcup99":
+        whole = whole.joined(found.test)
     sizes = np.array([len(group.features) for group in found.groups.groups if group.features])
     return whole.X, whole.y.astype(np.intp), sizes
 
 
-SETS: dict[str, tuple[tuple[int, ...], int, Callable[[Path, bool], Rows]]] = {
+SETS: dict[str, tuple[tuple[int, ...], int, Callable[[Path], Rows]]] = {
     "spambase": (tuple(range(1, 11)), 6, _spambase),
-    "cube": ((3, 5, 10), 5, _cube),
+    "cube": ((3, 5, 10), 5, lambda _: cube(MAX_ROWS)),
     "bank": ((2, 4, 7), 5, _bank),
-    "kddcup99": ((2, 4, 7), 5, lambda data, _: _known("kddcup99", data)),
-    "mfeat": ((1, 2, 3), 5, lambda data, _: _known("mfeat", data)),
-    "heart_cleveland": ((2, 4, 7), 5, lambda data, _: _known("heart_cleveland", data)),
+    "kddcup99": ((2, 4, 7), 5, partial(_known, name="kddcup99")),
+    "mfeat": ((1, 2, 3), 5, partial(_known, name="mfeat")),
+    "heart_cleveland": ((2, 4, 7), 5, partial(_known, name="heart_cleveland")),
 }
 """The budgets of each, the number of its splits, and how it is read; the first two for a quick look."""
 
@@ -121,4 +117,7 @@ SETS: dict[str, tuple[tuple[int, ...], int, Callable[[Path, bool], Rows]]] = {
 def load(name: str, data: Path, quick: bool) -> AcquisitionSet:
     """Load a data set; raise `FailedError` if its package is not installed."""
     budgets, _, read = SETS[name]
-    return AcquisitionSet(name, *read(data, quick), budgets)
+    X, y, sizes = read(data)
+    most = QUICK_ROWS if quick else MAX_ROWS
+    rows = np.random.default_rng(0).permutation(len(y))[:most] if len(y) > most else slice(None)
+    return AcquisitionSet(name, X[rows], y[rows], sizes, budgets)
