@@ -93,7 +93,7 @@ def scores(mean: float, slope: float = 0.0) -> Scores:
     return Scores(areas, areas, np.ones(5), np.ones(5), np.ones(5))
 
 
-def test_a_difference_counts_from_two_standard_errors_on() -> None:
+def test_a_difference_counts_beyond_its_quantile_of_95_percent() -> None:
     noise = 0.04  # paired differences of -.08 to .08, standard error .028
     of = {SEQUENCE: scores(0.9), "weak": scores(0.7), "trees": scores(0.82, noise), ADAPTIVE: scores(0.95)}
     found = compare_sequence("cube", of)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from anytime.types import Float, Index
@@ -127,16 +128,20 @@ def section(results: Results, failed: Sequence[Finding]) -> Section:
 
 
 def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:
-    """Compare the mean AUROC over the budgets with GDFS, and with the best peer that has one order, split by split."""
+    """Compare the mean AUROC over the budgets with GDFS, and with the best peer that has one order, split by split.
+
+    A difference beyond the 95 % quantile of Student's t counts as ahead or behind.
+    """
     means = {method: scores.auroc.mean(axis=1) for method, scores in of.items()}
     ours, findings = means.pop(SEQUENCE), []
     static = [method for method in means if method != ADAPTIVE]
     for other in [*sorted(static, key=lambda method: -means[method].mean())[:1], *means.keys() & {ADAPTIVE}]:
         gain, n = ours - means[other], len(ours)
         words = f"{name}, mean AUROC over the budgets: {SEQUENCE} {ours.mean():.4f}, {other} {means[other].mean():.4f}"
-        error = gain.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
+        error = gain.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
         text = f"{words}, difference {gain.mean():+.4f}{f' ± {error:.4f} over {n} splits' if n > 1 else ''}"
-        findings.append(compared(text, gain.mean() > 0) if abs(gain.mean()) > 2 * error else Finding("noted", text))
+        is_clear = abs(gain.mean()) > error * t.ppf(0.975, n - 1)
+        findings.append(compared(text, gain.mean() > 0) if is_clear else Finding("noted", text))
     if name == "spambase" and len(ours) > 1:
         published = f"GDFS as published {np.mean(PUBLISHED) / 100:.4f}"
         findings.append(Finding("noted", f"spambase, the split of seed 0: {SEQUENCE} {ours[0]:.4f}, {published}"))
@@ -149,9 +154,11 @@ def _sheets(name: str, of: dict[str, Scores]) -> list[Sheet]:
         rows = []
         for method, scores in of.items():
             values = np.column_stack([getattr(scores, measured).mean(axis=1), getattr(scores, measured)])
-            deviations = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
-            pairs = zip(values.mean(axis=0), deviations, strict=True)
-            rows.append((method, *(f"{mean:.3f} ± {deviation:.3f}" for mean, deviation in pairs)))
+            texts = [f"{mean:.3f}" for mean in values.mean(axis=0)]
+            if len(values) > 1:
+                deviations = values.std(axis=0, ddof=1)
+                texts = [f"{text} ± {deviation:.3f}" for text, deviation in zip(texts, deviations, strict=True)]
+            rows.append((method, *texts))
         caption = f"{name}: {measured} by the number of groups, {len(of[SEQUENCE].fit_s)} splits"
         found.append(Sheet(caption, ("", "mean", *map(str, budgets)), tuple(rows)))
     times = [

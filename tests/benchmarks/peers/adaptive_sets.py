@@ -21,7 +21,7 @@ from benchmarks.peers import quality_sets
 from benchmarks.peers.environments import Absent, prepared
 from benchmarks.peers.measurements import FailedError
 
-MAX_ROWS, QUICK_ROWS = 20_000, 1_500
+MAX_ROWS, QUICK_ROWS = 20_000, 1_000
 """Of a set, at random; the second for a quick look."""
 
 Rows = tuple[Float, Index, Index]
