@@ -94,6 +94,12 @@ RANK_TOLERANCE = 1e-10
 """A pivot below this share of its column's diagonal is rank loss. Penalties from 1e-9 up keep every pivot above it."""
 
 
+def add_outer(A: Float, x: Float, y: Float) -> None:
+    """Add x y' to A (d, e) in place, some rows at a time: another matrix of its size takes as long as the sum."""
+    for start in range(0, len(x), 256):
+        A[start : start + 256] += np.multiply.outer(x[start : start + 256], y)
+
+
 def least_pivots(reference: Float) -> Float:
     """Return the largest pivots that are rounding of their columns' diagonal: such columns are dropped."""
     return RANK_TOLERANCE * reference

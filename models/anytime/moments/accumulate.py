@@ -22,7 +22,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime._files import memory_limit
-from anytime._linalg import single_blas_thread
+from anytime._linalg import add_outer, single_blas_thread
 from anytime.errors import TableError, TrainingError
 from anytime.features.expansion import Expansion
 from anytime.moments.moments import Moments
@@ -332,7 +332,8 @@ class _Sums:
 
     def moments(self) -> Moments:
         mean = self.total / self.weight if self.weight > 0 else self.total
-        scatter = self.scatter - np.outer(self.total, mean)
+        scatter = self.scatter.copy()
+        add_outer(scatter, -self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])
             ends = [stop for _, stop in self.spans]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from anytime._linalg import add_outer
 from anytime.errors import TableError
 from anytime.types import Bool, Float, Index
 
@@ -97,7 +98,7 @@ class Moments:
             return replace(b if a.weight == 0 else a, rows=rows)
         delta = b.mean - a.mean
         scatter = a.scatter + b.scatter
-        scatter += np.outer(delta * (a.weight * b.weight / weight), delta)
+        add_outer(scatter, delta * (a.weight * b.weight / weight), delta)
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
     def without(self, other: Moments) -> Moments:
@@ -293,7 +294,9 @@ class HeldOutMoments:
         other = moments.refilled(x_mean)
         scale = np.concatenate([x_scale, y_scale])
         offset = (other.mean[:width] - np.concatenate([x_mean, y_mean])) / scale
-        second = other.scatter[:width, :width] / (other.weight * np.outer(scale, scale)) + np.outer(offset, offset)
+        second = other.scatter[:width, :width] / (other.weight * scale[:, np.newaxis])
+        second /= scale
+        add_outer(second, offset, offset)
         flat, variance = _spread(other)
         own = np.where(flat, 0.0, variance)[D:width] / np.square(y_scale)
         return HeldOutMoments(second[:D, :D], second[:D, D:], np.diagonal(second)[D:].copy(), own, other.weight)

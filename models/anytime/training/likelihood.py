@@ -20,7 +20,7 @@ from anytime.errors import TrainingError
 from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
-from anytime.glm.joint import JointFits
+from anytime.glm.joint import COMPARED, REPORTED, STATED, Ending, JointFits
 from anytime.glm.newton import EXACT, ROUGH, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
@@ -38,7 +38,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import Choice, Errors, Learned, Problem, with_rows
+from anytime.training.model_selection import Choice, Errors, Learned, Problem, pick, with_rows
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -91,7 +91,7 @@ class _HeldOut:
         longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
-        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, precise=True).folds[0]
+        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, ending=STATED).folds[0]
         return errors
 
 
@@ -103,7 +103,7 @@ def _fold_errors(
     alphas: Sequence[float],
     *,
     one_se: bool = True,
-    precise: bool = False,
+    ending: Ending = COMPARED,
     coarse: bool = False,
 ) -> Errors:
     """Return the mean deviances of all prefixes of an order on each fold, (folds, alphas, steps + 1).
@@ -111,9 +111,11 @@ def _fold_errors(
     The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
     ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
     standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
-    penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly between them.
+    penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly between them; without it, those at
+    the penalty that each prefix chooses are measured again, to be reported.
     """
     weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
+    one_se = one_se and len(folds) > 1
     base = base_rate(design).theta
     scale, single = _scale(design, base), design.in_order(columns)
     rising = np.argsort(alphas)
@@ -130,14 +132,14 @@ def _fold_errors(
                 for train, theta, weight in zip(trains, thetas, weights, strict=True)
             ]
             continue
-        found: dict[int, Float] = {}  # by the penalty's rank
-        begin = JointFits(design, trains, weights, used, thetas, scale, single=single, precise=precise)
-        found[best] = begin.deviances(float(alphas[rising[best]]))
-        thetas = begin.thetas
+        begin = JointFits(design, trains, weights, used, thetas, scale, single=single, ending=ending)
+        found = {best: begin.deviances(float(alphas[rising[best]]))}  # by the penalty's rank
+        reached = {best: begin.thetas}
         for ranks in (range(best - 1, -1, -1), range(best + 1, len(rising))):
             fits, risen = begin.copy(), 0
             for rank in ranks:
                 found[rank] = fits.deviances(float(alphas[rising[rank]]))
+                reached[rank] = fits.thetas
                 measured = Errors(np.stack(list(found.values()), axis=1), weights)
                 last, least = measured.mean[-1], int(measured.mean.argmin())  # both infinite of an extreme row
                 lowest = measured.mean[least]
@@ -146,13 +148,32 @@ def _fold_errors(
                     continue
                 if rank < best or not one_se or last > lowest + measured.standard_error[least]:
                     break
+        reported: set[int] = set()
+        while True:
+            best = _best(found, weights, one_se=one_se)
+            if coarse or ending is not COMPARED:
+                break
+            near = [rank for rank in (best - 1, best + 1) if 0 <= rank < len(rising) and rank not in found]
+            new = near[:1] if best in reported else [best]
+            if not new:
+                break
+            fits = begin.restarted(reached[best], REPORTED)
+            found[new[0]] = fits.deviances(float(alphas[rising[new[0]]]))
+            reached[new[0]] = fits.thetas
+            reported.update(new)
+        thetas = reached[best]
         for rank, place in enumerate(rising):
-            errors[place, prefix] = found[min(max(rank, min(found)), max(found))]
-        best = min(found, key=lambda rank: np.average(found[rank], weights=weights))
+            errors[place, prefix] = found.get(rank, np.inf)
     for prefix, after in pairwise(prefixes.tolist()):
         share = np.arange(1, after - prefix)[:, np.newaxis] / (after - prefix)
         errors[:, prefix + 1 : after] = (1 - share) * errors[:, [prefix]] + share * errors[:, [after]]
     return Errors(errors.transpose(2, 0, 1), weights)
+
+
+def _best(found: dict[int, Float], weights: Float, *, one_se: bool) -> int:
+    """Return the rank to choose, of those measured."""
+    ranks = sorted(found)
+    return ranks[int(pick(Errors(np.stack([found[rank] for rank in ranks], axis=1), weights), one_se))]
 
 
 def _growing(count: int) -> Index:
@@ -228,12 +249,14 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        how = {"one_se": self.options.one_se, "precise": not self._compared}
+        one_se, ending = self.options.one_se, COMPARED if self._compared else STATED
         roughly = self._compared and self.options.rule.epsilon is None
 
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
             coarse = roughly and len(alphas) == 1
-            return _fold_errors(self.data, self.folds, order.columns, order.ends, alphas, coarse=coarse, **how)
+            return _fold_errors(
+                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=ending, coarse=coarse
+            )
 
         return errors
 

@@ -306,7 +306,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
                 if not _within(_stacked(areas, curves.weights), one_se)[sorted(areas).index(i)]:
                     break
     candidates = sorted(areas)
-    best = candidates[int(_pick(_stacked(areas, curves.weights), one_se))]
+    best = candidates[int(pick(_stacked(areas, curves.weights), one_se))]
     if rough is not None:  # its errors are rough as well
         chosen, curves = order(grid[best]), Curves(problem)
     else:
@@ -327,7 +327,7 @@ def along(
         curves.measure([(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})])
     measured = curves.of(chosen)
     all_errors = Errors(_padded(measured, steps), curves.weights)
-    own = _pick(all_errors, one_se)
+    own = pick(all_errors, one_se)
     at_own = Errors(all_errors.folds[:, own, np.arange(len(own))], curves.weights)
     return np.asarray(grid)[sorted(measured)][own], at_own
 
@@ -410,7 +410,7 @@ def area(sequence: GroupOrder, errors: Float, horizon: float | None) -> Float:
     return np.asarray(errors[:, seen] @ widths[seen] / widths.sum())
 
 
-def _pick(errors: Errors, one_se: bool) -> Index:
+def pick(errors: Errors, one_se: bool) -> Index:
     """Return the index of the best penalty on the first axis of the mean, or of the largest within a standard error."""
     if not one_se:
         return np.asarray(errors.mean.argmin(axis=0))

@@ -277,9 +277,8 @@ def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "ROUGH", EXACT)
-    monkeypatch.setattr(joint, "ROUGH", EXACT)
-    monkeypatch.setattr(joint, "SINGLE", np.inf)
-    monkeypatch.setattr(joint, "CHANGE", 0.0)
+    for name in ("COMPARED", "REPORTED", "STATED"):
+        monkeypatch.setattr(likelihood, name, joint.Ending(0.0, 0.0, 0.0, precise=True))
 
 
 def explicit_errors(case: Case, folds: Index, fold: int, found: Fit, prefix: int, alpha: float) -> float:
