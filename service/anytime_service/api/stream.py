@@ -26,7 +26,7 @@ from anytime_service.http.responses import problem_of, problem_reply, refuse_han
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
+from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_reply
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,
     BeginFrame,
@@ -157,7 +157,7 @@ class _Connection:
             if not self.given_up:
                 raise
 
-    def receive(self, content: str | bytes) -> None:
+    def receive(self, content: Content | str) -> None:
         """Handle one message. The reply to an invalid message is an error; an invalid message changes nothing."""
         if self.dismissed or self.given_up:  # it was read before the connection closed
             return
@@ -194,7 +194,7 @@ class _Connection:
         self.answered.clear()
         self.refused.clear()
 
-    def _refuse(self, form: Form, content: bytes | str, frame: Frame | None, error: Exception) -> None:
+    def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
         if not isinstance(error, AnytimeError):
             _log.error("handling a message failed", exc_info=error)

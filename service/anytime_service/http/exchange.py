@@ -48,7 +48,7 @@ class DirectConnection(Protocol):
     def charge(self, budget: MemoryBudget) -> None:
         """Count the bytes of the connection on another memory budget."""
 
-    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+    def deliver(self, on_message: Callable[[str | bytes | bytearray], None]) -> None:
         """Pass every message to `on_message` when it is read, in the context of this task; `receive` skips them."""
 
     def write(self, content: bytes, *, text: bool) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import JSON, Decoder, Form, check_keys, decoders, of_group, read, too_large
+from anytime_service.schemas.codecs import JSON, Content, Decoder, Form, check_keys, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
@@ -85,7 +85,7 @@ _PEEKED = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
 
-def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
+def read_frame(form: Form, content: Content | str, limits: ListLimits) -> Frame:
     """Return a decoded message of a client.
 
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
@@ -110,7 +110,7 @@ def read_frame(form: Form, content: bytes | str, limits: ListLimits) -> Frame:
     return frame
 
 
-def peek(form: Form, content: bytes | str) -> Peeked:
+def peek(form: Form, content: Content | str) -> Peeked:
     """Return type, id and group of a message that `read_frame` rejected; each is None if unreadable."""
     for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -119,7 +119,7 @@ def peek(form: Form, content: bytes | str) -> Peeked:
     return Peeked()
 
 
-def _before_values(content: bytes | str) -> Iterator[bytes | str]:
+def _before_values(content: Content | str) -> Iterator[Content | str]:
     """Yield candidate messages made of the fields before the values of a long message, without reading the values."""
     start = content[:_START]
     if isinstance(start, str):

@@ -27,8 +27,10 @@ from anytime_service.http.exchange import Reply
 from anytime_service.http.responses import blank_reply, response
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import SHARE_MS
+from anytime_service.schemas.codecs import Content
 from anytime_service.schemas.values import AT_ONCE
 from anytime_service.server.connections import Connection, Connections, release_head
+from anytime_service.server.fragments import Fragments
 from anytime_service.server.hosting import Host
 from anytime_service.telemetry.context import DIRECT
 
@@ -54,12 +56,13 @@ class WebSocketProtocol(Connection):
         self._response: Any = None  # the response that completes the handshake
         self._refusal: Reply | None = None
         self._scope: dict[str, Any] = {}
-        self._unread: deque[Message | str | bytes]  # the contents of messages, and other events of ASGI
-        self._on_message: Callable[[str | bytes], None] | None = None
+        self._unread: deque[Message | Content | str]  # the contents of messages, and other events of ASGI
+        self._on_message: Callable[[Content | str], None] | None = None
         self._context = copy_context()
         self._waiter: asyncio.Future[None] | None = None
         self._slow = True  # until the handshake is complete: a frame must not be answered before it
         self.sent_bytes = 0
+        self._pieces = Fragments(shared.settings.max_body_bytes)
         self._fragments = bytearray()  # of an incomplete message
         self._is_text = False
         self._unparsed = 0  # bytes of an incomplete frame
@@ -141,8 +144,9 @@ class WebSocketProtocol(Connection):
         conn, count, answers = self._conn, 0, False
         if self._closed and conn.state is State.CLOSED:
             return 0
-        conn.receive_data(bytes(data))
-        self._unparsed += len(data)
+        for piece in self._pieces.split(bytes(data)):
+            conn.receive_data(piece)
+            self._unparsed += len(piece)
         for frame in conn.events_received():
             if isinstance(frame, Frame):
                 count += 1
@@ -158,10 +162,11 @@ class WebSocketProtocol(Connection):
         if self._unread:
             self._pass_on()
         self._unparsed = max(self._unparsed, 0)
-        partial = self._unparsed + len(self._fragments)
+        partial = self._pieces.held + self._unparsed + len(self._fragments)
         if partial != self._partial:
             self._count_partial(partial)
-        return count
+        added, self._pieces.added = self._pieces.added, 0
+        return count - added
 
     def is_free(self) -> bool:
         return self._opened and not self._unread
@@ -218,8 +223,10 @@ class WebSocketProtocol(Connection):
         message = self._unread.popleft()
         if not self._unread and self._backlog:
             self.update_reading()
-        if isinstance(message, str | bytes):
-            return {"type": "websocket.receive", "text" if isinstance(message, str) else "bytes": message}
+        if isinstance(message, str):
+            return {"type": "websocket.receive", "text": message}
+        if isinstance(message, bytes | bytearray):
+            return {"type": "websocket.receive", "bytes": bytes(message)}
         return message
 
     def abort(self) -> None:
@@ -231,7 +238,7 @@ class WebSocketProtocol(Connection):
         budget.add(counted)
         self.budget = budget
 
-    def deliver(self, on_message: Callable[[str | bytes], None]) -> None:
+    def deliver(self, on_message: Callable[[Content | str], None]) -> None:
         self._on_message, self._context = on_message, copy_context()
         self._pass_on()
 
@@ -254,7 +261,7 @@ class WebSocketProtocol(Connection):
 
     def _waiting(self) -> bool:
         """Return whether a message waits for its turn to be passed to the application."""
-        return self._on_message is not None and bool(self._unread) and isinstance(self._unread[0], str | bytes)
+        return self._on_message is not None and bool(self._unread) and not isinstance(self._unread[0], dict)
 
     def _turn(self) -> None:
         if self._unread:
@@ -267,7 +274,7 @@ class WebSocketProtocol(Connection):
         try:
             while messages:
                 content = messages[0]
-                if on_message is None or not isinstance(content, str | bytes):
+                if on_message is None or not isinstance(content, str | bytes | bytearray):
                     self._wake()
                     return
                 if (len(content) > AT_ONCE and not queued) or (until and now_ms() > until):
@@ -357,7 +364,7 @@ class WebSocketProtocol(Connection):
             if self._closed:  # the application does not receive messages any more
                 return
             try:
-                self._unread.append(str(data, "utf-8") if self._is_text else bytes(data))
+                self._unread.append(str(data, "utf-8") if self._is_text else data)
             except UnicodeDecodeError:
                 self._conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
         elif frame.opcode is Opcode.PONG:
