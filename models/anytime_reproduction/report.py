@@ -162,7 +162,10 @@ STYLES: dict[str, Style] = {
 }
 """Styles of the methods, by the papers' names."""
 
-OTHERS = (Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x"))
+OTHERS = (
+    *(Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x")),
+    *(Style("0.6", "-", "D"), Style("0.0", "--", "v"), Style("0.25", ":", "P")),
+)
 """Styles for all other lines, used in turn."""
 
 MARKS = 12  # maximum number of markers on a line

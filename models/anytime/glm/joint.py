@@ -130,7 +130,7 @@ class JointFits:
         """Return fits of the same columns at other coefficients, each with its own second derivatives from there."""
         other = self.copy()
         other._x, other._ending, other._sums = thetas * self._units, ending, None
-        other._near = [other._own(f, single=not ending.precise) for f in range(len(thetas))]
+        other._near = [other._own(f, single=True) for f in range(len(thetas))]
         for memory in other._memories:
             memory.forget()
         return other

@@ -149,6 +149,7 @@ def _fold_errors(
                 if rank < best or not one_se or last > lowest + measured.standard_error[least]:
                     break
         reported: set[int] = set()
+        fits = begin
         while True:
             best = _best(found, weights, one_se=one_se)
             if coarse or ending is not COMPARED:
@@ -157,7 +158,7 @@ def _fold_errors(
             new = near[:1] if best in reported else [best]
             if not new:
                 break
-            fits = begin.restarted(reached[best], REPORTED)
+            fits = fits if reported else begin.restarted(reached[best], REPORTED)
             found[new[0]] = fits.deviances(float(alphas[rising[new[0]]]))
             reached[new[0]] = fits.thetas
             reported.update(new)

@@ -1,0 +1,169 @@
+"""The part of the report on adaptive selection: one sequence for all rows, and an order of groups for each row."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+from sklearn.metrics import roc_auc_score
+
+from anytime.types import Float, Index
+from benchmarks.peers.adaptive_sets import SETS, AcquisitionSet, load
+from benchmarks.peers.environments import Absent, prepared
+from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.problems import write_arrays
+from benchmarks.peers.report import Finding, Section, Sheet, compared, drawn, missing_peers
+from benchmarks.peers.solvers import Peer, Process
+
+SEQUENCE, ADAPTIVE = "ours: one sequence, defaults", "GDFS: an order for each row"
+ARRAYS = ("X", "y", "Xv", "yv", "Xt", "sizes", "costs")
+
+METHODS = (
+    Peer(SEQUENCE, "ours", "acquisition.sequence", ARRAYS),
+    Peer("network, by permutation importance", "ours", "acquisition.permutation", ARRAYS),
+    Peer("LightGBM, by its gains", "boosting", "acquisition.lightgbm", ARRAYS),
+    Peer("EBM, by its term importances", "ebm", "acquisition.ebm", ARRAYS),
+    Peer(ADAPTIVE, "gdfs", "gdfs.gdfs", ARRAYS),
+)
+
+PUBLISHED = (82.74, 88.83, 92.62, 95.25, 95.76, 96.27, 96.36, 96.61, 96.66, 96.92)
+"""AUROC in percent that GDFS's authors print for 1 to 10 features of spambase, on the split of seed 0."""
+
+TIMEOUT_S = 3600.0
+
+TEXT = (
+    "The protocol of AFABench (arXiv 2508.14734), from its description: 60 % of the rows to fit on, 20 % to validate, "
+    "20 % to test, each group costs 1, and a budget is a number of groups. Columns are standardised, and a missing "
+    "value is the mean, for every method. Ours has its defaults and uses the rows to fit on alone. The network, "
+    "LightGBM and the EBM order the groups once, by importances in a model of all columns, and fit one predictor for "
+    "each budget; GDFS (Covert et al. 2023), from the paper, is one policy and one predictor for all budgets, and "
+    "selects the next group of a row by the values of that row. LightGBM and GDFS stop by the rows to validate; the "
+    "network and the EBM hold out some of both parts.",
+    "A fixed sequence computes the same groups for every row. Where the informative columns differ from row to row, it "
+    "needs the columns of all rows: the CUBE is made so (three of 20 columns decide, and which three depends on the "
+    "class), and an order for each row must win there.",
+    "Means and standard deviations over the splits; times are processor seconds on one core, of all that is fitted for "
+    "all budgets (with compilation), and milliseconds of predicting 1 row and 1,000 rows at the largest budget.",
+)
+
+
+class Scores(NamedTuple):
+    """Results of a method on splits of a set: AUROC and accuracy (splits, budgets), and processor seconds (splits,)."""
+
+    auroc: Float
+    accuracy: Float
+    fit_s: Float
+    row_s: Float
+    rows_s: Float
+
+
+Results = dict[str, dict[str, Scores]]
+"""By set and method."""
+
+
+def auroc(y: Index, likely: Float) -> float:
+    """Return the area under the ROC curve; of several classes, the mean of each against the others."""
+    classes = [1] if likely.shape[1] == 2 else np.unique(y).tolist()
+    return float(np.mean([roc_auc_score(y == k, likely[:, k]) for k in classes]))
+
+
+def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
+    """Fit and test a method on one split; raise `FailedError` if that fails."""
+    environment, (module, call) = prepared(method.environment), method.call.split(".")
+    if isinstance(environment, Absent):
+        raise FailedError(environment.why)
+    arrays = problem.split(seed)
+    options = {"classes": int(problem.y.max()) + 1, "budgets": problem.budgets, "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        write_arrays(Path(folder), {name: arrays[name] for name in method.arrays})
+        with Process(environment, module, 1, Path(folder) / "log") as process:
+            process.load(Path(folder), method.arrays)
+            numbers, found = process.arrays(call, options, TIMEOUT_S)
+    y, likely = arrays["yt"], found["test"]
+    areas, hits = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)
+    return Scores(*(np.array([value]) for value in (areas, hits, *(numbers[name] for name in Scores._fields[2:]))))
+
+
+def adaptive(data: Path, quick: bool) -> Section:
+    """Measure, and return the section."""
+    results: Results = {}
+    failed = missing_peers([prepared(method.environment) for method in METHODS])
+    usable = [method for method in METHODS if not isinstance(prepared(method.environment), Absent)]
+    for name in list(SETS)[: 2 if quick else None]:
+        try:
+            problem = load(name, data, quick)
+        except FailedError as error:
+            failed.append(Finding("absent", f"{name}: {error}"))
+            continue
+        of: dict[str, Scores] = {}
+        for method in usable:
+            try:
+                splits = [measure(problem, method, seed) for seed in range(1 if quick else SETS[name][1])]
+                of[method.label] = Scores(*map(np.concatenate, zip(*splits, strict=True)))
+            except FailedError as error:
+                failed.append(Finding("absent", f"{method.label} on {name}: {error}"))
+        if SEQUENCE in of:
+            results[name] = of
+        print(f"{name}: measured", flush=True)
+    return section(results, failed)
+
+
+def section(results: Results, failed: Sequence[Finding]) -> Section:
+    """Return the section of some results."""
+    findings = [*failed, *(finding for name, of in results.items() for finding in compare_sequence(name, of))]
+    sheets = [sheet for name, of in results.items() for sheet in _sheets(name, of)]
+    lines = {
+        name: {method: (SETS[name][0], scores.auroc.mean(axis=0)) for method, scores in of.items()}
+        for name, of in results.items()
+    }
+    axes = {"xlabel": "groups", "ylabel": "AUROC (test)"}
+    picture = drawn("AUROC on the test rows for the number of groups.", lines, 3.6, "lower right", **axes)
+    peers = [prepared(name) for name in dict.fromkeys(method.environment for method in METHODS)]
+    versions = tuple(peer.versions_text for peer in peers if not isinstance(peer, Absent))
+    return Section("One sequence or an order for each row", versions, tuple(findings), TEXT, tuple(sheets), (picture,))
+
+
+def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:
+    """Compare the mean AUROC over the budgets with GDFS, and with the best peer that has one order, split by split.
+
+    A difference beyond the 95 % quantile of Student's t counts as ahead or behind.
+    """
+    means = {method: scores.auroc.mean(axis=1) for method, scores in of.items()}
+    ours, findings = means.pop(SEQUENCE), []
+    static = [method for method in means if method != ADAPTIVE]
+    for other in [*sorted(static, key=lambda method: -means[method].mean())[:1], *means.keys() & {ADAPTIVE}]:
+        gain, n = ours - means[other], len(ours)
+        words = f"{name}, mean AUROC over the budgets: {SEQUENCE} {ours.mean():.4f}, {other} {means[other].mean():.4f}"
+        error = gain.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
+        text = f"{words}, difference {gain.mean():+.4f}{f' ± {error:.4f} over {n} splits' if n > 1 else ''}"
+        is_clear = abs(gain.mean()) > error * t.ppf(0.975, n - 1)
+        findings.append(compared(text, gain.mean() > 0) if is_clear else Finding("noted", text))
+    if name == "spambase" and len(ours) > 1:
+        published = f"GDFS as published {np.mean(PUBLISHED) / 100:.4f}"
+        findings.append(Finding("noted", f"spambase, the split of seed 0: {SEQUENCE} {ours[0]:.4f}, {published}"))
+    return findings
+
+
+def _sheets(name: str, of: dict[str, Scores]) -> list[Sheet]:
+    found, budgets = [], SETS[name][0]
+    for measured in ("auroc", "accuracy"):
+        rows = []
+        for method, scores in of.items():
+            values = np.column_stack([getattr(scores, measured).mean(axis=1), getattr(scores, measured)])
+            texts = [f"{mean:.3f}" for mean in values.mean(axis=0)]
+            if len(values) > 1:
+                deviations = values.std(axis=0, ddof=1)
+                texts = [f"{text} ± {deviation:.3f}" for text, deviation in zip(texts, deviations, strict=True)]
+            rows.append((method, *texts))
+        caption = f"{name}: {measured} by the number of groups, {len(of[SEQUENCE].fit_s)} splits"
+        found.append(Sheet(caption, ("", "mean", *map(str, budgets)), tuple(rows)))
+    times = [
+        (method, *(digits(value.mean()) for value in (each.fit_s, 1e3 * each.row_s, 1e3 * each.rows_s)))
+        for method, each in of.items()
+    ]
+    columns = ("", "train (s)", "predict 1 row (ms)", "1,000 rows (ms)")
+    return [*found, Sheet(f"{name}: processor time", columns, tuple(times))]
