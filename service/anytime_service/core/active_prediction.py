@@ -30,7 +30,7 @@ from anytime_service.errors import OverloadedError
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.queues import FairQueue, TimeoutQueue
 from anytime_service.limits.worker import Worker
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
@@ -45,9 +45,10 @@ class DeadlineTimer:
     """A timer that calls `expire` once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
 
     It never calls from the constructor. `unread` returns whether the server has received bytes that it has not decoded.
+    Of the timers that share a queue, those of one turn of the loop call for a share of it, and others in later turns.
     """
 
-    __slots__ = ("_due_ms", "_expire", "_handle", "_loop", "_unread")
+    __slots__ = ("_due_ms", "_expire", "_handle", "_loop", "_queue", "_unread")
 
     def __init__(
         self,
@@ -55,8 +56,10 @@ class DeadlineTimer:
         due_ms: float,
         expire: Callable[[], None],
         unread: Callable[[], bool] = lambda: False,
+        queue: FairQueue | None = None,
     ) -> None:
         self._loop = loop
+        self._queue = FairQueue() if queue is None else queue
         self._due_ms = due_ms
         self._expire = expire
         self._unread = unread
@@ -80,14 +83,17 @@ class DeadlineTimer:
         elif remaining_ms < -STALL_S * 1000.0:
             self._read(LateReading(-remaining_ms / 1000.0, now / 1000.0))
         else:
-            self._expire()
+            self._queue.run(self._call)
 
     def _read(self, reading: LateReading) -> None:
         """Call back after the loop has read what had arrived."""
         if reading.has_turn(now_ms() / 1000.0, unread=self._unread()):
             self._handle = self._loop.call_soon(self._read, reading)
         else:
-            self._expire()
+            self._queue.run(self._call)
+
+    def _call(self) -> None:
+        self._expire()  # as it is then: maybe the timer was cancelled meanwhile
 
 
 AnswerCallback = Callable[[Any], None]
@@ -103,7 +109,8 @@ class Context:
 
     `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one. `unread` returns whether
     the server has received bytes that it has not decoded. `unhurried` are the predictions without a deadline of their
-    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups.
+    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups. `due` are deadlines that wait for
+    another turn of the loop.
     """
 
     active: set[ActivePrediction]
@@ -116,6 +123,7 @@ class Context:
     unread: Callable[[], bool]
     unhurried: TimeoutQueue[ActivePrediction]
     max_contributions: int
+    due: FairQueue = field(default_factory=FairQueue)
     _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
 
     def lateness(self, model: Model) -> LatenessRecord:
@@ -182,7 +190,9 @@ class ActivePrediction:
         context, due_ms = self._context, self.machine.deadline_at
         # The timer may fire a little early; that is part of the margin.
         early = max(early_ms(self._lateness.margin_ms, due_ms - self.machine.begun_ms) - SLACK_MS, 0.0)
-        self._timer = DeadlineTimer(asyncio.get_running_loop(), due_ms - early, self.expire, context.unread)
+        self._timer = DeadlineTimer(
+            asyncio.get_running_loop(), due_ms - early, self.expire, context.unread, context.due
+        )
 
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.

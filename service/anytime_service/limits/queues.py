@@ -16,14 +16,15 @@ class TimeoutQueue(Generic[Item]):
     """Items that share the timeout `limit_s`: connections that wait for a request, bodies that wait for their end.
 
     They expire in the order in which they were added, so a single timer serves the oldest one, and adding or removing
-    one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue.
+    one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue;
+    of many that expire together, with those of `SHARE_MS` in each turn.
     """
 
     def __init__(self, limit_s: float, on_timeout: Callable[[Item], None]) -> None:
         self._limit_s = limit_s
         self._on_timeout = on_timeout
         self._since: dict[Item, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
@@ -43,9 +44,14 @@ class TimeoutQueue(Generic[Item]):
 
     def _expire(self) -> None:
         self._timer = None
+        until = now_ms() + SHARE_MS
         while self._since:
             item, since = next(iter(self._since.items()))
-            remaining_s = (since - now_ms()) / 1000.0 + self._limit_s
+            now = now_ms()
+            remaining_s = (since - now) / 1000.0 + self._limit_s
+            if now > until:
+                self._timer = asyncio.get_running_loop().call_soon(self._expire)
+                return
             if remaining_s > 0:
                 self._timer = asyncio.get_running_loop().call_later(remaining_s, self._expire)
                 return
@@ -67,6 +73,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
+        self._until = 0.0  # when the share of this turn is used up by `run`; 0 before its first call
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -76,6 +83,19 @@ class FairQueue:
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._work)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do some work at once, or in its order when the share of this turn is used up."""
+        if not (self._due or self._until):
+            self._until = now_ms() + SHARE_MS
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        if self._due or now_ms() > self._until:
+            self.submit(work)
+        else:
+            work()
+
+    def _end_turn(self) -> None:
+        self._until = 0.0
 
     def _work(self) -> None:
         until = now_ms() + SHARE_MS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic, perf_counter
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from anytime_service.limits.queues import FairQueue, TokenBucket
+from anytime_service.clock import now_ms
+from anytime_service.core.active_prediction import DeadlineTimer
+from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
@@ -125,26 +128,80 @@ def test_bursts_are_not_slowed(service: Running) -> None:
         assert monotonic() - begun < 20
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str) -> None:
-    order: list[int] = []
-    rounds: list[int] = []
+class Work:
+    """Pieces of work of .6 ms, in a millisecond of each turn of the loop."""
 
-    def work(number: int) -> None:
-        order.append(number)
+    def __init__(self, count: int) -> None:
+        self.order: list[int] = []
+        self._count = count
+
+    def do(self, number: int) -> None:
+        self.order.append(number)
         until = perf_counter() + 0.0006
         while perf_counter() < until:
             pass
 
-    async def main() -> None:
-        turns = FairQueue()
-        for number in range(20):
-            turns.submit(lambda number=number: work(number))  # type: ignore[misc]
-        while len(order) < 20:
-            before = len(order)
+    async def is_spread(self) -> None:
+        rounds: list[int] = []
+        while len(self.order) < self._count:
+            before = len(self.order)
             await asyncio.sleep(0)
-            rounds.append(len(order) - before)
+            rounds.append(len(self.order) - before)
+        assert sorted(self.order) == list(range(self._count))
+        assert max(rounds) <= 2, "the others have their turn after a millisecond, or what was begun by then"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("how", ["submit", "run"])
+def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str) -> None:
+    async def main() -> None:
+        work, turns = Work(20), FairQueue()
+        for number in range(20):
+            getattr(turns, how)(partial(work.do, number))
+        assert len(work.order) == (0 if how == "submit" else 2), "work is run at once while there is time"
+        await work.is_spread()
+        assert work.order == list(range(20))
+        turns.run(partial(work.do, 20))
+        assert work.order[-1] == 20
 
     run(main(), loop)
-    assert order == list(range(20))
-    assert max(rounds) <= 2, "the others have their turn after a millisecond, or what was begun by then"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
+    async def main() -> None:
+        work, due = Work(20), FairQueue()
+        here, at = asyncio.get_running_loop(), now_ms() + 5
+        timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
+        await work.is_spread()
+        assert timers
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
+    async def main() -> None:
+        work, due, at = Work(20), FairQueue(), now_ms() + 2
+        timers = [DeadlineTimer(asyncio.get_running_loop(), at, partial(work.do, n), queue=due) for n in range(20)]
+        while not work.order:
+            await asyncio.sleep(0)
+        waiting = next(n for n in range(20) if n not in work.order)
+        timers[waiting].cancel()
+        await asyncio.sleep(0.03)
+        assert sorted([*work.order, waiting]) == list(range(20))
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
+    async def main() -> None:
+        work = Work(20)
+        waiting = TimeoutQueue(0.002, work.do)
+        for number in range(20):
+            waiting.begin(number)
+        await work.is_spread()
+        assert not len(waiting)
+
+    run(main(), loop)
