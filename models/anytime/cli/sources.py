@@ -128,7 +128,6 @@ class TableSource(TrainingRows):
         del progress  # this one is shown
         if not self.open_columns or self.folds < 2:
             return super().clamped()
-        check_memory(self.dataset.terms.size, self.folds)
         with console.progress(f"reading {self.name}", self.found.used) as advance:
             return super().clamped(advance)
 

@@ -213,6 +213,8 @@ class Moments:
         columns : Sequence[tuple[int, int]]
             Features (start, stop) of the columns, in ascending order; each may be missing in no row.
         """
+        if not columns:
+            return self
         both = self.with_indicators(tuple(sorted({*self.missing, *columns})))
         width = self.features + self.responses
         stops = [stop for _, stop in columns]

@@ -73,11 +73,14 @@ def clamped_moments(
     expansion = None if unclamped.terms.is_identity else unclamped.terms
     none = [Moments.empty(unclamped.terms.size, len(dataset.target.responses)) for _ in range(folds)]
     inner = unclamped.summed(outside.without(blocks(unclamped), expansion), folds, n_jobs=n_jobs, before=none)
-    found = []
+    found, sums = [], outside.sums
     for clamp, learned in zip(CLAMPS, [None, *ends], strict=True):
+        of_clamp = sums.pop(clamp)
         if learned is not None and learned.is_idle:
             continue
-        parts, held = ([a.merge(b) for a, b in zip(inner, each, strict=True)] for each in outside.sums[clamp])
+        same = of_clamp[0] is of_clamp[1]
+        parts = [a.merge(b) for a, b in zip(inner, of_clamp[0], strict=True)]
+        held = parts if same else [a.merge(b) for a, b in zip(inner, of_clamp[1], strict=True)]
         own = free if learned is None else _with_ranges(free, columns, learned.every)
         found.append(Clamped(clamp, own, parts, parts if learned is None else held))
     return found if extrapolates or len(found) == 1 else found[1:]
@@ -199,7 +202,8 @@ class _Outside:
     def sums(self) -> dict[Clamp, tuple[list[Moments], list[Moments]]]:
         """Return the moments of the collected rows by fold, as training and as held-out rows have them."""
         self._sum()
-        return {clamp: (self._sums[clamp, False], self._sums[clamp, True]) for clamp in CLAMPS}
+        sums, self._sums = self._sums, {}
+        return {clamp: (sums[clamp, False], sums[clamp, True]) for clamp in CLAMPS}
 
     def _sum(self) -> None:
         """Add the rows collected so far to the sums, and forget them."""

@@ -290,7 +290,7 @@ def fit_clamped(
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
     whole = Expansion.of(groups) if expansion is None else expansion
-    choices = [Terms(whole, parts, moments)] if expansion is not None else candidates(clamped)
+    choices = [lambda: Terms(whole, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
         squares, selected = least_error(choices, options)
         problem = _problem(squares, observed)

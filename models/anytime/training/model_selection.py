@@ -290,7 +290,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
         if rough is None:
             exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, problem.n_jobs), strict=True))
         sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
-        curves.measure([(sequences[i], {i: len(sequences[i].steps)}) for i in new])
+        curves.measure(problem, [(sequences[i], {i: len(sequences[i].steps)}) for i in new])
         areas.update({i: area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
 
     places = range(0, len(grid), every)
@@ -320,11 +320,13 @@ def along(
 ) -> tuple[Float, Errors]:
     """Return the penalty of each prefix of an order, and the errors there, (K, steps + 1); as `choose`."""
     errors, one_se, grid, steps = problem.errors, problem.options.one_se, problem.options.grid, len(chosen.steps)
-    curves.measure([(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
+    curves.measure(problem, [(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
     for distance in _distances(problem, every, refine=refine):
         measured = curves.of(chosen)
         paid = Errors(_padded(measured, steps)[..., 1:], curves.weights)  # the base rate has no penalty
-        curves.measure([(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})])
+        curves.measure(
+            problem, [(chosen, {i: k + 1 for i, k in _near(paid, sorted(measured), len(grid), distance).items()})]
+        )
     measured = curves.of(chosen)
     all_errors = Errors(_padded(measured, steps), curves.weights)
     own = pick(all_errors, one_se)
@@ -341,8 +343,6 @@ class Curves:
     """Errors of the prefixes of orders at penalties of a grid, each measured once; equal orders share theirs."""
 
     def __init__(self, problem: Problem[Any, Any]) -> None:
-        self._folds, self._errors, self._n_jobs = problem.folds, problem.errors, problem.n_jobs
-        self._grid = problem.options.grid
         self.weights = np.array([fold.weight for fold in problem.folds])
         self._known: dict[tuple[bytes, bytes], dict[int, Float]] = {}
 
@@ -351,27 +351,30 @@ class Curves:
         # The errors of a sequence depend on the order of its columns and the ends of its prefixes only.
         return self._known.setdefault((sequence.columns.tobytes(), sequence.ends.tobytes()), {})
 
-    def measure(self, wanted: Sequence[tuple[GroupOrder, dict[int, int]]]) -> None:
-        """Measure each order at some penalties, each with its number of steps."""
+    def measure(self, problem: Problem[Any, Any], wanted: Sequence[tuple[GroupOrder, dict[int, int]]]) -> None:
+        """Measure each order at some penalties, each with its number of steps; the problem is the same each time."""
         pooled: dict[int, tuple[GroupOrder, dict[int, int]]] = {}
         for sequence, steps in wanted:
             known = self.of(sequence)
             new = {i: last for i, last in steps.items() if i not in known or known[i].shape[1] <= last}
             if new:
                 pooled.setdefault(id(known), (sequence, {}))[1].update(new)
-        tasks = [(fold, *request) for request in pooled.values() for fold in self._folds]
-        of_folds = iter([] if self._errors else [*in_threads(self._of_fold, tasks, self._n_jobs)])
-        for sequence, steps in pooled.values():
-            if self._errors is None:
-                errors = np.array([next(of_folds) for _ in self._folds])
-            else:
-                errors = self._errors(sequence, [self._grid[i] for i in steps]).folds
-            self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
+        if not pooled:
+            return
+        of_all, folds, grid = problem.errors, problem.folds, problem.options.grid
 
-    def _of_fold(self, task: tuple[HeldOut[object], GroupOrder, dict[int, int]]) -> Float:
-        fold, sequence, steps = task
-        alphas = [self._grid[i] for i in steps]
-        return fold.errors(sequence.columns, sequence.ends, alphas, list(steps.values()))
+        def errors_of(task: tuple[HeldOut[object], GroupOrder, dict[int, int]]) -> Float:
+            fold, sequence, steps = task
+            return fold.errors(sequence.columns, sequence.ends, [grid[i] for i in steps], list(steps.values()))
+
+        tasks = [(fold, *request) for request in pooled.values() for fold in folds]
+        of_folds = iter([] if of_all else [*in_threads(errors_of, tasks, problem.n_jobs)])
+        for sequence, steps in pooled.values():
+            if of_all is None:
+                errors = np.array([next(of_folds) for _ in folds])
+            else:
+                errors = of_all(sequence, [grid[i] for i in steps]).folds
+            self.of(sequence).update({i: errors[:, j, : last + 1] for j, (i, last) in enumerate(steps.items())})
 
 
 def _near(errors: Errors, measured: list[int], count: int, distance: int) -> dict[int, int]:

@@ -11,7 +11,7 @@ from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.data.survey import Survey, without_columns
 from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
-from anytime.moments.accumulate import Block
+from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import Checkpoint
 from anytime.moments.moments import Moments
 from anytime.target import Target
@@ -73,6 +73,7 @@ class TrainingRows:
         if not self.open_columns or self.folds < 2:
             parts = self.moments()
             return [Clamped(None, self.dataset.groups, parts, parts)]
+        check_memory(self.dataset.terms.size, self.folds, clamps=True)
         passes = iter((ignored, progress))
         return clamped_moments(
             self.dataset,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,11 @@ HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
 """Shares of the error that hinges, and a clamp of lines or none of curves, must reduce it by."""
 
 
-def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSquares, Selected | None]:
+STORED = 2**23
+"""Bytes of the moments of a candidate up to which its problem is stored; those of larger ones are made again."""
+
+
+def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> tuple[LeastSquares, Selected | None]:
     """Return least squares on the terms whose sequence has the least cross-validated error, and a record of several.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
@@ -33,10 +37,10 @@ def least_error(candidates: Iterable[Terms], options: Options) -> tuple[LeastSqu
     clamp than those without: few rows decide what extreme values do, and new rows may be more extreme. Curves without a
     clamp need one, too: the last piece of a curve seldom goes on.
     """
-    problems = [LeastSquares(terms, options) for terms in candidates]
-    if len(problems) == 1:
-        return problems[0], None
-    tried = _tried(problems)
+    first, *others = candidates
+    if not others:
+        return LeastSquares(first(), options), None
+    tried = _tried([first, *others], options)
     free = next((clamp for clamp in CLAMPS if any(curve.clamp == clamp for curve in tried)), None)
     near: list[_Tried] = []
     for alike in (tried, _only(tried, free), _only(tried, free, lines=True)):
@@ -83,18 +87,34 @@ def _best(tried: Sequence[_Tried]) -> _Tried:
 
 @dataclass(frozen=True, eq=False)
 class _Tried:
-    """A problem, an order of its groups, and the errors (K, steps + 1) of each prefix at its best penalty."""
+    """A candidate, an order of its groups, and the errors (K, steps + 1) of each prefix at its best penalty.
 
-    problem: LeastSquares
+    `stored` is its problem, or None if that is large.
+    """
+
+    make: Callable[[], Terms]
+    options: Options
+    stored: LeastSquares | None
+    size: int | None
+    clamp: Clamp
+    min_level_rows: int | None
     order: GroupOrder
     curves: Curves
     measured: Errors
+    horizon: float | None
 
     @classmethod
-    def along(cls, problem: LeastSquares, order: GroupOrder) -> _Tried:
+    def along(cls, make: Callable[[], Terms], problem: LeastSquares, order: GroupOrder) -> _Tried:
         """Measure at a few penalties."""
-        order, curves = GroupOrder.of(order.steps, problem.groups), Curves(problem)
-        return cls(problem, order, curves, along(problem, order, curves, refine=False)[1])
+        order, curves, terms = GroupOrder.of(order.steps, problem.groups), Curves(problem), problem.terms
+        measured = along(problem, order, curves, refine=False)[1]
+        stored = problem if terms.moments.scatter.nbytes <= STORED else None
+        chosen = terms.size, terms.clamp, terms.min_level_rows
+        return cls(make, problem.options, stored, *chosen, order, curves, measured, problem.horizon)
+
+    @property
+    def problem(self) -> LeastSquares:
+        return self.stored or LeastSquares(self.make(), self.options)
 
     @property
     def refined(self) -> _Tried:
@@ -104,7 +124,7 @@ class _Tried:
     @cached_property
     def areas(self) -> Errors:
         """Return the errors of the curve on each fold, (K,); all groups count as much as a step of mean cost."""
-        end = self.order.costs[-1] if self.problem.horizon is None else self.problem.horizon
+        end = self.order.costs[-1] if self.horizon is None else self.horizon
         horizon = float(end) * (1 + 1 / len(self.order.steps))
         return Errors(area(self.order, self.measured.folds, horizon), self.measured.weights)
 
@@ -114,21 +134,12 @@ class _Tried:
         return [float(self.areas.mean), float(self.measured.mean[-1])]
 
     @property
-    def size(self) -> int | None:
-        return self.problem.terms.size
-
-    @property
-    def clamp(self) -> Clamp:
-        return self.problem.terms.clamp
-
-    @property
     def record(self) -> Candidate:
-        terms = self.problem.terms
-        clamp = "range" if terms.clamp == 0 else terms.clamp
+        clamp = "range" if self.clamp == 0 else self.clamp
         return Candidate(
-            hinges=terms.size,
+            hinges=self.size,
             clamp=clamp,  # type: ignore[arg-type]  # a selected one
-            min_level_rows=terms.min_level_rows,
+            min_level_rows=self.min_level_rows,
             error=self.errors[0],
         )
 
@@ -143,8 +154,8 @@ class _Tried:
         return bool(less.mean > max(share * than.errors[0], float(less.standard_error) if noisy else 0.0))
 
 
-def _tried(problems: Sequence[LeastSquares]) -> list[_Tried]:
-    """Return the problems with the errors along one order for each set of terms; raise NoStepsError without steps.
+def _tried(candidates: Sequence[Callable[[], Terms]], options: Options) -> list[_Tried]:
+    """Return the candidates with the errors along one order for each set of terms; raise NoStepsError without steps.
 
     The order does not depend on the clamp, unless the sequence stops at epsilon.
     """
@@ -152,19 +163,21 @@ def _tried(problems: Sequence[LeastSquares]) -> list[_Tried]:
     refused: NoStepsError | None = None
     alpha: float | None = None
     orders: dict[tuple[int | None, int | None], GroupOrder] = {}
-    for problem in problems:
+    for make in candidates:
+        problem = LeastSquares(make(), options)
         terms = problem.terms
         key = (terms.size, terms.min_level_rows)
         try:
             if alpha is None:
                 choice = problem.chosen(refine=False)
                 alpha, orders[key] = choice.alpha, choice.sequence
-            if key not in orders or problem.options.rule.epsilon is not None:
+            if key not in orders or options.rule.epsilon is not None:
                 orders[key] = problem.order_at(alpha)
         except NoStepsError as error:
             refused = error
             continue
-        tried.append(_Tried.along(problem, orders[key]))
+        tried.append(_Tried.along(make, problem, orders[key]))
+        del problem, terms  # before the next is made: they may be large
     if not tried:
         raise refused or TrainingError("no terms")
     return tried

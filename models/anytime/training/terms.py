@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -38,11 +38,14 @@ class Terms:
 
 def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> Terms:
     """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
-    return next(candidates([Clamped(None, groups, parts, parts)]))
+    return next(candidates([Clamped(None, groups, parts, parts)]))()
 
 
-def candidates(clamps: Sequence[Clamped]) -> Iterator[Terms]:
-    """Yield the terms that the groups state; those of each clamp and each size that a basis selects from, ascending."""
+def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[[], Terms]]:
+    """Yield what makes the terms that the groups state; those of each clamp and each size that a basis selects from.
+
+    Sizes are ascending. Each call makes the same terms, so that large ones need not be stored.
+    """
     several = len(clamps[0].parts) > 1
     wholes = [(clamped, Expansion.of(clamped.groups), Moments.merged(clamped.parts)) for clamped in clamps]
     whole = wholes[0][1]
@@ -53,7 +56,7 @@ def candidates(clamps: Sequence[Clamped]) -> Iterator[Terms]:
             # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
             bends = any(not c.basis.is_identity and c.basis.clamp == 0 for c in whole.with_size(size)[0].columns)
             for clamped, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
-                yield _terms(clamped, own, moments, least, size)
+                yield partial(_terms, clamped, own, moments, least, size)
 
 
 def _terms(clamped: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int) -> Terms:

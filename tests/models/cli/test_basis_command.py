@@ -239,3 +239,6 @@ def test_more_terms_than_memory_are_refused_before_the_pass(
     error = refusal(capsys, *command, "--out", "m.safetensors")
     # age, its knot; three countries; member; fare, its knot; visits, its knot and five common values
     assert "the columns become 15 terms, whose moments in 3 folds need 9000 bytes of the 800 that" in error
+    error = refusal(capsys, *command[:6], "--folds", "3", "--out", "m.safetensors")
+    assert "in 3 folds need" in error
+    assert "or state the basis or the clamp" in error
