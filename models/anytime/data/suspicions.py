@@ -7,8 +7,9 @@ columns that predict the target alone, columns that number the rows, and gaps th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     found = (
         _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
         _named(
-            {name: f"{name!r}" for name in features if any(_predicts(fewer.columns[name], each) for each in targets)},
+            {name: f"{name!r}" for name in features if _predicts_any(fewer.columns[name], targets)},
             "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
             "out (--drop)",
         ),
@@ -127,7 +128,15 @@ class _Labels:
         return cls(values, codes, len(labels))
 
 
-def _predicts(column: Values, target: _Labels, least: float = ALONE) -> bool:
+def _predicts_any(column: Values, targets: Sequence[_Labels]) -> bool:
+    """Return whether a column alone predicts one of some targets; its ranks are found once."""
+    ranks = cache(lambda: rankdata(column[present(column)]))
+    return any(_predicts(column, each, ranks=ranks) for each in targets)
+
+
+def _predicts(
+    column: Values, target: _Labels, least: float = ALONE, *, ranks: Callable[[], Float] | None = None
+) -> bool:
     """Return whether a column alone predicts a target nearly in every row, or with `least` 1 in every row.
 
     It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
@@ -141,7 +150,7 @@ def _predicts(column: Values, target: _Labels, least: float = ALONE) -> bool:
         if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
             return True
         if target.classes == 2:
-            area = _area(np.asarray(column, dtype=np.float64), codes)
+            area = _area(rankdata(column) if ranks is None else ranks(), codes)
             return max(area, 1 - area) >= least
     levels, at = np.unique(column if numeric else column.astype(str), return_inverse=True)
     if len(levels) * MIN_LEVEL > len(column):
@@ -159,13 +168,14 @@ def _is_constant(values: Values) -> bool:
 def _squared_correlation(x: Values, y: Values) -> float:
     """Return the squared correlation of two columns of numbers; 0 if one is constant."""
     with np.errstate(all="ignore"):
-        r = np.corrcoef(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64))[0, 1]
-    return float(r * r) if np.isfinite(r) else 0.0
+        a, b = (each - each.mean() for each in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)))
+        share = np.square((a @ b) / np.sqrt(a @ a) / np.sqrt(b @ b))  # a third of the time of `np.corrcoef`
+    return float(share) if np.isfinite(share) else 0.0
 
 
-def _area(x: Float, codes: Index) -> float:
-    """Return the area under the ROC curve of a column for the second of two classes."""
-    ranks, ones = rankdata(x), int(codes.sum())
+def _area(ranks: Float, codes: Index) -> float:
+    """Return the area under the ROC curve of a column, given its ranks, for the second of two classes."""
+    ones = int(codes.sum())
     return float((ranks[codes == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(codes) - ones)))
 
 
