@@ -78,7 +78,7 @@ def _sums(problem: Problem, importances: Any) -> Any:
 
 
 def _both(problem: Problem) -> tuple[Any, Any]:
-    """Return the rows to fit on and those to validate, for a peer that holds out some itself."""
+    """Return the rows to fit on and those to validate, for a peer that splits them itself."""
     return np.concatenate([problem["X"], problem["Xv"]]), np.concatenate([problem["y"], problem["yv"]])
 
 
