@@ -110,7 +110,7 @@ def _fold_errors(
 
     The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
     ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
-    standard error of the smallest. The remaining penalties get the last deviances. One fold is measured at every
+    standard error of the smallest. The deviances of the remaining penalties are infinite. One fold is measured at every
     penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly between them; without it, those at
     the penalty that each prefix chooses are measured again, to be reported.
     """
