@@ -82,10 +82,11 @@ def usable(model: Model, received: Iterable[str], budget: float | None) -> froze
     if budget is None:
         return frozenset(received)
     groups, selected, paid, spent = model.groups, set[str](), set[int](), 0.0
+    positions, prerequisites, costs = groups.positions, groups.prerequisites, groups.costs.tolist()
     for name in model.order(received):
-        index = groups.position(name)
-        more = {index, *groups.prerequisites[index]} - paid
-        spent += sum([float(groups.costs[i]) for i in sorted(more)])
+        index = positions[name]
+        more = {index, *prerequisites[index]} - paid
+        spent += sum([costs[i] for i in sorted(more)])
         if spent > budget * (1 + COST_TOLERANCE):
             break
         paid |= more

@@ -109,8 +109,8 @@ class Context:
 
     `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one. `unread` returns whether
     the server has received bytes that it has not decoded. `unhurried` are the predictions without a deadline of their
-    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups. `due` are deadlines that wait for
-    another turn of the loop.
+    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups. `work` is the queue of the bytes
+    that connections have received and of the sets to solve; `due` are deadlines that wait for another turn of the loop.
     """
 
     active: set[ActivePrediction]
@@ -123,6 +123,7 @@ class Context:
     unread: Callable[[], bool]
     unhurried: TimeoutQueue[ActivePrediction]
     max_contributions: int
+    work: FairQueue = field(default_factory=FairQueue)
     due: FairQueue = field(default_factory=FairQueue)
     _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
 
@@ -276,12 +277,11 @@ class ActivePrediction:
         if answer is not None:
             self._finish(answer)
             return
-        if self.machine.unsolved is not None:
-            if not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
-                self._solve_due = True
-                asyncio.get_running_loop().call_soon(self._solve)
-        else:
+        if not self.machine.solving:
             self.machine.prepare()
+        elif not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
+            self._solve_due = True
+            self._context.work.submit(self._solve)
         if self._on_update is not None and self._making is None:
             better = self.machine.update(now_ms())
             if isinstance(better, Settled):
@@ -300,9 +300,11 @@ class ActivePrediction:
 
     def _solve(self) -> None:
         self._solve_due = False
-        groups = self.machine.unsolved
-        if groups is not None and not self.answered:
+        groups = None if self.answered else self.machine.unsolved
+        if groups is not None:
             self._context.solver.find(self.model, groups, lambda found: self._solved(groups, found))
+        elif not self.answered:
+            self.machine.prepare()
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:

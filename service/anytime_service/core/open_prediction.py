@@ -129,9 +129,14 @@ class OpenPrediction:
         self._reported: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
+    def solving(self) -> bool:
+        """Whether the answer is the optimum of a set of groups; `unsolved` finds it, in time that grows with it."""
+        return self._solving and self.state is not State.ANSWERED
+
+    @property
     def unsolved(self) -> frozenset[str] | None:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
-        if not self._solving or self.state is State.ANSWERED:
+        if not self.solving:
             return None
         wanted = self.prediction.usable(self._options.budget)
         return None if wanted in self._solved else wanted

@@ -82,6 +82,7 @@ class PredictionService:
             lambda: bool(self.fair_queue) or self._long.locked(),
             TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
             tuning.max_contributions,
+            self.fair_queue,
         )
         self.metrics.open.set_function(lambda: len(self.active))
         self.metrics.held_bytes.set_function(lambda: self.memory.bytes)

@@ -99,13 +99,15 @@ class FairQueue:
 
     def _work(self) -> None:
         until = now_ms() + SHARE_MS
-        while self._waiting:
-            self._waiting.popleft()()
-            if now_ms() > until:
-                break
-        self._due = bool(self._waiting)
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._work)
+        try:
+            while self._waiting:
+                self._waiting.popleft()()
+                if now_ms() > until:
+                    break
+        finally:  # an error of one callback is no reason to forget the others
+            self._due = bool(self._waiting)
+            if self._due:
+                asyncio.get_running_loop().call_soon(self._work)
 
 
 BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst

@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic, perf_counter
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +17,14 @@ from websockets.frames import Frame, Opcode
 
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import DeadlineTimer
+from anytime_service.core.service import PredictionService
 from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
-from service.serving import Connection, Running, run_service, small_model, until
+from service.serving import Connection, Running, run_service, small_model, trained_model, until
 
 RATE = 1_000
 SENT = 700
@@ -203,5 +208,39 @@ def test_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> Non
             waiting.begin(number)
         await work.is_spread()
         assert not len(waiting)
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_error_leaves_the_others_their_turns(loop: str) -> None:
+    async def main() -> None:
+        here, errors, work, turns = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20), FairQueue()
+        here.set_exception_handler(lambda _, context: errors.append(context))
+        turns.submit(lambda: 1 // 0)
+        for number in range(20):
+            turns.submit(partial(work.do, number))
+        await work.is_spread()
+        assert [type(each["exception"]) for each in errors] == [ZeroDivisionError]
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        model = trained_model("arrived")
+        service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20)
+        monkeypatch.setattr(service.solver, "find", lambda *_: work.do(len(work.order)))
+        options = PredictionOptions(policy="arrived", budget=1e9, deadline_ms=5_000)
+        names = model.order(model.groups.featured)[1:3]  # no prefix, whose optimum is known
+        for _ in range(20):
+            active = service.open(options, now_ms(), lambda _: None, lambda _: None)
+            for name in names:
+                active.group(name, np.ones((1, model.places[name].stop - model.places[name].start)))
+        assert not work.order
+        await work.is_spread()
+        await asyncio.sleep(0.01)
+        assert len(work.order) == 20
 
     run(main(), loop)
