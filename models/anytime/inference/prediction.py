@@ -826,7 +826,7 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         except (TypeError, ValueError) as error:
             raise refused(f"not all numbers ({summary(error)})") from error
     # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
-    if not dasum(values.ravel(order="K")) <= LARGEST:
+    if not _absolute_sum(values) <= LARGEST:
         # Signalling NaNs, which raw bytes may contain, become quiet NaNs.
         values = np.where(np.isnan(values), np.nan, values)
         absurd = np.abs(values) > LARGEST
@@ -837,6 +837,17 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
             )
     checked: Float = values
     return checked
+
+
+def _absolute_sum(values: Float) -> float:
+    """Return the sum of the absolute values.
+
+    Received bytes are seldom aligned, and BLAS copies such an array: in pieces, the copy needs no memory of its size.
+    """
+    flat = values.ravel(order="K")
+    if flat.flags.aligned:
+        return float(dasum(flat))
+    return float(sum([dasum(flat[at : at + 8192]) for at in range(0, len(flat), 8192)]))
 
 
 def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) -> None:

@@ -464,6 +464,26 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
     assert large.received == ("near",)
 
 
+@pytest.mark.parametrize("cell", [(0, 0), (4_000, 1), (19_999, 1)], ids=str)
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -1e200, 1.5])
+def test_values_that_are_not_aligned_are_those_of_an_aligned_array(cell: tuple[int, int], value: float | None) -> None:
+    values = table(1, 20_000)[:, :2].copy()
+    values[cell] = np.nan if value is None else value
+    odd = np.frombuffer(b"x" + values.tobytes(), np.float64, values.size, offset=1).reshape(values.shape)
+    assert not odd.flags.aligned
+    results: list[Any] = []
+    for each in (values, odd):
+        prediction = Prediction(number(), None)
+        try:
+            prediction.add("near", each)
+        except ValuesError as error:
+            results.append(str(error))
+        else:
+            results.append((np.array(prediction.answer().prediction).tobytes(), prediction.answer().missing))
+    assert results[0] == results[1]
+    assert isinstance(results[0], str) == (value in (math.inf, -1e200))
+
+
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "2"])
 def test_a_prediction_for_no_whole_number_of_rows_is_refused(rows: Any) -> None:
     with pytest.raises(ValuesError, match="rows is"):
