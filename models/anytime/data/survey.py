@@ -18,7 +18,7 @@ import numpy as np
 
 from anytime.data.columns import ColumnError, check_finite, infinite_columns, weights_of, without_target
 from anytime.data.dataset import Dataset
-from anytime.data.formats import ReadAs, Table
+from anytime.data.formats import ROWS, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
@@ -39,7 +39,7 @@ from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Label, Task
 
-FIRST_ROWS = 5_000
+FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
 
 MAX_CLASSES = 1000
@@ -148,7 +148,7 @@ def _first_rows(
 
     def samples() -> Iterator[Sample]:
         rows = 0
-        for sample in found.samples(features, list(names)):
+        for sample in found.samples(features, list(names), limit):
             yield sample
             rows += sample.rows
             if rows >= limit:
@@ -166,9 +166,9 @@ class _Found:
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
-    def samples(self, features: Sequence[str], names: Sequence[str]) -> Iterator[Sample]:
-        """Read the table; yield the features of the rows to learn from."""
-        for batch in self._table.batches(names, types=self.types):
+    def samples(self, features: Sequence[str], names: Sequence[str], batch_rows: int = ROWS) -> Iterator[Sample]:
+        """Read the table, some rows at a time; yield the features of those to learn from."""
+        for batch in self._table.batches(names, batch_rows, types=self.types):
             gaps = without_target(batch, self._target)
             try:
                 weights = None if self._weights is None else weights_of(batch, self._weights)

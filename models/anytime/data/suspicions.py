@@ -121,11 +121,12 @@ class _Labels:
     values: Values
     codes: Index
     classes: int
+    most: Index  # the rows of the largest class, of the two largest, ...
 
     @classmethod
     def of(cls, values: Values) -> _Labels:
-        labels, codes = np.unique(values.astype(str), return_inverse=True)
-        return cls(values, codes, len(labels))
+        labels, codes, counts = np.unique(values.astype(str), return_inverse=True, return_counts=True)
+        return cls(values, codes, len(labels), np.cumsum(np.sort(counts)[::-1]))
 
 
 def _predicts_any(column: Values, targets: Sequence[_Labels]) -> bool:
@@ -152,8 +153,11 @@ def _predicts(
         if target.classes == 2:
             area = _area(rankdata(column) if ranks is None else ranks(), codes)
             return max(area, 1 - area) >= least
+    most_levels = len(column) // MIN_LEVEL
+    if target.most[min(most_levels, target.classes) - 1] < least * len(column):  # if each has a class of its own
+        return False
     levels, at = np.unique(column if numeric else column.astype(str), return_inverse=True)
-    if len(levels) * MIN_LEVEL > len(column):
+    if len(levels) > most_levels:
         return False
     pairs, counts = np.unique(at * target.classes + codes, return_counts=True)
     most = np.zeros(len(levels))

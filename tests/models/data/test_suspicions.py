@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
-from anytime.data.suspicions import _area, suspicions
+from anytime.data.suspicions import ALONE, MIN_LEVEL, _area, _Labels, _predicts, suspicions
 from anytime.errors import AnytimeWarning, TrainingError
 from anytime.features.learning import Sample
 from models.properties import quick
@@ -117,6 +117,23 @@ def test_the_area_is_that_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     x, codes = rng.integers(0, 9, 200).astype(float), rng.integers(0, 2, 200)
     assert _area(rankdata(x), codes) == pytest.approx(roc_auc_score(codes, x), rel=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1))
+@quick(60)
+def test_levels_that_determine_classes_are_those_of_a_literal_count(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(20, 60))
+    levels = rng.integers(0, rng.integers(2, rows), rows)
+    classes = np.where(
+        rng.random(rows) < 0.1 * rng.integers(0, 2), rng.integers(0, 9, rows), levels % rng.integers(3, 9)
+    )
+    if len(np.unique(classes)) < 3 or len(np.unique(levels)) < 2:
+        return
+    words, kinds = np.array([f"level {each}" for each in levels]), np.array([f"class {each}" for each in classes])
+    most = sum(max(np.sum((levels == level) & (classes == kind)) for kind in set(classes)) for level in set(levels))
+    expected = len(set(levels)) * MIN_LEVEL <= rows and most >= ALONE * rows
+    assert _predicts(words, _Labels.of(kinds)) == expected
 
 
 @pytest.mark.parametrize("numbers", [np.arange(ROWS) + 17, np.random.default_rng(0).permutation(ROWS)])
