@@ -1,7 +1,7 @@
 """Forward regression where rows are fewer than columns, by kernels of the rows.
 
-A matrix of second moments of rank r is S = A'A, where A (r, D) are the rows up to a rotation. With q = A'y, and the
-kernel K_G = A_G A_G' of a set of groups, which is the sum of their kernels,
+A matrix of second moments of rank r is S = A'A, where A (r, D) are the rows up to a rotation. With the responses y in
+the same rotation, and the kernel K_G = A_G A_G' of a set of groups, which is the sum of their kernels,
 
     w(G) = A_G' (K_G + alpha I)^-1 y,    F(G) = 1/2 (|y|^2 - alpha tr y'(K_G + alpha I)^-1 y).
 
@@ -10,15 +10,15 @@ A factorisation takes r^3/3 operations, however many columns the groups have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf, dtrtrs
+from scipy.linalg.lapack import dpstrf
 
 from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
-from anytime.moments.moments import Gram
+from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
 from anytime.selection.greedy import GroupOrder, greedy
 from anytime.selection.requirements import Candidates
@@ -27,35 +27,76 @@ from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
 ROUNDING_SHARE = 1e-12
-"""Second moments below this share of the largest are rounding: it moves penalties of 1e-7 by a hundred-thousandth."""
+"""Second moments below this share of a column's own are rounding: penalties of 1e-7 move by a hundred-thousandth."""
 
 
 def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
     """Return whether kernels of so many rows take less time, and no more memory, than the moments of the columns."""
-    return groups * rows**2 <= columns**2 and groups**2 * rows**3 <= 3 * columns**3
+    return groups * rows**2 <= 3 * columns**2 and groups**2 * rows**3 <= 10 * columns**3
 
 
-def rotated_rows(S: Float) -> tuple[Float, Index]:
-    """Return A (r, D) with A'A = S, and r columns (r,) in which A is upper triangular; about D^2 r operations."""
-    C, pivots, rank, _ = dpstrf(S.T.copy(order="F"), tol=ROUNDING_SHARE * float(np.diagonal(S).max(initial=0.0)))
-    A = np.empty((rank, len(S)))
-    A[:, pivots - 1] = np.triu(C[:rank])
-    return A, pivots[:rank] - 1
+def rotated_rows(part: Moments) -> Float:
+    """Return rows R (r + 1, 1 + D + P + M) of [1, X, Y, U], up to a rotation; about (D + P + M)^2 r operations.
+
+    The first row has the means, and the others A'A = scatter; each is times the root of the weight. Rows of several
+    tables, one above the other, are those of all.
+    """
+    deviation, root = np.sqrt(np.diagonal(part.scatter)), np.sqrt(part.weight)
+    deviation[deviation <= CONSTANT_TOLERANCE * root * np.abs(part.mean)] = 0.0
+    shares = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    C = part.scatter.T * shares
+    C *= shares[:, np.newaxis]
+    C, pivots, rank, _ = dpstrf(C, tol=ROUNDING_SHARE, overwrite_a=1)
+    R = np.zeros((rank + 1, 1 + len(deviation)))
+    R[1:, pivots] = np.triu(C[:rank])
+    R[:, 1:] *= deviation
+    R[0] = root * np.append(1.0, part.mean)
+    return R
 
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """The rotated rows A (r, D) and responses y (r, P) of a problem, and the kernels of groups that were needed."""
+    """The rotated rows A (r, D) and responses y (r, P) of a problem in standard units, and the kernels of groups.
+
+    Attributes
+    ----------
+    like : Moments
+        What the columns of `rotated_rows` are; its scatter is not used.
+    mean, scale : Float
+        (D + P,) those of `Gram`.
+    """
 
     A: Float
     y: Float
+    like: Moments
+    mean: Float
+    scale: Float
     _known: dict[bytes, Float] = field(default_factory=dict)
 
     @staticmethod
-    def of(gram: Gram) -> Kernels:
-        A, pivots = rotated_rows(gram.S)
-        y = gram.q[pivots]
-        return Kernels(A, dtrtrs(A[:, pivots], y, trans=1)[0] if len(A) else y)
+    def of(rows: Sequence[Float], like: Moments) -> Kernels:
+        """Return the problem of the `rotated_rows` of some tables, which have the same columns and fill."""
+        D, width, R = like.features, like.features + like.responses, np.concatenate(rows)
+        weight = float(R[:, 0] @ R[:, 0])
+        mean = R[:, 0] @ R[:, 1:] / weight
+        own = replace(like, weight=weight, mean=mean)
+        gaps = np.concatenate([np.empty(0, dtype=np.intp), *(np.arange(*span) for span in like.missing)])
+        before = np.square(R[:, 1 + gaps] - np.multiply.outer(R[:, 0], mean[gaps])).sum(axis=0)
+        mean = np.append(own.observed_mean, mean[D:width])
+        Z = _imputed(R, like, mean)
+        squares = np.square(Z).sum(axis=0)
+        moved = before + weight * np.square(mean[gaps] - like.fill[gaps])
+        squares[gaps] *= squares[gaps] > CANCELLATION_TOLERANCE * moved
+        deviation = np.sqrt(squares / weight)
+        flat = deviation <= CONSTANT_TOLERANCE * np.abs(mean)
+        scale = np.where(flat, 1.0, deviation)
+        Z *= np.where(flat, 0.0, 1.0 / (np.sqrt(weight) * scale))
+        return Kernels(Z[:, :D], Z[:, D:], like, mean, scale)
+
+    def held_out(self, R: Float) -> tuple[Float, Float]:
+        """Return the `rotated_rows` of another table in the units of these, divided by the root of its weight."""
+        Z = _imputed(R, self.like, self.mean) / (np.linalg.norm(R[:, 0]) * self.scale)
+        return Z[:, : self.like.features], Z[:, self.like.features :]
 
     def of_columns(self, columns: Index) -> Float:
         """Return the kernel of some columns, (r, r)."""
@@ -77,6 +118,14 @@ class Kernels:
         """Return F of the groups whose kernels sum to K."""
         z = self.factor(K, alpha).forward(self.y)
         return 0.5 * float(np.sum(self.y**2) - alpha * np.sum(z * z))
+
+
+def _imputed(R: Float, like: Moments, mean: Float) -> Float:
+    """Return X and Y of `rotated_rows`, less the mean (D + P,), which replaces missing values of X."""
+    Z = R[:, 1 : 1 + len(mean)] - np.multiply.outer(R[:, 0], mean)
+    for indicator, (start, stop) in enumerate(like.missing, start=1 + len(mean)):
+        Z[:, start:stop] += np.multiply.outer(R[:, indicator], mean[start:stop] - like.fill[start:stop])
+    return Z
 
 
 class _KernelGains(ForwardRegression):
@@ -123,9 +172,8 @@ class _KernelSearch:
         return self._gains.F
 
 
-def kernel_sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float], GroupOrder]:
+def kernel_sequencer(kernels: Kernels, groups: FeatureGroups, rule: Rule) -> Callable[[float], GroupOrder]:
     """Return the order by forward regression as a function of the penalty, which is at least 1e-9."""
-    kernels = Kernels.of(gram)
 
     def order(alpha: float) -> GroupOrder:
         with single_blas_thread():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,7 @@ from anytime.model.prefixes import PrefixModels, explained_variances, prefix_mod
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
-from anytime.training.model_selection import Choice, Learned, Problem, with_rows
+from anytime.training.model_selection import Choice, Learned, Problem, others, with_rows
 from anytime.types import Float, Index
 
 MIN_PARALLEL_COLUMNS = 400
@@ -56,45 +56,60 @@ class Fold:
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
 
 
-class KernelFold(Fold):
-    """A held-out fold with fewer rows than columns: one Cholesky factorisation of a kernel per penalty and prefix."""
+@dataclass(frozen=True)
+class KernelFold:
+    """A held-out fold of fewer rows than columns: the kernels of the others, and its rows as `rotated_rows`."""
 
-    @cached_property
-    def _rows(self) -> tuple[Kernels, Float]:
-        return Kernels.of(self.train), rotated_rows(self.held.S)[0]
+    train: Kernels
+    held: Float
+
+    @property
+    def weight(self) -> float:
+        return float(self.held[0, 0] ** 2)
 
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
     ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9."""
-        kernels, held = self._rows
-        A, B, q = kernels.A[:, columns], held[:, columns], self.held.q[columns]
+        """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9.
+
+        One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments.
+        """
+        (X, y), kernels = self.train.held_out(self.held), self.train
+        A, X = kernels.A[:, columns], X[:, columns]
         last = np.array(longest or [len(ends) - 1] * len(alphas))
-        errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        errors[:, 0] = self.held.yy
-        K = np.zeros((len(A), len(A)))
+        errors = np.full((len(alphas), len(ends), y.shape[1]), np.inf)
+        errors[:, 0] = np.square(y).sum(axis=0)
+        r = len(A)
+        K = np.zeros((r, r))
         for prefix, (start, end) in enumerate(pairwise(ends.tolist()), start=1):
-            if start < end:
-                K += kernels.of_columns(columns[start:end])
-            for i in np.flatnonzero(last >= prefix).tolist():
-                if start == end:
-                    errors[i, prefix] = errors[i, prefix - 1]
-                    continue
-                w = np.dot(A[:, :end].T, kernels.factor(K, alphas[i]).solve(kernels.y))
-                errors[i, prefix] = (
-                    self.held.yy + np.sum((B[:, :end] @ w) ** 2, axis=0) - 2 * np.sum(q[:end] * w, axis=0)
-                )
-        return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
+            measured = np.flatnonzero(last >= prefix).tolist()
+            if start == end:
+                errors[measured, prefix] = errors[measured, prefix - 1]
+                continue
+            K += kernels.of_columns(columns[start:end])
+            used = A[:, :end]
+            few = len(measured) * (r**3 - end**3) > 3 * r * end**2
+            C = used.T @ used if few else K
+            for i in measured:
+                factor = kernels.factor(C, alphas[i])
+                w = factor.solve(used.T @ kernels.y) if few else used.T @ factor.solve(kernels.y)
+                errors[i, prefix] = np.square(y - X[:, :end] @ w).sum(axis=0)
+        return np.asarray((errors * np.square(kernels.scale[len(kernels.A.T) :])).mean(axis=2))
 
 
-def split(parts: Sequence[Moments], kind: type[Fold] = Fold, held: Sequence[Moments] | None = None) -> list[Fold]:
+def split(parts: Sequence[Moments], held: Sequence[Moments] | None = None) -> list[Fold]:
     """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
     full = with_rows(parts)
     folds = []
-    for f in full:
-        train = Gram.of(Moments.merged([parts[g] for g in full if g != f]))
-        folds.append(kind(train, train.held_out_moments((held or parts)[f])))
+    for f, rest in zip(full, others([parts[f] for f in full]), strict=True):
+        train = Gram.of(rest)
+        folds.append(Fold(train, train.held_out_moments((held or parts)[f])))
     return folds
+
+
+def split_rows(rows: Mapping[int, Float], held: Mapping[int, Float], like: Moments) -> list[KernelFold]:
+    """Hold out each fold in turn, as `split`, given the `rotated_rows` of each, which have the columns `like`."""
+    return [KernelFold(Kernels.of([rows[g] for g in rows if g != f], like), held[f]) for f in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,40 +132,56 @@ class LearnedSquares(Learned):
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSquares(Problem[Gram, FactoredOrder]):
+class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     """Least squares: the moments are sufficient."""
 
     @property
-    def data(self) -> Gram:
-        return self.terms.gram
+    def data(self) -> Gram | Kernels:
+        return Kernels.of([*self._rows[0].values()], self.terms.moments) if self.by_kernels else self.terms.gram
 
     @property
     def n_jobs(self) -> int | None:
         return self.options.n_jobs if len(self.groups.features) >= MIN_PARALLEL_COLUMNS else 1
 
     @cached_property
-    def _by_kernels(self) -> bool:
+    def by_kernels(self) -> bool:
+        """Return whether rows are so few that the folds are measured on them, rather than on moments."""
         sizes = self.terms.moments.rows, len(self.groups.features), len(self.groups)
         return self.options.rule.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
 
     @cached_property
-    def folds(self) -> list[Fold]:
+    def _rows(self) -> tuple[dict[int, Float], dict[int, Float]]:
+        """Return the rotated rows of each fold with rows, and these as new rows have them."""
+        parts, held, like = self.terms.parts, self.terms.held, self.terms.moments
+
+        def rotated(parts: Sequence[Moments]) -> dict[int, Float]:
+            full = with_rows(self.terms.parts)
+            return {f: rotated_rows(parts[f].with_indicators(like.missing).refilled(like.fill)) for f in full}
+
+        rows = rotated(parts)
+        return rows, rows if held is None else rotated(held)
+
+    @cached_property
+    def folds(self) -> Sequence[Fold | KernelFold]:
         if len(self.terms.parts) == 1:
             return []
-        return split(self.terms.parts, KernelFold if self._by_kernels else Fold, self.terms.held)
+        if self.by_kernels:
+            return split_rows(*self._rows, self.terms.moments)
+        return split(self.terms.parts, self.terms.held)
 
-    def orders(self, data: Gram) -> Callable[[float], GroupOrder]:
-        learn = kernel_sequencer if self._by_kernels else sequencer
-        return learn(data, self.groups, self.options.rule)
+    def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
+        if isinstance(data, Kernels):
+            return kernel_sequencer(data, self.groups, self.options.rule)
+        return sequencer(data, self.groups, self.options.rule)
 
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
-        if not self._by_kernels:
+        if not self.by_kernels:
             return choice
-        return replace(choice, sequence=swept(self.data, self.groups, choice.sequence, choice.alpha))
+        return replace(choice, sequence=swept(self.terms.gram, self.groups, choice.sequence, choice.alpha))
 
     def prefixes(self, choice: Choice[FactoredOrder]) -> PrefixModels:
         """Return the coefficients of each prefix; the order's own penalty reuses its Cholesky factor."""
-        gram, order = self.data, choice.sequence
+        gram, order = self.terms.gram, choice.sequence
         W = staircase(order.state.factor, order.state.z, order.ends)
         for alpha in np.unique(choice.alphas[choice.alphas != choice.alpha]):
             at: Index = np.flatnonzero(choice.alphas == alpha)
@@ -160,4 +191,4 @@ class LeastSquares(Problem[Gram, FactoredOrder]):
         return prefix_models(gram, order.columns, order.ends, W)
 
     def learned(self, choice: Choice[FactoredOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
-        return LearnedSquares(self.terms.moments, self.data, prefixes)
+        return LearnedSquares(self.terms.moments, self.terms.gram, prefixes)

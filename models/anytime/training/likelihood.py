@@ -38,7 +38,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import Choice, Errors, Learned, Problem, pick, with_rows
+from anytime.training.model_selection import Choice, Errors, Learned, Problem, others, pick, with_rows
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -340,8 +340,8 @@ def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_He
     """
     full = with_rows(parts)
     folds = []
-    for f in full:
-        rest, held = Moments.merged([parts[g] for g in full if g != f]), parts[f]
+    for f, rest in zip(full, others([parts[f] for f in full]), strict=True):
+        held = parts[f]
         responses = slice(held.features, held.features + held.responses)
         gram = Gram.of(rest)
         if target.classes is None:

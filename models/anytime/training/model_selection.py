@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -112,6 +113,17 @@ def with_rows(parts: Sequence[Moments]) -> list[int]:
             f"{len(full)} of {len(parts)} folds have rows; cross-validation needs two: use more rows or a fixed alpha"
         )
     return full
+
+
+def others(parts: Sequence[Moments]) -> Iterator[Moments]:
+    """Yield the moments of all parts but each of them in turn; at least two parts."""
+    after = [*accumulate(reversed(parts[1:]), lambda later, part: part.merge(later))]
+    before: Moments | None = None
+    for part in parts:
+        later = after.pop() if after else None
+        both = [each for each in (before, later) if each is not None]
+        yield Moments.merged(both)
+        before = part if before is None else before.merge(part)
 
 
 def prefix_errors(folds: Sequence[HeldOut[object]], columns: Index, ends: Index, alphas: Sequence[float]) -> Errors:
@@ -222,6 +234,11 @@ class Problem(ABC, Generic[T, S]):
     def learned(self, choice: Choice[S], prefixes: PrefixModels) -> Learned: ...
 
     @cached_property
+    def curves(self) -> Curves:
+        """Return the errors measured so far along orders that are not rough."""
+        return Curves(self)
+
+    @cached_property
     def choice(self) -> Choice[S]:
         return self.chosen()
 
@@ -280,7 +297,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     options, errors, horizon = problem.options, problem.errors, problem.horizon
     grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
     rough = problem.rough if len(grid) > 1 else None
-    curves = Curves(problem)
+    curves = problem.curves if rough is None else Curves(problem)  # those of rough orders are rough as well
     sequences: dict[int, GroupOrder] = {}
     exact: dict[int, GroupOrder] = {}
     areas: dict[int, Float] = {}
@@ -307,11 +324,8 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
                     break
     candidates = sorted(areas)
     best = candidates[int(pick(_stacked(areas, curves.weights), one_se))]
-    if rough is not None:  # its errors are rough as well
-        chosen, curves = order(grid[best]), Curves(problem)
-    else:
-        chosen = exact[best]
-    alphas, measured = along(problem, chosen, curves, every=every, refine=refine)
+    chosen = exact[best] if rough is None else order(grid[best])
+    alphas, measured = along(problem, chosen, problem.curves, every=every, refine=refine)
     return Choice(grid[best], chosen, alphas, _finite(measured.mean), measured)
 
 

@@ -26,7 +26,8 @@ HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
 
 
 STORED = 2**23
-"""Bytes of the moments of a candidate up to which its problem is stored; those of larger ones are made again."""
+"""Bytes of the moments of a candidate up to which its problem is stored; those of larger ones are made again, unless
+they need few rows only."""
 
 
 def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> tuple[LeastSquares, Selected | None]:
@@ -106,11 +107,11 @@ class _Tried:
     @classmethod
     def along(cls, make: Callable[[], Terms], problem: LeastSquares, order: GroupOrder) -> _Tried:
         """Measure at a few penalties."""
-        order, curves, terms = GroupOrder.of(order.steps, problem.groups), Curves(problem), problem.terms
-        measured = along(problem, order, curves, refine=False)[1]
-        stored = problem if terms.moments.scatter.nbytes <= STORED else None
+        order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
+        measured = along(problem, order, problem.curves, refine=False)[1]
+        stored = problem if problem.by_kernels or terms.moments.scatter.nbytes <= STORED else None
         chosen = terms.size, terms.clamp, terms.min_level_rows
-        return cls(make, problem.options, stored, *chosen, order, curves, measured, problem.horizon)
+        return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
 
     @property
     def problem(self) -> LeastSquares:

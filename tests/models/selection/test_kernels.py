@@ -13,9 +13,9 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import Rule, sequence, sequencer, swept
-from anytime.selection.kernels import kernel_sequencer, rotated_rows, rows_are_fewer
+from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
 from anytime.training.fit import fit
-from anytime.training.least_squares import KernelFold, split
+from anytime.training.least_squares import split, split_rows
 from anytime.training.options import GRID, Options
 from anytime.types import Float
 from models.properties import quick
@@ -29,8 +29,22 @@ class Wide:
     groups: FeatureGroups
 
     @property
+    def moments(self) -> Moments:
+        return Moments.merged(self.parts)
+
+    @property
     def gram(self) -> Gram:
-        return Gram.of(Moments.merged(self.parts))
+        return Gram.of(self.moments)
+
+    @property
+    def rows(self) -> dict[int, Float]:
+        like = self.moments
+        same = (part.with_indicators(like.missing).refilled(like.fill) for part in self.parts)
+        return {f: rotated_rows(part) for f, part in enumerate(same)}
+
+    @property
+    def kernels(self) -> Kernels:
+        return Kernels.of([*self.rows.values()], self.moments)
 
 
 def wide(seed: int, *, size: int = 20, requires: bool = False, rows: int = 24, noise: float = 1.0) -> Wide:
@@ -58,11 +72,18 @@ def wide(seed: int, *, size: int = 20, requires: bool = False, rows: int = 24, n
 @quick(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_rotated_rows_have_the_second_moments(seed: int) -> None:
-    S = wide(seed).gram.S
-    A, pivots = rotated_rows(S)
-    assert len(A) == np.linalg.matrix_rank(S, tol=1e-9)
-    np.testing.assert_allclose(A.T @ A, S, atol=1e-10)
-    np.testing.assert_allclose(np.tril(A[:, pivots], -1), 0.0)
+    problem = wide(seed)
+    for part in problem.parts:
+        R = rotated_rows(part)
+        assert len(R) <= part.rows
+        expected = part.scatter + part.weight * np.outer(part.mean, part.mean)
+        np.testing.assert_allclose(R[:, 1:].T @ R[:, 1:], expected, atol=1e-10 * expected.max())
+        np.testing.assert_allclose(R[:, 0] @ R, part.weight * np.append(1.0, part.mean), rtol=1e-12)
+    kernels, gram = problem.kernels, problem.gram
+    np.testing.assert_allclose(kernels.A.T @ kernels.A, gram.S, atol=1e-10)
+    np.testing.assert_allclose(kernels.A.T @ kernels.y, gram.q, atol=1e-10)
+    np.testing.assert_allclose(kernels.mean, [*gram.x_mean, *gram.y_mean], atol=1e-12)
+    np.testing.assert_allclose(kernels.scale, [*gram.x_scale, *gram.y_scale], rtol=1e-10)
 
 
 @quick(max_examples=30)
@@ -81,7 +102,7 @@ def test_orders_are_those_of_the_sweep(
     gram, groups = problem.gram, problem.groups
     first = (groups.names[4],) * requires
     rule = Rule(cost_blind=blind, doubling=doubling, epsilon=epsilon, first=first)
-    expected, found = sequencer(gram, groups, rule)(alpha), kernel_sequencer(gram, groups, rule)(alpha)
+    expected, found = sequencer(gram, groups, rule)(alpha), kernel_sequencer(problem.kernels, groups, rule)(alpha)
     assert [step.adds for step in found.steps] == [step.adds for step in expected.steps]
     assert found.doubling_until == expected.doubling_until
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-6, atol=1e-9)
@@ -97,7 +118,9 @@ def test_errors_are_those_of_the_moments(seed: int) -> None:
     problem = wide(seed)
     order = sequence(problem.gram, problem.groups, "fr", 1e-3)
     alphas, longest = [1e-7, 1e-3, 0.5], [6, 3, 6]
-    for literal, fold in zip(split(problem.parts), split(problem.parts, KernelFold), strict=True):
+    by_rows = split_rows(problem.rows, problem.rows, problem.moments)
+    for literal, fold in zip(split(problem.parts), by_rows, strict=True):
+        assert fold.weight == pytest.approx(literal.weight)
         expected = literal.errors(order.columns, order.ends, alphas, longest)
         found = fold.errors(order.columns, order.ends, alphas, longest)
         assert (np.isinf(found) == np.isinf(expected)).all()

@@ -21,7 +21,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import EVERY, Errors, choose, nested_errors, prefix_errors
+from anytime.training.model_selection import EVERY, Curves, Errors, choose, nested_errors, prefix_errors
 from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
@@ -96,7 +96,9 @@ def stated(folds: Any, grid: Sequence[float], order: Any, *, one_se: bool = Fals
     """Return a problem of some folds, whose orders are learned by a function of the penalty."""
     options = SimpleNamespace(grid=grid, one_se=one_se)
     known = {"errors": None, "rough": None, "horizon": None, "n_jobs": 1} | others
-    return SimpleNamespace(folds=folds, options=options, data=None, orders=lambda _: order, **known)
+    problem: Any = SimpleNamespace(folds=folds, options=options, data=None, orders=lambda _: order, **known)
+    problem.curves = Curves(problem)
+    return problem
 
 
 def area(order: GroupOrder, errors: Float) -> Float:
