@@ -53,6 +53,9 @@ class Ending:
     precise: bool
 
 
+SCREENED = Ending(0.2, 1e-2, 1.0, precise=False)
+"""That of deviances that are compared between penalties far apart, on average over prefixes."""
+
 COMPARED = Ending(0.05, 1e-3, 0.1, precise=False)
 """That of deviances that are compared between penalties."""
 
@@ -163,8 +166,8 @@ class JointFits:
             done = self._settled(size, before[moved], error, decrement, np.abs(value[moved]))
             before[moved] = size
             ended = moved[done]
-            measured[ended] = found[ended] + change[done]
-            active = active[~np.isin(active, ended)]
+            measured[ended], length[ended] = found[ended] + change[done], 0.0
+            active = active[length[active] > 0]
             if not len(active):
                 break
             trial = x[active] + length[active, np.newaxis, np.newaxis] * direction[active]

@@ -20,7 +20,7 @@ from anytime.errors import TrainingError
 from anytime.families import Family, family_of
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
-from anytime.glm.joint import COMPARED, REPORTED, STATED, Ending, JointFits
+from anytime.glm.joint import COMPARED, REPORTED, SCREENED, STATED, Ending, JointFits
 from anytime.glm.newton import EXACT, ROUGH, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
@@ -255,8 +255,9 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
             coarse = roughly and len(alphas) == 1
+            own = SCREENED if coarse else ending
             return _fold_errors(
-                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=ending, coarse=coarse
+                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=own, coarse=coarse
             )
 
         return errors
