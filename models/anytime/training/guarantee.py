@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.linalg import block_diag, eigvalsh
+from scipy.linalg import eigvalsh
 
 from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
 from anytime.groups import COST_TOLERANCE, FeatureGroups
@@ -100,13 +100,14 @@ def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method | Selection
         values = values[nonzero]
         shares.append(values / (values + alpha))
         whitened.append(vectors[:, nonzero] / np.sqrt(values + alpha))
-    T = block_diag(*whitened)
-    if T.shape[1] == 0:
+    if sum(map(len, shares)) == 0:
         return 1.0
     nu = method_of(method).whitening_share(np.concatenate(shares)) or 0.0
-    C = gram.S + alpha * np.eye(len(gram.S))
+    C, blocks = gram.S + alpha * np.eye(len(gram.S)), [*zip(groups.slices, whitened, strict=True)]
     with single_blas_thread():
-        smallest = float(eigvalsh(T.T @ C @ T, subset_by_index=[0, 0])[0])
+        C = np.hstack([C[:, columns] @ T for columns, T in blocks])
+        C = np.vstack([T.T @ C[columns] for columns, T in blocks])
+        smallest = float(eigvalsh(C, subset_by_index=[0, 0], overwrite_a=True)[0])
     return nu * min(smallest, 1.0) if smallest > NO_GAIN else 0.0
 
 

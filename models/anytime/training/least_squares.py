@@ -169,6 +169,11 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return split_rows(*self._rows, self.terms.moments)
         return split(self.terms.parts, self.terms.held)
 
+    def release(self) -> None:
+        """Release the memory of folds by kernels, which are made again when they are needed."""
+        if self.by_kernels:
+            self.__dict__.pop("folds", None)
+
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
             return kernel_sequencer(data, self.groups, self.options.rule)

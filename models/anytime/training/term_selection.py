@@ -109,6 +109,7 @@ class _Tried:
         """Measure at a few penalties."""
         order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
         measured = along(problem, order, problem.curves, refine=False)[1]
+        problem.release()
         stored = problem if problem.by_kernels or terms.moments.scatter.nbytes <= STORED else None
         chosen = terms.size, terms.clamp, terms.min_level_rows
         return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
@@ -120,7 +121,10 @@ class _Tried:
     @property
     def refined(self) -> _Tried:
         """Return the same, measured at the penalties near the best of each prefix, too."""
-        return replace(self, measured=along(self.problem, self.order, self.curves)[1])
+        problem = self.problem
+        measured = along(problem, self.order, self.curves)[1]
+        problem.release()
+        return replace(self, measured=measured)
 
     @cached_property
     def areas(self) -> Errors:
