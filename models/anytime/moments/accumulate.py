@@ -228,7 +228,8 @@ def _fold(
     sums = _Sums(block, centre, step, "F" if by_columns else "C")
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
-    return sums.moments(), sums.small(block, slice(None) if rows is None else rows)
+    small = sums.small(block, slice(None) if rows is None else rows)
+    return sums.moments(), small
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
@@ -297,8 +298,11 @@ class _Sums:
             self.total += root @ B
             self.weight += float(block.weights[rows].sum())
         # numpy recognises B'B, calls the symmetric product and releases the GIL; scipy's dsyrk keeps the GIL.
-        np.matmul(B.T, B, out=self.product)
-        self.scatter += self.product
+        if self.rows:
+            np.matmul(B.T, B, out=self.product)
+            self.scatter += self.product
+        else:
+            np.matmul(B.T, B, out=self.scatter)
         self.rows += len(B)
 
     def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
@@ -337,8 +341,9 @@ class _Sums:
         return B
 
     def moments(self) -> Moments:
+        """Return the moments, once: their scatter is made in place of the sums."""
         mean = self.total / self.weight if self.weight > 0 else self.total
-        scatter = self.scatter.copy()
+        scatter = self.scatter
         add_outer(scatter, -self.total, mean)
         if not np.isfinite(np.diagonal(scatter)).all():
             j = int(np.flatnonzero(~np.isfinite(np.diagonal(scatter)))[0])

@@ -107,16 +107,16 @@ class Kernels:
         return self._known[key]
 
     @staticmethod
-    def factor(K: Float, alpha: float) -> Factor:
-        """Return the factor of K + alpha I."""
-        C = K.T.copy(order="F")
-        diagonal = np.einsum("ii->i", C)
+    def factor(K: Float, alpha: float, into: Float) -> Factor:
+        """Return the factor of K + alpha I, in the memory of another matrix in Fortran order."""
+        np.copyto(into, K.T)
+        diagonal = np.einsum("ii->i", into)
         diagonal += alpha
-        return factorise_into(C, diagonal.copy())
+        return factorise_into(into, diagonal.copy())
 
-    def explained(self, K: Float, alpha: float) -> float:
-        """Return F of the groups whose kernels sum to K."""
-        z = self.factor(K, alpha).forward(self.y)
+    def explained(self, K: Float, alpha: float, into: Float) -> float:
+        """Return F of the groups whose kernels sum to K; `into` as in `factor`."""
+        z = self.factor(K, alpha, into).forward(self.y)
         return 0.5 * float(np.sum(self.y**2) - alpha * np.sum(z * z))
 
 
@@ -136,7 +136,8 @@ class _KernelGains(ForwardRegression):
     def __init__(self, kernels: Kernels, alpha: float) -> None:
         self._kernels, self._alpha = kernels, alpha
         self.K: Float = np.zeros((len(kernels.y), len(kernels.y)))
-        self.F = 0.0
+        self._factor = np.empty_like(self.K, order="F")
+        self.F, self._next = 0.0, dict[bytes, float]()
 
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
@@ -147,11 +148,16 @@ class _KernelGains(ForwardRegression):
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:  # noqa: ARG002
-        return max(self._kernels.explained(self.K + self._kernels.of_columns(rows), self._alpha) - self.F, 0.0)
+        F = self._next[rows.tobytes()] = self._explained(self.K + self._kernels.of_columns(rows))
+        return max(F - self.F, 0.0)
 
     def select(self, rows: Index) -> None:
         self.K += self._kernels.of_columns(rows)
-        self.F = self._kernels.explained(self.K, self._alpha)
+        known = self._next.get(rows.tobytes())
+        self.F, self._next = self._explained(self.K) if known is None else known, {}
+
+    def _explained(self, K: Float) -> float:
+        return self._kernels.explained(K, self._alpha, self._factor)
 
 
 class _KernelSearch:

@@ -80,7 +80,7 @@ class KernelFold:
         errors = np.full((len(alphas), len(ends), y.shape[1]), np.inf)
         errors[:, 0] = np.square(y).sum(axis=0)
         r = len(A)
-        K = np.zeros((r, r))
+        K, memory = np.zeros((r, r)), np.empty((r, r), order="F")
         for prefix, (start, end) in enumerate(pairwise(ends.tolist()), start=1):
             measured = np.flatnonzero(last >= prefix).tolist()
             if start == end:
@@ -89,9 +89,9 @@ class KernelFold:
             K += kernels.of_columns(columns[start:end])
             used = A[:, :end]
             few = len(measured) * (r**3 - end**3) > 3 * r * end**2
-            C = used.T @ used if few else K
+            C, into = (used.T @ used, np.empty((end, end), order="F")) if few else (K, memory)
             for i in measured:
-                factor = kernels.factor(C, alphas[i])
+                factor = kernels.factor(C, alphas[i], into)
                 w = factor.solve(used.T @ kernels.y) if few else used.T @ factor.solve(kernels.y)
                 errors[i, prefix] = np.square(y - X[:, :end] @ w).sum(axis=0)
         return np.asarray((errors * np.square(kernels.scale[len(kernels.A.T) :])).mean(axis=2))
