@@ -383,11 +383,11 @@ class Gram:
         The diagonal of a constant column is 1 + alpha, so that it is positive definite also at alpha 0; its q and its
         coefficient are 0.
         """
+        # S is exactly symmetric, so its transpose is copied in memory order.
         if columns is None:
-            # S is exactly symmetric, so its transpose is copied in memory order.
             C, q, constant = self.S.T.copy(order="F"), self.q.copy(), self.constant
         else:
-            C, q = np.asfortranarray(self.S[np.ix_(columns, columns)]), self.q[columns]
+            C, q = self.S.take(columns, axis=0).take(columns, axis=1).T, self.q[columns]
             constant = self.constant[columns]
         diagonal = np.einsum("ii->i", C)
         diagonal += alpha + constant
