@@ -34,9 +34,9 @@ from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
 from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
-from anytime.training.model_selection import Errors, HeldBest, HoldOut, Learned, Problem
+from anytime.training.model_selection import SMALL, Errors, HeldBest, HoldOut, Learned, Problem
 from anytime.training.options import Options
-from anytime.training.term_selection import least_error
+from anytime.training.term_selection import HINGES_GAIN, Found, least_error
 from anytime.training.terms import Terms, candidates, level_remarks
 from anytime.training.warnings import warnings_of
 from anytime.types import Bool, Float, Index
@@ -292,8 +292,7 @@ def fit_clamped(
     whole = Expansion.of(groups) if expansion is None else expansion
     choices = [lambda: Terms(whole, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
-        squares, selected = least_error(choices, options)
-        problem = _problem(squares, observed)
+        problem, selected = _selected(least_error(choices, options), observed)
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
         held = None if hold_out is None else hold_out.best(prefixes)
@@ -317,6 +316,22 @@ def fit_clamped(
         clamp=terms.clamp,
         selected_terms=selected,
     )
+
+
+def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Problem[Any, Any], Selected | None]:
+    """Return the loss of the family on the terms of least error, and their record.
+
+    The likelihood of classes in few rows takes the lines, unless hinges reduce its own cross-validated error clearly:
+    one line may separate classes whose indicators it fits badly.
+    """
+    (squares, selected), *others = found
+    problem = _problem(squares(), observed)
+    if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
+        for lines, record in others:
+            other = _problem(lines(), observed)
+            if not problem.areas.is_clearly_less(other.areas, HINGES_GAIN):
+                problem, selected = other, record
+    return problem, selected
 
 
 def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:

@@ -38,7 +38,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import Choice, Errors, Learned, Problem, others, pick, with_rows
+from anytime.training.model_selection import SMALL, Choice, Errors, Learned, Problem, others, pick, with_rows
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -110,9 +110,9 @@ def _fold_errors(
 
     The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
     ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
-    standard error of the smallest. The deviances of the remaining penalties are infinite. One fold is measured at every
-    penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly between them; without it, those at
-    the penalty that each prefix chooses are measured again, to be reported.
+    standard error of the smallest. The deviances of the remaining penalties are infinite. One fold, and up to `SMALL`
+    rows, are measured at every penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly
+    between them; without it, those at the penalty that each prefix chooses are measured again, to be reported.
     """
     weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
     one_se = one_se and len(folds) > 1
@@ -120,7 +120,7 @@ def _fold_errors(
     scale, single = _scale(design, base), design.in_order(columns)
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
-    rises = _rises(design, len(folds)) if len(folds) > 1 else RISEN + len(alphas)
+    rises = _rises(design, len(folds), len(alphas))
     best, thetas = len(rising) - 1, np.tile(base, (len(folds), 1, 1))
     prefixes = _growing(len(ends)) if coarse else np.arange(len(ends))
     for prefix in prefixes.tolist():
@@ -183,8 +183,13 @@ def _growing(count: int) -> Index:
     return np.unique(np.append([0, min(1, count - 1), count - 1], grown[grown < count - 1].round())).astype(np.intp)
 
 
-def _rises(design: Design, folds: int) -> int:
-    """Return the number of rises that end a search: one more where a fold has few rows of a class."""
+def _rises(design: Design, folds: int, penalties: int) -> int:
+    """Return the number of rises that end a search: one more where a fold has few rows of a class.
+
+    No number ends that of one fold or of few rows, whose deviance may have several minima.
+    """
+    if folds == 1 or design.totals.rows <= SMALL:
+        return RISEN + penalties
     rows, counts = design.totals.rows, design.totals.responses
     fewest = min(counts.min(), rows - counts.sum()) if len(counts) == 1 and rows > counts.sum() else counts.min()
     return RISEN if fewest >= FEW * folds else RISEN + 1

@@ -31,6 +31,9 @@ from anytime.training.options import Options
 from anytime.training.terms import Terms
 from anytime.types import Bool, Float, Index
 
+SMALL = 1000
+"""Number of rows up to which searches are exhaustive: errors of few rows are not smooth, and their fits are quick."""
+
 EVERY = 4
 """Orders are learned, and prefixes measured, at every fourth penalty of the grid first; a power of 2."""
 
@@ -76,6 +79,11 @@ class Errors:
     def mean(self) -> Float:
         mean: Float = np.average(self.folds, axis=0, weights=self.weights)
         return mean
+
+    def is_clearly_less(self, than: Errors, share: float, *, noisy: bool = True) -> bool:
+        """Return whether the mean is less by a share of another, and, if `noisy`, by their standard error."""
+        less = Errors(than.folds - self.folds, self.weights)
+        return bool(less.mean > max(share * float(than.mean), float(less.standard_error) if noisy else 0.0))
 
     def between(self, prefix: int) -> Errors:
         """Return the differences to the errors of one prefix, the last axis, within each fold."""
@@ -241,6 +249,13 @@ class Problem(ABC, Generic[T, S]):
     @cached_property
     def choice(self) -> Choice[S]:
         return self.chosen()
+
+    @property
+    def areas(self) -> Errors:
+        """Return the error of the chosen curve on each fold, (K,)."""
+        if self.choice.measured is None:
+            raise TrainingError("no errors were measured: give at least 2 folds")
+        return areas(self.choice.sequence, self.choice.measured, self.horizon)
 
     def order_at(self, alpha: float) -> GroupOrder:
         """Return the order at a penalty; raise NoStepsError if it has no steps."""
@@ -416,6 +431,12 @@ def _padded(measured: dict[int, Float], steps: int) -> Float:
 def _stacked(areas: dict[int, Float], weights: Float) -> Errors:
     """Return the areas (K,) of some penalties, in ascending order of the penalties."""
     return Errors(np.stack([areas[i] for i in sorted(areas)], axis=1), weights)
+
+
+def areas(sequence: GroupOrder, measured: Errors, horizon: float | None) -> Errors:
+    """Return the error of a curve on each fold, (K,); all groups count as much as a step of mean cost."""
+    end = float(sequence.costs[-1]) if horizon is None else horizon
+    return Errors(area(sequence, measured.folds, end * (1 + 1 / len(sequence.steps))), measured.weights)
 
 
 def area(sequence: GroupOrder, errors: Float, horizon: float | None) -> Float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from anytime.errors import TrainingError
 from anytime.features.bases import Clamp
@@ -14,7 +15,7 @@ from anytime.selection import GroupOrder
 from anytime.selection.criteria.criterion import TIE
 from anytime.training.clamping import CLAMPS
 from anytime.training.least_squares import LeastSquares
-from anytime.training.model_selection import Curves, Errors, NoStepsError, along, area
+from anytime.training.model_selection import Curves, Errors, NoStepsError, along, areas
 from anytime.training.options import Options
 from anytime.training.terms import Terms
 
@@ -30,8 +31,17 @@ STORED = 2**23
 they need few rows only."""
 
 
-def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> tuple[LeastSquares, Selected | None]:
-    """Return least squares on the terms whose sequence has the least cross-validated error, and a record of several.
+class Found(NamedTuple):
+    """Terms to fit, and a record if there are several candidates."""
+
+    squares: Callable[[], LeastSquares]
+    selected: Selected | None
+
+
+def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> list[Found]:
+    """Return the terms whose sequence has the least cross-validated error; of hinges, also the best lines.
+
+    These have the same clamp. A likelihood may need no hinges where least squares does.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
     groups decides a tie, then the number of terms. Hinges need a clearly smaller error than lines, and lines with a
@@ -40,7 +50,7 @@ def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> 
     """
     first, *others = candidates
     if not others:
-        return LeastSquares(first(), options), None
+        return [Found(lambda: LeastSquares(first(), options), None)]
     tried = _tried([first, *others], options)
     free = next((clamp for clamp in CLAMPS if any(curve.clamp == clamp for curve in tried)), None)
     near: list[_Tried] = []
@@ -51,9 +61,11 @@ def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> 
     best = _selected([*refined.values()], free)
     known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
-        return best.problem, None
+        return [Found(best.problem, None)]
     records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
-    return best.problem, Selected(**best.record.model_dump(), candidates=records)
+    lines = _only(known, best.clamp, lines=True) if best.size else []
+    found = [best, _best(lines)] if lines else [best]
+    return [Found(each.problem, Selected(**each.record.model_dump(), candidates=records)) for each in found]
 
 
 def _selected(curves: Sequence[_Tried], free: Clamp) -> _Tried:
@@ -61,15 +73,19 @@ def _selected(curves: Sequence[_Tried], free: Clamp) -> _Tried:
     best, plain = _best(curves), _only(curves, free)
     if plain:
         other, lines = _best(plain), _only(plain, free, lines=True)
-        if other.size and lines and not other.is_clearly_less(line := _best(lines), HINGES_GAIN):
+        if other.size and lines and not other.areas.is_clearly_less((line := _best(lines)).areas, HINGES_GAIN):
             other = line
         # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
-        clear = other.size or best.is_clearly_less(other, CLAMP_GAIN, noisy=not other.is_useless)
+        clear = other.size or best.areas.is_clearly_less(other.areas, CLAMP_GAIN, noisy=not other.is_useless)
+        if other.is_useless:  # where nothing predicts, each candidate does well on some fold
+            clear = clear and best.areas.is_clearly_less(best.base_rate, 0.0)
         if best.clamp == free or not clear:
             best = other
     clamped = [curve for curve in curves if curve.size and curve.clamp != "off"]
-    if best.size and best.clamp == "off" and clamped and not best.is_clearly_less(other := _best(clamped), CLAMP_GAIN):
-        best = other
+    if best.size and best.clamp == "off" and clamped:
+        other = _best(clamped)
+        if not best.areas.is_clearly_less(other.areas, CLAMP_GAIN):
+            best = other
     return best
 
 
@@ -114,24 +130,26 @@ class _Tried:
         chosen = terms.size, terms.clamp, terms.min_level_rows
         return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
 
-    @property
     def problem(self) -> LeastSquares:
         return self.stored or LeastSquares(self.make(), self.options)
 
     @property
     def refined(self) -> _Tried:
         """Return the same, measured at the penalties near the best of each prefix, too."""
-        problem = self.problem
+        problem = self.problem()
         measured = along(problem, self.order, self.curves)[1]
         problem.release()
         return replace(self, measured=measured)
 
     @cached_property
     def areas(self) -> Errors:
-        """Return the errors of the curve on each fold, (K,); all groups count as much as a step of mean cost."""
-        end = self.order.costs[-1] if self.horizon is None else self.horizon
-        horizon = float(end) * (1 + 1 / len(self.order.steps))
-        return Errors(area(self.order, self.measured.folds, horizon), self.measured.weights)
+        """Return the error of the curve on each fold, (K,)."""
+        return areas(self.order, self.measured, self.horizon)
+
+    @property
+    def base_rate(self) -> Errors:
+        """Return the error of the base rate on each fold, (K,)."""
+        return Errors(self.measured.folds[:, 0], self.measured.weights)
 
     @cached_property
     def errors(self) -> list[float]:
@@ -152,11 +170,6 @@ class _Tried:
     def is_useless(self) -> bool:
         """Return whether the base rate has a smaller error than the curve."""
         return bool(self.errors[0] > self.measured.mean[0])
-
-    def is_clearly_less(self, than: _Tried, share: float, *, noisy: bool = True) -> bool:
-        """Return whether the error is less by a share of it, and if `noisy` by a standard error of the difference."""
-        less = Errors(than.areas.folds - self.areas.folds, self.areas.weights)
-        return bool(less.mean > max(share * than.errors[0], float(less.standard_error) if noisy else 0.0))
 
 
 def _tried(candidates: Sequence[Callable[[], Terms]], options: Options) -> list[_Tried]:

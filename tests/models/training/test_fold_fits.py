@@ -117,8 +117,16 @@ def classes() -> Table:
     return Table(X, y, "multinomial", rng.uniform(0.2, 2.0, 300))
 
 
+def suppressed() -> Table:
+    """Two columns that separate the classes by their difference; each alone, and both with a large penalty, do not."""
+    X, rng = rows(6, 60, 5)
+    difference = 0.1 * rng.normal(size=60)
+    X[:, 4] = X[:, 3] + difference
+    return Table(X, (difference > 0).astype(float), "binomial")
+
+
 TABLES: dict[str, Callable[[], Table]] = {
-    each.__name__: each for each in (separable, forty, rare, indicators, collinear, classes)
+    each.__name__: each for each in (separable, forty, rare, indicators, collinear, classes, suppressed)
 }
 
 
