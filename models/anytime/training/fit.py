@@ -321,15 +321,15 @@ def fit_clamped(
 def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Problem[Any, Any], Selected | None]:
     """Return the loss of the family on the terms of least error, and their record.
 
-    The likelihood of classes in few rows takes the lines, unless hinges reduce its own cross-validated error clearly:
-    one line may separate classes whose indicators it fits badly.
+    The likelihood of classes in few rows takes the lines, unless hinges reduce its own cross-validated error clearly,
+    and that of all groups: one line may separate classes whose indicators it fits badly.
     """
     (squares, selected), *others = found
     problem = _problem(squares(), observed)
     if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
         for lines, record in others:
             other = _problem(lines(), observed)
-            if not problem.areas.is_clearly_less(other.areas, HINGES_GAIN):
+            if not problem.is_clearly_less(other, HINGES_GAIN):
                 problem, selected = other, record
     return problem, selected
 

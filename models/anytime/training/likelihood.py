@@ -64,7 +64,7 @@ class Observations(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """Rows received block by block, read once and stored in this process."""
+    """Rows received block by block, read once for each set of terms and stored in this process."""
 
     blocks: Iterable[Block]
     target: Target

@@ -250,12 +250,13 @@ class Problem(ABC, Generic[T, S]):
     def choice(self) -> Choice[S]:
         return self.chosen()
 
-    @property
-    def areas(self) -> Errors:
-        """Return the error of the chosen curve on each fold, (K,)."""
-        if self.choice.measured is None:
-            raise TrainingError("no errors were measured: give at least 2 folds")
-        return areas(self.choice.sequence, self.choice.measured, self.horizon)
+    def is_clearly_less(self, than: Problem[Any, Any], share: float) -> bool:
+        """Return whether the cross-validated error is clearly less than that of other terms, and less for all groups."""
+        own, other = self.choice.measured, than.choice.measured
+        if own is None or other is None:
+            return True
+        curve, others = areas(self.choice.sequence, own, self.horizon), areas(than.choice.sequence, other, than.horizon)
+        return curve.is_clearly_less(others, share) and bool(own.mean[-1] < other.mean[-1])
 
     def order_at(self, alpha: float) -> GroupOrder:
         """Return the order at a penalty; raise NoStepsError if it has no steps."""

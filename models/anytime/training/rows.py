@@ -94,4 +94,14 @@ class TrainingRows:
 
     def observed(self) -> Observations | None:
         """Return the rows themselves, in the same folds, for a likelihood."""
-        return None if self.target.law.least_squares else Observed(self.blocks(), self.target, self.jobs)
+        return None if self.target.law.least_squares else Observed(_Blocks(self), self.target, self.jobs)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks of some rows; each iteration reads the rows again."""
+
+    rows: TrainingRows
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.rows.blocks()
