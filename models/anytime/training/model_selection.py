@@ -251,7 +251,7 @@ class Problem(ABC, Generic[T, S]):
         return self.chosen()
 
     def is_clearly_less(self, than: Problem[Any, Any], share: float) -> bool:
-        """Return whether the cross-validated error is clearly less than that of other terms, and less for all groups."""
+        """Return whether the error on held-out rows is clearly less than that of other terms, and less at the end."""
         own, other = self.choice.measured, than.choice.measured
         if own is None or other is None:
             return True
