@@ -96,6 +96,27 @@ def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -
     np.testing.assert_allclose(logistic.predict_proba(table), direct.predict_proba(table), atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [90, 1200])
+def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": rng.normal(size=rows)})
+    classes = np.array(["a", "b", "c"])[3 * np.arange(rows) // rows]  # a line separates them, which fits none of them
+    groups = {"groups": [{"name": name, "features": [name], "cost": 1} for name in X]}
+    fits = [AnytimeClassifier(groups, family=family, random_state=0) for family in ("gaussian", "multinomial")]
+    squares, softmax = (size_of_auto(each.fit(X, classes)) for each in fits)
+    assert squares > 0
+    assert softmax == (0 if rows == 90 else squares)
+    bent = np.where(np.abs(X["place"] / rows - 0.5) < 0.25, "in", "out")
+    assert size_of_auto(AnytimeClassifier(groups, family="binomial", random_state=0).fit(X, bent)) > 0
+
+
+def size_of_auto(fitted: AnytimeClassifier) -> int:
+    selected = fitted.model_.manifest.selected
+    assert selected is not None
+    assert selected.hinges is not None
+    return selected.hinges
+
+
 def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.uniform(-1, 1, 400)})  # the response has no linear part
