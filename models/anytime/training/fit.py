@@ -36,7 +36,7 @@ from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import SMALL, Errors, HeldBest, HoldOut, Learned, Problem
 from anytime.training.options import Options
-from anytime.training.term_selection import HINGES_GAIN, Found, least_error
+from anytime.training.term_selection import Found, least_error
 from anytime.training.terms import Terms, candidates, level_remarks
 from anytime.training.warnings import warnings_of
 from anytime.types import Bool, Float, Index
@@ -321,15 +321,15 @@ def fit_clamped(
 def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Problem[Any, Any], Selected | None]:
     """Return the loss of the family on the terms of least error, and their record.
 
-    The likelihood of classes in few rows takes the lines, unless hinges reduce its own cross-validated error clearly,
-    and that of all groups: one line may separate classes whose indicators it fits badly.
+    The likelihood of classes in few rows takes the lines, unless hinges reduce its own error on held-out rows, too: one
+    line may separate classes whose indicators it fits badly.
     """
     (squares, selected), *others = found
     problem = _problem(squares(), observed)
     if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
         for lines, record in others:
             other = _problem(lines(), observed)
-            if not problem.is_clearly_less(other, HINGES_GAIN):
+            if not problem.has_less_error(other):
                 problem, selected = other, record
     return problem, selected
 

@@ -250,13 +250,13 @@ class Problem(ABC, Generic[T, S]):
     def choice(self) -> Choice[S]:
         return self.chosen()
 
-    def is_clearly_less(self, than: Problem[Any, Any], share: float) -> bool:
-        """Return whether the error on held-out rows is clearly less than that of other terms, and less at the end."""
+    def has_less_error(self, than: Problem[Any, Any]) -> bool:
+        """Return whether the curve of held-out errors is lower than that of other terms, on average and at its end."""
         own, other = self.choice.measured, than.choice.measured
         if own is None or other is None:
             return True
         curve, others = areas(self.choice.sequence, own, self.horizon), areas(than.choice.sequence, other, than.horizon)
-        return curve.is_clearly_less(others, share) and bool(own.mean[-1] < other.mean[-1])
+        return bool(curve.mean < others.mean and own.mean[-1] < other.mean[-1])
 
     def order_at(self, alpha: float) -> GroupOrder:
         """Return the order at a penalty; raise NoStepsError if it has no steps."""
