@@ -255,7 +255,8 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        one_se, ending = self.options.one_se, COMPARED if self._compared else STATED
+        one_se, few = self.options.one_se, self.data.totals.rows <= SMALL
+        ending = STATED if not self._compared else REPORTED if few else COMPARED
         roughly = self._compared and self.options.rule.epsilon is None
 
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
