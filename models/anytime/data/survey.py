@@ -327,6 +327,8 @@ def surveyed(
     TrainingError
         `clamp` or `min_level_rows` is invalid.
     """
+    if query is not None and option == "auto" and len(groups.features) == 1:
+        option = "linear"  # one column ranks rows by itself; a curve adds only what is not monotone, which is noise
     least = checked_level_rows(min_level_rows)
     rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
