@@ -201,7 +201,7 @@ class LikelihoodSearch:
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES
-        self._scale = 0.0
+        self._scale = self._loss = 0.0
         self.candidates = self._candidates()
 
     def select(self, adds: tuple[int, ...]) -> float:
@@ -223,7 +223,7 @@ class LikelihoodSearch:
         start = with_more_columns(last.theta, len(columns))
         known = None
         if self._curvature is not None:
-            known = self._curvature.evaluation(self._padded(), columns, last.loss)
+            known = self._curvature.evaluation(self._padded(), columns, self._loss)
         try:
             found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
@@ -249,6 +249,8 @@ class LikelihoodSearch:
         etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
         at = self._all_columns.evaluate(etas, hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
+        # That of the optimum is predicted by its last step, and may be of single precision.
+        self._loss = at.loss
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
