@@ -2,8 +2,9 @@
 
 The first fit is additive. A sample of its residuals screens all pairs (`anytime.features.screening`), and another pass
 over the rows adds the products of the best as terms. With "auto", part of the folds screens, and the other folds choose
-how many of the best pairs the model keeps: the smallest number whose error is within a standard error of the least. The
-error is that of all groups by least squares, for a likelihood too.
+how many pairs the model keeps: the smallest number whose error is within a standard error of the least, that of the
+difference within folds. These are the best of all rows. The error is that of all groups by least squares, for a
+likelihood too.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from numpy.typing import NDArray
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, sample_of
 from anytime.features.screening import screened_pairs, screened_rows
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, Pair
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import HoldOut, prefix_errors, with_rows
+from anytime.training.model_selection import Errors, HoldOut, prefix_errors, with_rows
 from anytime.training.options import Options
 from anytime.training.rows import TrainingRows
 from anytime.training.terms import terms_of
@@ -63,29 +63,31 @@ def fit_with_pairs(additive: Fit, rows: TrainingRows, *, folds: int, seed: int, 
     check_folds(options, folds)
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
     count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
-    sample = _sample(rows.blocks(), screening, screened_rows(len(additive.expansion.columns)), seed)
+    found = _screened(additive, rows, screening, count, seed)
+    if options.pairs == "auto":
+        groups = additive.expansion.groups.with_pairs(found)
+        by_gain = [tuple(side.column for side in pair) for pair in found]
+        count = _chosen_count(groups, rows.moments(groups), by_gain, screening, options) if found else 0
+        found = _screened(additive, rows, folds, count, seed) if count else []
+    if not found:
+        return additive
+    groups = additive.expansion.groups.with_pairs(found)
+    parts = rows.moments(groups)
+    return fit(parts, groups, options, rows.observed(), hold_out=hold_out)
+
+
+def _screened(additive: Fit, rows: TrainingRows, folds: int, count: int, seed: int) -> list[Pair]:
+    """Return the pairs that explain most of the residual of the first folds, at most `count`."""
+    sample = _sample(rows.blocks(), folds, screened_rows(len(additive.expansion.columns)), seed)
     if not len(sample.Y):
-        what = f"the first {screening} of {folds} folds, which screen pairs, have no rows of positive weight"
+        what = f"of the folds, the first {folds}, which screen pairs, have no rows of positive weight"
         raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
         scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
-        residuals = sample.Y - family_of(options.family).mean(scores)
+        residuals = sample.Y - family_of(additive.options.family).mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
         found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
-    if not found:
-        return additive
-    pairs = [each.pair for each in found]
-    groups = additive.expansion.groups.with_pairs(pairs)
-    parts = rows.moments(groups)
-    if options.pairs == "auto":
-        by_gain = [tuple(side.column for side in pair) for pair in pairs]
-        kept = pairs[: _chosen_count(groups, parts, by_gain, screening, options)]
-        if not kept:
-            return additive
-        whole, groups = Expansion.of(groups).plain.terms, groups.with_pairs(kept)
-        remaining = np.flatnonzero(np.isin(whole.features, Expansion.of(groups).plain.terms.features))
-        parts = [part.restricted(remaining) for part in parts]
-    return fit(parts, groups, options, rows.observed(), hold_out=hold_out)
+    return [each.pair for each in found]
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _chosen_count(
     screening: int,
     options: Options,
 ) -> int:
-    """Return the smallest number of pairs, in descending order of gain, within a standard error of the least error."""
+    """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
     terms = terms_of(groups, parts)
     expansion = terms.expansion
     spans = {
@@ -132,7 +134,6 @@ def _chosen_count(
     with single_blas_thread():
         errors = prefix_errors(judging, np.concatenate(blocks), ends[1:], options.grid)
     least = errors.mean.argmin(axis=0)
-    at = least, np.arange(len(blocks))
-    mean, deviation = errors.mean[at], errors.standard_error[at]
-    best = int(mean.argmin())
-    return int(np.flatnonzero(mean <= mean[best] + deviation[best])[0])
+    of_counts = Errors(errors.folds[:, least, np.arange(len(blocks))], errors.weights)
+    rise = of_counts.between(int(of_counts.mean.argmin()))
+    return int(np.flatnonzero(rise.mean <= rise.standard_error)[0])

@@ -292,6 +292,25 @@ def test_auto_keeps_the_pairs_that_help_and_none_without_interactions() -> None:
         np.testing.assert_array_equal(auto.coef_, additive.coef_)
 
 
+def test_auto_chooses_a_number_and_takes_the_best_pairs_of_all_rows() -> None:
+    X, y = interacting(1200, 4, strength=0.6)
+    auto = AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)
+    count = len(pairs_of(auto))
+    assert count > 0
+    fixed = AnytimeRegressor(alpha="cv", pairs=count).fit(X, y)
+    np.testing.assert_array_equal(auto.coef_, fixed.coef_)
+
+
+def test_auto_compares_errors_within_folds() -> None:
+    """A few large values of the target make one fold much more difficult than another, whichever pairs there are."""
+    kept = 0
+    for seed in range(5):
+        X, y = interacting(1500, seed)
+        y[:4] += 25.0 * np.random.default_rng(seed).choice([-1.0, 1.0], 4)
+        kept += pairs_of(AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)) >= {("x2", "x3"), ("x4", "x5")}
+    assert kept == 5
+
+
 def test_epsilon_may_leave_out_groups_of_the_first_fit_but_not_all() -> None:
     X, y = interacting(2000, 6)
     additive = AnytimeRegressor(alpha=ALPHA, epsilon=0.25).fit(X, y)
@@ -351,7 +370,7 @@ def test_invalid_pairs_are_one_clear_error(options: dict[str, Any], why: str) ->
 def test_folds_without_rows_that_screen_are_refused() -> None:
     X, y = interacting(50, 0)
     folds = [(np.arange(50), np.arange(50)[rows]) for rows in (slice(0), slice(25), slice(25, 50))]
-    with pytest.raises(TrainingError, match="the first 1 of 3 folds, which screen pairs, have no rows of positive"):
+    with pytest.raises(TrainingError, match="of the folds, the first 1, which screen pairs, have no rows of positive"):
         AnytimeRegressor(alpha=0.01, pairs="auto", cv=folds).fit(X, y)
 
 
