@@ -2,7 +2,8 @@
 
 Values are float64, feature by feature, whatever the dtype of the input, and take as much memory as the table has
 numbers. Beyond `HELD_BYTES` they are in a mapped temporary file, whose memory is released after each use. A block has
-its rows as columns, so that the features of a prefix are contiguous. Its first row is ones, for the intercept.
+its rows as columns, so that the features of a prefix are contiguous. Its first row is ones, for the intercept. Where
+many rows of a block are equal, it stores them once, with their sum of weights: losses and derivatives are the same.
 
 A pass visits the blocks through joblib, with BLAS limited to one thread by the caller. Predictors are stored, so the
 line search of a Newton step needs no pass. Sums are accumulated in the order of the blocks and do not depend on the
@@ -39,6 +40,9 @@ ROWS = 16_000
 HELD_BYTES = 3 * 2**27
 """Maximum size of the blocks in memory: 384 MiB."""
 
+REPEATED = 0.1
+"""Least share of the rows of a block that must repeat others to store equal rows once."""
+
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
@@ -50,6 +54,8 @@ class RowBlock:
         (D + 1, rows) ones, then the features in standard units, 0 where missing.
     gaps : dict[int, Bool]
         For each feature with missing values, (rows,) marks them.
+    counts : Float | None
+        (rows,) the number of equal rows of the table that each row stands for; None if it is 1 for all.
     mapped : mmap.mmap | None
         The part of the temporary file that stores Z, or None.
     """
@@ -59,6 +65,7 @@ class RowBlock:
     weights: Float | None
     folds: Index | None
     gaps: dict[int, Bool]
+    counts: Float | None = None
     mapped: mmap.mmap | None = None
     _saturated: dict[Family, Float] = field(default_factory=dict)
     _tiled: dict[int, Float] = field(default_factory=dict)
@@ -79,6 +86,40 @@ class RowBlock:
         for row, column in enumerate(columns.tolist(), start=1):
             Z[row] = self.Z[column + 1]
         return replace(self, Z=Z, Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={})
+
+    @cached_property
+    def ignored(self) -> Index:
+        """Return the rows of weight 0."""
+        return np.flatnonzero(self.weights == 0)
+
+    def merged(self) -> RowBlock:
+        """Return the block with equal rows of a fold once, or as it is if they are less than `REPEATED` of all.
+
+        Rows are compared where a sum of their values with random coefficients is equal.
+        """
+        Z, Y = self.Z, self.Y
+        rng = np.random.default_rng(0)
+        folds = np.zeros(len(Y), dtype=np.intp) if self.folds is None else self.folds
+        keys = rng.standard_normal(len(Z)) @ Z + Y @ rng.standard_normal(Y.shape[1])
+        order = np.lexsort((keys, folds))
+        alike = (np.diff(keys[order]) == 0) & (np.diff(folds[order]) == 0)
+        if np.count_nonzero(alike) < REPEATED * len(Y):
+            return self
+        for values in (*Z, *Y.T, *self.gaps.values()):
+            ordered = values[order]
+            alike &= ordered[1:] == ordered[:-1]
+        starts = np.flatnonzero(np.append(True, ~alike))
+        first, counts = order[starts], np.diff(np.append(starts, len(Y))).astype(np.float64)
+        weights = counts if self.weights is None else np.add.reduceat(self.weights[order], starts)
+        gaps = {j: missing[first] for j, missing in self.gaps.items()}
+        of_fold = None if self.folds is None else self.folds[first]
+        return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, of_fold, gaps, counts)
+
+    def in_file(self, mapped: mmap.mmap) -> RowBlock:
+        """Return the block with its values in a mapped part of a file."""
+        Z: Float = np.ndarray(self.Z.shape, buffer=mapped)
+        Z[:] = self.Z
+        return replace(self, Z=Z, mapped=mapped)
 
     def saturated(self, family: Family) -> Float:
         """Return the smallest possible losses, times the weights."""
@@ -110,8 +151,9 @@ class RowBlock:
         """Return some of the rows, as views."""
         weights = None if self.weights is None else self.weights[rows]
         folds = None if self.folds is None else self.folds[rows]
+        counts = None if self.counts is None else self.counts[rows]
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
-        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, self.mapped)
+        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
     def split(self, fold: int, retained: tuple[int, ...] = ()) -> tuple[list[RowBlock], list[RowBlock]]:
         """Return the rows outside a fold and those of `inside`, contiguous ones together."""
@@ -139,14 +181,14 @@ def row_blocks_of(
     row_blocks = []
     try:
         for part in (part for block in blocks for part in _cut(block)):
-            stored += 8 * width * len(part.Y)
-            if stored > held_bytes and store is None:
-                store = _Store()
-            mapped = None if store is None else store.append(8 * width * len(part.Y))
-            Z: Float = np.ndarray((width, len(part.Y)), buffer=mapped)
+            Z: Float = np.empty((width, len(part.Y)))
             gaps = _fill(Z, part, gram, expansion)
             Y = np.asfortranarray(part.Y, dtype=np.float64)  # a response is contiguous
-            row_blocks.append(RowBlock(Z, Y, part.weights, part.folds, gaps, mapped))
+            row_block = RowBlock(Z, Y, part.weights, part.folds, gaps).merged()
+            stored += row_block.Z.nbytes
+            if stored > held_bytes and store is None:
+                store = _Store()
+            row_blocks.append(row_block if store is None else row_block.in_file(store.append(row_block.Z.nbytes)))
             row_blocks[-1].release()
     finally:
         if store is not None:
@@ -249,8 +291,9 @@ class BlockDesign(Design):
         for row_block in self.row_blocks:
             losses = self.family.saturated(row_block.Y)
             saturated += float(losses.sum() if row_block.weights is None else row_block.weights @ losses)
-        responses = np.sum([row_block.Y.sum(axis=0) for row_block in self.row_blocks], axis=0)
-        return Totals(sum(len(row_block.Y) for row_block in self.row_blocks), responses, saturated)
+        counts = [np.ones(len(each.Y)) if each.counts is None else each.counts for each in self.row_blocks]
+        responses = np.sum([count @ each.Y for count, each in zip(counts, self.row_blocks, strict=True)], axis=0)
+        return Totals(round(sum(count.sum() for count in counts)), responses, saturated)
 
     def view(self, columns: Index) -> BlockView:
         return BlockView(self, columns)
@@ -299,8 +342,7 @@ class BlockView(View):
 
     def _bounded_predictors(self, row_block: RowBlock, theta: Float) -> Float:
         eta = self._predictors(row_block, theta)
-        if row_block.weights is not None:
-            eta[row_block.weights == 0] = 0.0
+        eta[row_block.ignored] = 0.0
         return eta
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
@@ -363,7 +405,7 @@ class BlockView(View):
 
     def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
-        Z, w, family = row_block.Z, row_block.weights, self.design.family
+        Z, family = row_block.Z, self.design.family
         (F, _, Q), n = thetas.shape, Z.shape[1]
         packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
         gaps = [self._gaps_about(row_block, fold.centre) for fold in folds] if row_block.gaps else []
@@ -376,12 +418,12 @@ class BlockView(View):
             for f, own in enumerate(gaps):
                 for row, missing, mean in own:
                     by_fold[:, f, missing] += (mean * thetas[f, row])[:, np.newaxis]
-            if w is not None:
-                eta[:, w == 0] = 0.0
+            eta[:, row_block.ignored] = 0.0
             loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
             loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
-            if w is not None:
-                loss, residual = loss * w, (residual * w).astype(Z.dtype, copy=False)
+            if row_block.weights is not None:
+                w = row_block.weights.astype(Z.dtype, copy=False)
+                loss, residual = loss * w, residual * w
             for f, fold in enumerate(folds):
                 for start, stop in row_block.inside(fold.number, fold.retained):
                     excess[f] += loss[f, start:stop].sum(dtype=np.float64)
