@@ -120,8 +120,12 @@ class Design(ABC):
         return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
 
     def in_order(self, columns: Index) -> Self:  # noqa: ARG002  (rows that are not copied stay as they are)
-        """Return the rows in single precision; views of the first of some columns need no other columns between."""
-        return self.single
+        """Return the rows for views of the first of some columns, which read no other columns between."""
+        return self
+
+    def stored_as(self, other: Self) -> Self:  # noqa: ARG002
+        """Return the same rows, as another design of the table stores them."""
+        return self
 
     @property
     def held_rows(self) -> HeldRows:

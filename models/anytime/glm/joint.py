@@ -78,9 +78,9 @@ MEMORY = 16
 LEAST_CURVATURE = 1e-6
 """Least cosine of a step and its change of the gradient."""
 
-SUFFICIENT, SHORTEST, ROUNDING = 1e-4, 0.1, 1e-6
-"""Share of the predicted decrease that a step must reach, least share to which a step that does not is shortened, and
-rounding of the loss in single precision."""
+SUFFICIENT, SHORTEST, ROUNDING, STOPPED = 1e-4, 0.1, 1e-6, 0.01
+"""Share of the predicted decrease that a step must reach, least share to which a step that does not is shortened,
+rounding of the loss in single precision, and length of a step at which rounding of the gradient stops it there."""
 
 
 class JointFits:
@@ -88,7 +88,7 @@ class JointFits:
 
     Coefficients are (F, d + 1, Q), those of fits at another penalty or on fewer columns to start from. The arithmetic
     is in the units of each fold, in which all have the same penalty. A column that is constant outside a fold has the
-    coefficient 0 there. `single` are the rows in single precision, perhaps in an order that is fast to read.
+    coefficient 0 there.
     """
 
     def __init__(
@@ -100,11 +100,10 @@ class JointFits:
         thetas: Float,
         scale: float,
         *,
-        single: Design | None = None,
         ending: Ending = REPORTED,
     ) -> None:
         self._trains, self._weights, self._scale, self._columns = trains, weights, scale, columns
-        self._views = [(single or design.single).view(columns), design.view(columns)]
+        self._views = [design.single.view(columns), design.view(columns)]
         self._held = [train.held_rows for train in trains]
         ridges = np.array([np.append(1.0, train.ridge[columns]) for train in trains])
         self._varies: Bool = (ridges > 0)[:, :, np.newaxis]
@@ -129,31 +128,57 @@ class JointFits:
         other._memories = [memory.copy() for memory in self._memories]
         return other
 
+    def moved(self, thetas: Float) -> JointFits:
+        """Return the same fits at other coefficients, near enough for the same second derivatives."""
+        other = self.copy()
+        other._x, other._sums = thetas * self._units, None
+        return other
+
     def restarted(self, thetas: Float, ending: Ending) -> JointFits:
         """Return fits of the same columns at other coefficients, each with its own second derivatives from there."""
-        other = self.copy()
-        other._x, other._ending, other._sums = thetas * self._units, ending, None
+        other = self.moved(thetas)
+        other._ending = ending
         other._near = [other._own(f, single=True) for f in range(len(thetas))]
         for memory in other._memories:
             memory.forget()
         return other
 
     def deviances(self, alpha: float) -> Float:
-        """Move the fits to a penalty; return their mean deviances (F,), infinite where a fit fails."""
+        """Move the fits to a penalty; return their mean deviances (F,), infinite where a fit fails.
+
+        Fits that rounding stops in single precision go on in double precision, and then each alone.
+        """
         single = alpha >= SINGLE and not self._ending.precise
-        view, ridge, x = self._views[0 if single else 1], alpha * self._ridge, self._x
-        everything = np.arange(len(x))
-        sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(view, everything, x)))
+        views, ridge, fits = self._views[0 if single else 1 :], alpha * self._ridge, np.arange(len(self._x))
+        sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(views[0], fits, self._x)))
         if not self._near:
-            self._near = self._alike(view)
+            self._near = self._alike(views[0])
         for memory in self._memories:
             memory.shift((alpha - self._alpha) * self._ridge)
-        self._alpha = alpha
-        factors = [factorise_penalised(near, ridge[:, 0]) for near in self._near]
-        loss, score, found, held = sums
+        self._alpha, self._sums = alpha, sums
+        factors, measured = [factorise_penalised(near, ridge[:, 0]) for near in self._near], np.empty(len(fits))
+        for view in views:
+            if view is not views[0] and len(fits):
+                for each, precise in zip(sums, self._evaluated(view, fits, self._x[fits]), strict=True):
+                    each[fits] = precise
+            fits = self._descent(view, fits, ridge, factors, sums, measured)
+        for f in fits.tolist():
+            measured[f] = self._alone(f, alpha)
+            self._sums = None
+        return self._without_overflow(measured) if single else measured
+
+    def _descent(
+        self, view: View, fits: Index, ridge: Float, factors: list[Factor], sums: FoldSums, measured: Float
+    ) -> Index:
+        """Take steps of some fits in the precision of a view, and set their mean deviances; return those without end.
+
+        The factors and the sums are those of all fits, and are updated.
+        """
+        x, (loss, score, found, held) = self._x, sums
         gradient, value = ridge * x - score, loss + 0.5 * _products(ridge * x, x)
         direction, slope, length, before = np.zeros_like(x), np.zeros(len(x)), np.ones(len(x)), np.full(len(x), np.inf)
-        measured, usable = found.copy(), everything[np.isfinite(gradient).all(axis=(1, 2)) & np.isfinite(value)]
+        measured[fits], single, fresh = found[fits], view is self._views[0], np.zeros(len(x), dtype=np.bool_)
+        usable = fits[np.isfinite(gradient[fits]).all(axis=(1, 2)) & np.isfinite(value[fits])]
         active = moved = usable
         for passed in range(1, PASSES + 1):
             for f in moved.tolist():
@@ -162,7 +187,7 @@ class JointFits:
             change = -2.0 / self._weights[moved] * _products(held[moved], direction[moved]) - slope[moved]
             decrement = -0.5 * slope[moved]
             size = np.maximum(np.abs(change), np.finfo(np.float64).tiny)
-            error = np.where(found[moved] < ABSURD, _standard_error(found[usable]), 0.0)
+            error = np.where(found[moved] < ABSURD, _standard_error(found), 0.0)
             done = self._settled(size, before[moved], error, decrement, np.abs(value[moved]))
             before[moved] = size
             ended = moved[done]
@@ -182,20 +207,23 @@ class JointFits:
                 steeper = _products(gradients[~lower], direction[back]) - slope[back]
                 shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
             length[back] *= np.clip(shares, SHORTEST, 0.5)
+            stuck = back[length[back] <= STOPPED]
+            if single:
+                active = np.setdiff1d(active, stuck[fresh[stuck]])
+            stuck = stuck[~fresh[stuck]]
             for f, there, down in zip(moved.tolist(), trial[lower], gradients[lower], strict=True):
                 self._memories[f].add(there - x[f], down - gradient[f])
             x[moved], gradient[moved], value[moved] = trial[lower], gradients[lower], values[lower]
             loss[moved], score[moved], found[moved], held[moved] = (each[lower] for each in new)
-            if passed % SLOW == 0:
-                for f in active.tolist():
-                    self._near[f] = self._own(f, single)
-                    self._memories[f].forget()
-                    factors[f] = factorise_penalised(self._near[f], ridge[:, 0])
-        self._sums = sums
-        for f in [*np.setdiff1d(everything, usable).tolist(), *active.tolist()]:
-            measured[f] = self._alone(f, alpha)
-            self._sums = None
-        return self._without_overflow(measured) if single else measured
+            fresh[moved] = False
+            slow = np.union1d(stuck, active) if passed % SLOW == 0 else stuck
+            for f in slow.tolist():
+                self._near[f] = self._own(f, single)
+                self._memories[f].forget()
+                factors[f] = factorise_penalised(self._near[f], ridge[:, 0])
+                fresh[f] = True
+            moved = np.union1d(moved, stuck)
+        return fits[(length[fits] > 0) | ~np.isin(fits, usable)]
 
     def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
         """Return which fits end, given the change of the deviance by this step and the last, and its standard error."""

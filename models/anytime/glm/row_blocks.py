@@ -80,12 +80,8 @@ class RowBlock:
         )
 
     def in_order(self, columns: Index) -> RowBlock:
-        """Return the block in single precision, with some columns in that order."""
-        Z: Any = np.empty((len(columns) + 1, len(self.Y)), np.float32)
-        Z[0] = 1.0
-        for row, column in enumerate(columns.tolist(), start=1):
-            Z[row] = self.Z[column + 1]
-        return replace(self, Z=Z, Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={})
+        """Return the block with some columns only, in that order."""
+        return replace(self, Z=self.Z[np.append(0, columns + 1)], _tiled={})
 
     @cached_property
     def ignored(self) -> Index:
@@ -300,11 +296,14 @@ class BlockDesign(Design):
 
     def in_order(self, columns: Index) -> Self:
         if any(row_block.mapped is not None for row_block in self.row_blocks):
-            return self.single
+            return self
         places = np.zeros(len(self.ridge), dtype=np.intp)
         places[columns] = np.arange(len(columns))
         row_blocks = tuple(row_block.in_order(columns) for row_block in self.row_blocks)
-        return replace(self, row_blocks=row_blocks, places=places, dtype=np.float32)
+        return replace(self, row_blocks=row_blocks, places=places)
+
+    def stored_as(self, other: Self) -> Self:
+        return replace(self, row_blocks=other.row_blocks, places=other.places)
 
     @cached_property
     def training(self) -> list[RowBlock]:

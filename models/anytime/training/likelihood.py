@@ -114,10 +114,10 @@ def _fold_errors(
     rows, are measured at every penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly
     between them; without it, those at the penalty that each prefix chooses are measured again, to be reported.
     """
-    weights, trains = np.array([fold.weight for fold in folds]), [fold.train for fold in folds]
-    one_se = one_se and len(folds) > 1
+    weights, one_se = np.array([fold.weight for fold in folds]), one_se and len(folds) > 1
     base = base_rate(design).theta
-    scale, single = _scale(design, base), design.in_order(columns)
+    scale, design = _scale(design, base), design.in_order(columns)
+    trains = [fold.train.stored_as(design) for fold in folds]
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
     rises = _rises(design, len(folds), len(alphas))
@@ -132,7 +132,7 @@ def _fold_errors(
                 for train, theta, weight in zip(trains, thetas, weights, strict=True)
             ]
             continue
-        begin = JointFits(design, trains, weights, used, thetas, scale, single=single, ending=ending)
+        begin = JointFits(design, trains, weights, used, thetas, scale, ending=ending)
         found = {best: begin.deviances(float(alphas[rising[best]]))}  # by the penalty's rank
         reached = {best: begin.thetas}
         for ranks in (range(best - 1, -1, -1), range(best + 1, len(rising))):
@@ -158,10 +158,10 @@ def _fold_errors(
             new = near[:1] if best in reported else [best]
             if not new:
                 break
-            fits = fits if reported else begin.restarted(reached[best], REPORTED)
-            found[new[0]] = fits.deviances(float(alphas[rising[new[0]]]))
-            reached[new[0]] = fits.thetas
-            reported.update(new)
+            rank = new[0]
+            fits = fits.moved(reached.get(rank, fits.thetas)) if reported else begin.restarted(reached[rank], REPORTED)
+            found[rank], reached[rank] = fits.deviances(float(alphas[rising[rank]])), fits.thetas
+            reported.add(rank)
         thetas = reached[best]
         for rank, place in enumerate(rising):
             errors[place, prefix] = found.get(rank, np.inf)

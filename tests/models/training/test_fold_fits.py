@@ -188,9 +188,13 @@ def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None
     columns = np.array([5, 4, 0, 1, 7])
     thetas = np.random.default_rng(0).normal(size=(len(folds), 4, design.predictors))
     used = columns[:3]
-    found = design.in_order(columns).view(used).evaluate_folds(thetas, held)
-    for ours, theirs in zip(found, design.single.view(used).evaluate_folds(thetas, held), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * np.abs(theirs).max())
+    ordered = design.in_order(columns)
+    for precise, rounding in ((True, 1e-12), (False, 1e-4)):
+        found, expected = [
+            (each if precise else each.single).view(used).evaluate_folds(thetas, held) for each in (ordered, design)
+        ]
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=rounding * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
