@@ -1,7 +1,7 @@
 """Joint fits: the optima of a penalised likelihood on the rows outside each fold, penalty after penalty.
 
 The fits advance together, so that a pass is one product of the rows with the coefficients of all folds. Their second
-derivatives are those at the mean of their coefficients, from one pass; a fit that is slow gets its own. Each corrects
+derivatives are those at the mean of their coefficients, from one pass; a fit that is slow gets new ones. Each corrects
 them by the gradients that it meets, as limited-memory BFGS does (Nocedal and Wright, "Numerical Optimization",
 algorithm 7.4), and ends as soon as its next step would change the deviance on its fold by little.
 """
@@ -59,7 +59,7 @@ SCREENED = Ending(0.2, 1e-2, 1.0, precise=False)
 COMPARED = Ending(0.05, 1e-3, 0.1, precise=False)
 """That of deviances that are compared between penalties."""
 
-REPORTED = Ending(0.02, 1e-4, 1e-4, precise=True)
+REPORTED = Ending(0.01, 1e-4, 1e-4, precise=True)
 """That of the deviances at the penalties chosen: within .001 standard errors of exact fits on samples of kddcup99."""
 
 STATED = Ending(2e-5, 1e-4, 1e-4, precise=True)
@@ -69,7 +69,7 @@ ABSURD = 1e100
 """A mean deviance from which the prediction of an extreme row is without bound: its fit ends by its loss alone."""
 
 PASSES, SLOW = 100, 16
-"""Number of passes after which a fit goes on alone, and of those after which it gets its own second derivatives, which
+"""Number of passes after which a fit goes on alone, and of those after which it gets new second derivatives, which
 forgets the gradients met: with 100, 16 the digits of mfeat take .7 of the time with 40, 8."""
 
 MEMORY = 16
@@ -135,12 +135,10 @@ class JointFits:
         return other
 
     def restarted(self, thetas: Float, ending: Ending) -> JointFits:
-        """Return fits of the same columns at other coefficients, each with its own second derivatives from there."""
+        """Return fits of the same columns at other coefficients, with the second derivatives there."""
         other = self.moved(thetas)
         other._ending = ending
-        other._near = [other._own(f, single=True) for f in range(len(thetas))]
-        for memory in other._memories:
-            memory.forget()
+        other._renew(np.arange(len(thetas)), single=True)
         return other
 
     def deviances(self, alpha: float) -> Float:
@@ -156,7 +154,7 @@ class JointFits:
         for memory in self._memories:
             memory.shift((alpha - self._alpha) * self._ridge)
         self._alpha, self._sums = alpha, sums
-        factors, measured = [factorise_penalised(near, ridge[:, 0]) for near in self._near], np.empty(len(fits))
+        factors, measured = self._factors(ridge), np.empty(len(fits))
         for view in views:
             if view is not views[0] and len(fits):
                 for each, precise in zip(sums, self._evaluated(view, fits, self._x[fits]), strict=True):
@@ -181,8 +179,7 @@ class JointFits:
         usable = fits[np.isfinite(gradient[fits]).all(axis=(1, 2)) & np.isfinite(value[fits])]
         active = moved = usable
         for passed in range(1, PASSES + 1):
-            for f in moved.tolist():
-                direction[f] = -self._memories[f].product(gradient[f], factors[f])
+            direction[moved] = self._directions(moved, gradient, factors)
             slope[moved], length[moved] = _products(gradient[moved], direction[moved]), 1.0
             change = -2.0 / self._weights[moved] * _products(held[moved], direction[moved]) - slope[moved]
             decrement = -0.5 * slope[moved]
@@ -217,13 +214,29 @@ class JointFits:
             loss[moved], score[moved], found[moved], held[moved] = (each[lower] for each in new)
             fresh[moved] = False
             slow = np.union1d(stuck, active) if passed % SLOW == 0 else stuck
-            for f in slow.tolist():
-                self._near[f] = self._own(f, single)
-                self._memories[f].forget()
-                factors[f] = factorise_penalised(self._near[f], ridge[:, 0])
-                fresh[f] = True
+            if len(slow):
+                self._renew(slow, single=single)
+                factors[:], fresh[slow] = self._factors(ridge), True
             moved = np.union1d(moved, stuck)
         return fits[(length[fits] > 0) | ~np.isin(fits, usable)]
+
+    def _factors(self, ridge: Float) -> list[Factor]:
+        """Return the factor of the second derivatives of each fit, the same of those that are."""
+        known = {id(near): near for near in self._near}
+        factors = {key: factorise_penalised(near, ridge[:, 0]) for key, near in known.items()}
+        return [factors[id(near)] for near in self._near]
+
+    def _directions(self, fits: Index, gradient: Float, factors: list[Factor]) -> Float:
+        """Return the steps of some fits (fits, d + 1, Q); those with the same factor are solved at once."""
+        numbers, Q = fits.tolist(), gradient.shape[2]
+        reduced = [self._memories[f].reduced(gradient[f]) for f in numbers]
+        steps = np.zeros_like(gradient[fits])
+        for factor in {id(factors[f]): factors[f] for f in numbers}.values():
+            places = [i for i, f in enumerate(numbers) if factors[f] is factor]
+            solved = factor.solve(np.concatenate([reduced[i][1] for i in places], axis=1))
+            for k, i in enumerate(places):
+                steps[i] = self._memories[numbers[i]].corrected(reduced[i][0], solved[:, k * Q : (k + 1) * Q])
+        return np.where(self._varies[fits], -steps, 0.0)
 
     def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
         """Return which fits end, given the change of the deviance by this step and the last, and its standard error."""
@@ -249,19 +262,31 @@ class JointFits:
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
     def _alike(self, view: View) -> list[Float]:
-        """Return the Gram matrices of the rows outside each fold, all at the mean of the coefficients."""
-        *inside, total = view.fold_grams(self.thetas.mean(axis=0), self._held)
-        with np.errstate(invalid="ignore"):  # both are infinite where an extreme row is predicted without bound
-            return [self._in_units(f, (total - own) / self._held[f].weight) for f, own in enumerate(inside)]
+        """Return the Gram matrices of the rows outside each fold, all at the mean of the coefficients.
+
+        Those of several predictors are rough anyway, and that of all rows serves every fold.
+        """
+        theta = self.thetas.mean(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite where an extreme row is predicted without bound
+            if theta.shape[1] > 1:
+                gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
+                return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
+            *inside, total = view.fold_grams(theta, self._held)
+            grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
+        return [_in_units(*each) for each in zip(grams, self._units, self._varies, strict=True)]
 
     def _own(self, f: int, single: bool) -> Float:
+        """Return the Gram matrix of the rows outside a fold, at its own coefficients."""
         train = self._trains[f].single if single else self._trains[f]
         view = train.view(self._columns)
-        return self._in_units(f, view.weighted_gram(view.predictors(self.thetas[f])))
+        return _in_units(view.weighted_gram(view.predictors(self.thetas[f])), self._units[f], self._varies[f])
 
-    def _in_units(self, f: int, gram: Float) -> Float:
-        shares = np.where(self._varies[f], 1.0 / self._units[f], 0.0)
-        return np.nan_to_num(gram * shares * shares.T, posinf=0.0, neginf=0.0)
+    def _renew(self, fits: Index, *, single: bool) -> None:
+        """Give some fits second derivatives at their coefficients, without those that their steps corrected."""
+        shared = self._alike(self._views[0 if single else 1]) if self._x.shape[2] > 1 else None
+        for f in fits.tolist():
+            self._near[f] = self._own(f, single) if shared is None else shared[f]
+            self._memories[f].forget()
 
     def _alone(self, f: int, alpha: float) -> float:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""
@@ -281,6 +306,12 @@ class JointFits:
         varies = self._varies[f, :, 0]
         view = self._trains[f].view(self._columns[varies[1:]])
         return view.held_deviance(theta[varies]) / float(self._weights[f])
+
+
+def _in_units(gram: Float, units: Float, varies: Bool) -> Float:
+    """Return a Gram matrix (d + 1, d + 1) in the units of a fold (d + 1, 1), 0 where a column does not vary."""
+    shares = np.where(varies, 1.0 / units, 0.0)
+    return np.nan_to_num(gram * shares * shares.T, posinf=0.0, neginf=0.0)
 
 
 def _products(a: Float, b: Float) -> Float:
@@ -343,12 +374,18 @@ class _Memory:
     def forget(self) -> None:
         self._count = 0
 
-    def product(self, gradient: Float, factor: Factor) -> Float:
-        """Return the corrected inverse times a gradient (d + 1, Q); `factor` is that of each predictor, uncorrected."""
+    def reduced(self, gradient: Float) -> tuple[Float, Float]:
+        """Return the share of each step, and the gradient (d + 1, Q) that an uncorrected solver then is applied to."""
         if not self._count:
-            return factor.solve(gradient)
+            return np.empty(0), gradient
         s, y, products = self._pairs
         p = dtrtrs(products, s @ gradient.ravel())[0]
-        q = factor.solve(gradient - (p @ y).reshape(gradient.shape))
+        return p, gradient - (p @ y).reshape(gradient.shape)
+
+    def corrected(self, p: Float, q: Float) -> Float:
+        """Return the corrected inverse times the gradient, from the result of `reduced` and its solution."""
+        if not self._count:
+            return q
+        s, y, products = self._pairs
         c = dtrtrs(products, np.diagonal(products) * p - y @ q.ravel(), trans=1)[0]
-        return np.asarray(q + (c @ s).reshape(gradient.shape))
+        return np.asarray(q + (c @ s).reshape(q.shape))

@@ -515,7 +515,7 @@ class BlockView(View):
     def _chunks(self, row_block: RowBlock, part: slice) -> Iterator[tuple[Float, slice]]:
         """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
         Z, gaps, dtype = row_block.Z, self._gaps(row_block), self.design.dtype
-        step = min(max(256, CHUNK_VALUES // self.width), part.stop - part.start)
+        step = min(max(256, CHUNK_VALUES // self.width, self.width), part.stop - part.start)
         plain = len(self._runs) == 1 and not gaps and dtype == Z.dtype
         buffer = None if plain else np.empty((self.width, step), dtype)
         for start in range(part.start, part.stop, step):
