@@ -94,14 +94,14 @@ class RowBlock:
         Rows are compared where a sum of their values with random coefficients is equal.
         """
         Z, Y = self.Z, self.Y
-        rng = np.random.default_rng(0)
         folds = np.zeros(len(Y), dtype=np.intp) if self.folds is None else self.folds
-        keys = rng.standard_normal(len(Z)) @ Z + Y @ rng.standard_normal(Y.shape[1])
+        rng, marks = np.random.default_rng(0), [*Y.T, *self.gaps.values()]
+        keys = rng.standard_normal(len(Z)) @ Z + sum(rng.standard_normal() * mark for mark in marks)
         order = np.lexsort((keys, folds))
         alike = (np.diff(keys[order]) == 0) & (np.diff(folds[order]) == 0)
         if np.count_nonzero(alike) < REPEATED * len(Y):
             return self
-        for values in (*Z, *Y.T, *self.gaps.values()):
+        for values in (*Z, *marks):
             ordered = values[order]
             alike &= ordered[1:] == ordered[:-1]
         starts = np.flatnonzero(np.append(True, ~alike))

@@ -13,7 +13,7 @@ from anytime.errors import EnvironmentFailure
 from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
-from anytime.glm.row_blocks import BlockDesign, row_blocks_of
+from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
 from anytime.glm.search import QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
@@ -212,6 +212,57 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     for mine, other in zip(found[0].state.optima, found[1].state.optima, strict=True):
         # In memory the first steps have single precision, so the last ones differ within the stopping criterion.
         np.testing.assert_allclose(mine.theta, other.theta, rtol=0, atol=OPTIMUM)
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("with_weights", [False, True])
+def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
+    family: Family, with_weights: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = weighted(family)
+    assert case.weights is not None
+    rows = np.random.default_rng(0).integers(0, len(case.X) // 2, 3 * len(case.X))
+    X, Y, weights = case.X[rows].copy(), case.Y[rows], case.weights[rows] if with_weights else None
+    X[rows % 7 == 0, 1] = np.nan
+    folds = np.arange(len(rows)) % 3
+    repeated = Case(family, X, Y, weights, case.groups, case.alpha)
+    gram = Gram.of(moments_of(X, Y, weights))
+    designs = []
+    for share in (row_blocks.REPEATED, 2.0):
+        monkeypatch.setattr(row_blocks, "REPEATED", share)
+        blocks = row_blocks_of([Block(X, Y, weights, folds)], gram)
+        weight = len(X) if weights is None else weights.sum()
+        designs.append(BlockDesign(gram, family_of(family), weight, np.ones(X.shape[1]), row_blocks=blocks))
+    once, all_rows = designs
+    distinct = {(row, fold) for row, fold in zip(rows.tolist(), folds.tolist(), strict=True)}
+    assert len(once.row_blocks[0].Y) == len(distinct)
+    assert len(all_rows.row_blocks[0].Y) == len(X) == once.totals.rows
+    np.testing.assert_allclose(once.totals.responses, all_rows.totals.responses, rtol=1e-14)
+    assert once.totals.saturated == pytest.approx(all_rows.totals.saturated, rel=1e-12)
+    columns = np.array([4, 1, 0])
+    held = [all_rows.without(fold, gram, weight / 2).held_rows for fold in range(3)]
+    thetas = 0.3 * np.random.default_rng(1).normal(size=(3, 4, once.predictors))
+    for ours, theirs in zip(*(each.view(columns).evaluate_folds(thetas, held) for each in designs), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
+    ours, theirs = (each.view(columns).weighted_gram(each.view(columns).predictors(thetas[0])) for each in designs)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)
+    fits = []
+    for share in (0.1, 2.0):
+        monkeypatch.setattr(row_blocks, "REPEATED", share)
+        fits.append(fitted(repeated, cut(repeated, 100, folds), folds, alpha="cv"))
+    assert order_of(fits[0]) == order_of(fits[1])
+    for one, other in zip(*(each.errors for each in fits if each.errors is not None), strict=True):
+        assert one == pytest.approx(other, rel=2e-3)
+
+
+def test_a_missing_value_is_not_equal_to_the_mean_nor_a_row_to_one_of_another_response() -> None:
+    Z, Y = np.ones((2, 6)), np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [0.0]])
+    Z[1] = 0.0
+    missing = np.array([True, False, False, False, False, True])
+    block = RowBlock(Z, Y, None, None, {0: missing}).merged()
+    assert block.counts is not None
+    found = zip(block.gaps[0].tolist(), block.Y[:, 0].tolist(), block.counts.tolist(), strict=True)
+    assert sorted(found) == [(False, 0.0, 2.0), (False, 1.0, 2.0), (True, 0.0, 2.0)]
 
 
 def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from anytime.errors import TrainingError
 from anytime.families import family_of
-from anytime.glm import joint
+from anytime.glm import joint, row_blocks
 from anytime.glm.newton import EXACT, Optimum, optimum
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import Block, fold_moments_of
@@ -198,7 +198,11 @@ def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
-def test_one_pass_has_the_derivatives_of_every_fold(name: str) -> None:
+@pytest.mark.parametrize("pieces", [False, True])
+def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pieces:
+        monkeypatch.setattr(row_blocks, "SMALL_PRODUCT", 100)
+        monkeypatch.setattr(row_blocks, "MIN_PIECE", 1)
     table = TABLES[name]()
     design, folds = table.held_out()
     columns = np.array([5, 0, 1, 6])
