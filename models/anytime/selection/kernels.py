@@ -10,7 +10,7 @@ A factorisation takes r^3/3 operations, however many columns the groups have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -72,6 +72,7 @@ class Kernels:
     mean: Float
     scale: Float
     _known: dict[bytes, Float] = field(default_factory=dict)
+    _solved: dict[tuple[bytes, float], Float] = field(default_factory=dict)
 
     @staticmethod
     def of(rows: Sequence[Float], like: Moments) -> Kernels:
@@ -113,6 +114,21 @@ class Kernels:
         diagonal = np.einsum("ii->i", into)
         diagonal += alpha
         return factorise_into(into, diagonal.copy())
+
+    def solutions(self, K: Float, into: Float, columns: Index, alphas: Sequence[float]) -> Iterator[Float]:
+        """Yield (K + alpha I)^-1 y (r, P) of the kernel K of some columns, stored for others; `into` as in `factor`."""
+        key = np.sort(columns).tobytes()
+        for alpha in alphas:
+            if (key, alpha) not in self._solved:
+                self._solved[key, alpha] = self.factor(K, alpha, into).solve(self.y)
+            yield self._solved[key, alpha]
+
+    def coefficients(self, columns: Index, alphas: Sequence[float]) -> Iterator[Float]:
+        """Yield the coefficients (d, P) of a few columns."""
+        A = self.A[:, columns]
+        C, right, into = A.T @ A, A.T @ self.y, np.empty((len(columns), len(columns)), order="F")
+        for alpha in alphas:
+            yield self.factor(C, alpha, into).solve(right)
 
     def explained(self, K: Float, alpha: float, into: Float) -> float:
         """Return F of the groups whose kernels sum to K; `into` as in `factor`."""

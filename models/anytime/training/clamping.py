@@ -73,14 +73,16 @@ def clamped_moments(
     expansion = None if unclamped.terms.is_identity else unclamped.terms
     none = [Moments.empty(unclamped.terms.size, len(dataset.target.responses)) for _ in range(folds)]
     inner = unclamped.summed(outside.without(blocks(unclamped), expansion), folds, n_jobs=n_jobs, before=none)
-    found, sums = [], outside.sums
+    found, sums = list[Clamped](), outside.sums
+    merged: dict[int, list[Moments]] = {}
     for clamp, learned in zip(CLAMPS, [None, *ends], strict=True):
         of_clamp = sums.pop(clamp)
         if learned is not None and learned.is_idle:
             continue
-        same = of_clamp[0] is of_clamp[1]
-        parts = [a.merge(b) for a, b in zip(inner, of_clamp[0], strict=True)]
-        held = parts if same else [a.merge(b) for a, b in zip(inner, of_clamp[1], strict=True)]
+        for each in of_clamp:
+            if id(each) not in merged:  # a clamp to the range of all rows moves none of these
+                merged[id(each)] = [a.merge(b) for a, b in zip(inner, each, strict=True)]
+        parts, held = (merged[id(each)] for each in of_clamp)
         own = free if learned is None else _with_ranges(free, columns, learned.every)
         found.append(Clamped(clamp, own, parts, parts if learned is None else held))
     return found if extrapolates or len(found) == 1 else found[1:]

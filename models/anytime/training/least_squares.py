@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -72,28 +72,28 @@ class KernelFold:
     ) -> Float:
         """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9.
 
-        One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments.
+        One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments, unless the training
+        rows were solved there for other held-out rows or another order.
         """
         (X, y), kernels = self.train.held_out(self.held), self.train
-        A, X = kernels.A[:, columns], X[:, columns]
         last = np.array(longest or [len(ends) - 1] * len(alphas))
         errors = np.full((len(alphas), len(ends), y.shape[1]), np.inf)
         errors[:, 0] = np.square(y).sum(axis=0)
-        r = len(A)
-        K, memory = np.zeros((r, r)), np.empty((r, r), order="F")
+        r = len(kernels.A)
+        K, across, memory = np.zeros((r, r)), np.zeros((len(X), r)), np.empty((r, r), order="F")
         for prefix, (start, end) in enumerate(pairwise(ends.tolist()), start=1):
             measured = np.flatnonzero(last >= prefix).tolist()
             if start == end:
                 errors[measured, prefix] = errors[measured, prefix - 1]
                 continue
             K += kernels.of_columns(columns[start:end])
-            used = A[:, :end]
+            across += X[:, columns[start:end]] @ kernels.A[:, columns[start:end]].T
+            used = columns[:end]
             few = len(measured) * (r**3 - end**3) > 3 * r * end**2
-            C, into = (used.T @ used, np.empty((end, end), order="F")) if few else (K, memory)
-            for i in measured:
-                factor = kernels.factor(C, alphas[i], into)
-                w = factor.solve(used.T @ kernels.y) if few else used.T @ factor.solve(kernels.y)
-                errors[i, prefix] = np.square(y - X[:, :end] @ w).sum(axis=0)
+            penalties, rows = [alphas[i] for i in measured], X[:, used] if few else across
+            solve = kernels.coefficients if few else partial(kernels.solutions, K, memory)
+            for i, solution in zip(measured, solve(used, penalties), strict=True):
+                errors[i, prefix] = np.square(y - rows @ solution).sum(axis=0)
         return np.asarray((errors * np.square(kernels.scale[len(kernels.A.T) :])).mean(axis=2))
 
 
@@ -107,9 +107,9 @@ def split(parts: Sequence[Moments], held: Sequence[Moments] | None = None) -> li
     return folds
 
 
-def split_rows(rows: Mapping[int, Float], held: Mapping[int, Float], like: Moments) -> list[KernelFold]:
-    """Hold out each fold in turn, as `split`, given the `rotated_rows` of each, which have the columns `like`."""
-    return [KernelFold(Kernels.of([rows[g] for g in rows if g != f], like), held[f]) for f in rows]
+def split_rows(rows: Mapping[int, Float], like: Moments) -> dict[int, Kernels]:
+    """Return the kernels without each fold in turn, given the `rotated_rows` of each, which have the columns `like`."""
+    return {f: Kernels.of([rows[g] for g in rows if g != f], like) for f in rows}
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +133,16 @@ class LearnedSquares(Learned):
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
-    """Least squares: the moments are sufficient."""
+    """Least squares: the moments are sufficient.
+
+    `like` is a problem with the same training rows, whose kernels serve both.
+    """
+
+    like: LeastSquares | None = None
 
     @property
     def data(self) -> Gram | Kernels:
-        return Kernels.of([*self._rows[0].values()], self.terms.moments) if self.by_kernels else self.terms.gram
+        return Kernels.of([*self._rows.values()], self.terms.moments) if self.by_kernels else self.terms.gram
 
     @property
     def n_jobs(self) -> int | None:
@@ -150,29 +155,39 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
         return self.options.rule.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
 
     @cached_property
-    def _rows(self) -> tuple[dict[int, Float], dict[int, Float]]:
-        """Return the rotated rows of each fold with rows, and these as new rows have them."""
-        parts, held, like = self.terms.parts, self.terms.held, self.terms.moments
+    def _rows(self) -> dict[int, Float]:
+        """Return the rotated rows of each fold with rows."""
+        return self.like._rows if self.like else self._rotated(self.terms.parts)
 
-        def rotated(parts: Sequence[Moments]) -> dict[int, Float]:
-            full = with_rows(self.terms.parts)
-            return {f: rotated_rows(parts[f].with_indicators(like.missing).refilled(like.fill)) for f in full}
+    @cached_property
+    def _held(self) -> dict[int, Float]:
+        """Return the same rows as new rows have them."""
+        return self._rows if self.terms.held is None else self._rotated(self.terms.held)
 
-        rows = rotated(parts)
-        return rows, rows if held is None else rotated(held)
+    def _rotated(self, parts: Sequence[Moments]) -> dict[int, Float]:
+        full, like = with_rows(self.terms.parts), self.terms.moments
+        return {f: rotated_rows(parts[f].with_indicators(like.missing).refilled(like.fill)) for f in full}
+
+    @cached_property
+    def _kernels(self) -> dict[int, Kernels]:
+        """Return the kernels without each fold."""
+        return self.like._kernels if self.like else split_rows(self._rows, self.terms.moments)
 
     @cached_property
     def folds(self) -> Sequence[Fold | KernelFold]:
         if len(self.terms.parts) == 1:
             return []
         if self.by_kernels:
-            return split_rows(*self._rows, self.terms.moments)
+            return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
         return split(self.terms.parts, self.terms.held)
 
     def release(self) -> None:
         """Release the memory of folds by kernels, which are made again when they are needed."""
         if self.by_kernels:
             self.__dict__.pop("folds", None)
+            self.__dict__.pop("_kernels", None)
+        if self.like is not None:
+            self.like.release()
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     selected: Selected | None
 
 
-def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> list[Found]:
+def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) -> list[Found]:
     """Return the terms whose sequence has the least cross-validated error; of hinges, also the best lines.
 
     These have the same clamp. A likelihood may need no hinges where least squares does.
@@ -57,7 +57,10 @@ def least_error(candidates: Iterable[Callable[[], Terms]], options: Options) -> 
     for alike in (tried, _only(tried, free), _only(tried, free, lines=True)):
         limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
         near += [curve for curve in alike if curve.errors[0] <= limit and curve not in near]
-    refined = {id(curve): curve.refined for curve in near}
+    in_turn = sorted(near, key=tried.index)  # those with the same training rows one after the other
+    problems = _released(curve.problem() for curve in in_turn)
+    done = {id(curve): curve.refined(problem) for curve, problem in zip(in_turn, problems, strict=True)}
+    refined = {id(curve): done[id(curve)] for curve in near}
     best = _selected([*refined.values()], free)
     known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
@@ -109,7 +112,7 @@ class _Tried:
     `stored` is its problem, or None if that is large.
     """
 
-    make: Callable[[], Terms]
+    make: Callable[..., Terms]
     options: Options
     stored: LeastSquares | None
     size: int | None
@@ -125,7 +128,6 @@ class _Tried:
         """Measure at a few penalties."""
         order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
         measured = along(problem, order, problem.curves, refine=False)[1]
-        problem.release()
         stored = problem if problem.by_kernels or terms.moments.scatter.nbytes <= STORED else None
         chosen = terms.size, terms.clamp, terms.min_level_rows
         return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
@@ -133,13 +135,9 @@ class _Tried:
     def problem(self) -> LeastSquares:
         return self.stored or LeastSquares(self.make(), self.options)
 
-    @property
-    def refined(self) -> _Tried:
+    def refined(self, problem: LeastSquares) -> _Tried:
         """Return the same, measured at the penalties near the best of each prefix, too."""
-        problem = self.problem()
-        measured = along(problem, self.order, self.curves)[1]
-        problem.release()
-        return replace(self, measured=measured)
+        return replace(self, measured=along(problem, self.order, self.curves)[1])
 
     @cached_property
     def areas(self) -> Errors:
@@ -172,7 +170,7 @@ class _Tried:
         return bool(self.errors[0] > self.measured.mean[0])
 
 
-def _tried(candidates: Sequence[Callable[[], Terms]], options: Options) -> list[_Tried]:
+def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list[_Tried]:
     """Return the candidates with the errors along one order for each set of terms; raise NoStepsError without steps.
 
     The order does not depend on the clamp, unless the sequence stops at epsilon.
@@ -181,10 +179,8 @@ def _tried(candidates: Sequence[Callable[[], Terms]], options: Options) -> list[
     refused: NoStepsError | None = None
     alpha: float | None = None
     orders: dict[tuple[int | None, int | None], GroupOrder] = {}
-    for make in candidates:
-        problem = LeastSquares(make(), options)
-        terms = problem.terms
-        key = (terms.size, terms.min_level_rows)
+    for make, problem in zip(candidates, _released(_problems(candidates, options)), strict=True):
+        key = (problem.terms.size, problem.terms.min_level_rows)
         try:
             if alpha is None:
                 choice = problem.chosen(refine=False)
@@ -195,10 +191,35 @@ def _tried(candidates: Sequence[Callable[[], Terms]], options: Options) -> list[
             refused = error
             continue
         tried.append(_Tried.along(make, problem, orders[key]))
-        del problem, terms  # before the next is made: they may be large
+        del problem  # before the next is made: they may be large
     if not tried:
         raise refused or TrainingError("no terms")
     return tried
+
+
+def _problems(candidates: Iterable[Callable[..., Terms]], options: Options) -> Iterator[LeastSquares]:
+    """Yield the problem of each candidate, which shares the kernels of the one before if the training rows are equal."""
+    before: LeastSquares | None = None
+    for make in candidates:
+        terms = make(None if before is None else before.terms)
+        before = LeastSquares(
+            terms, options, before if before is not None and before.terms.parts is terms.parts else None
+        )
+        yield before
+        if not before.by_kernels:
+            before = None
+
+
+def _released(problems: Iterable[LeastSquares]) -> Iterator[LeastSquares]:
+    """Yield problems, and release the kernels of each afterwards, unless those of the next are the same."""
+    before: LeastSquares | None = None
+    for problem in problems:
+        if before is not None and problem.like is not before:
+            before.release()
+        yield problem
+        before = problem if problem.by_kernels else None
+    if before is not None:
+        before.release()
 
 
 def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:

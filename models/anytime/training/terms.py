@@ -30,6 +30,8 @@ class Terms:
     clamp: Clamp = None
     min_level_rows: int | None = None
     """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
+    source: tuple[Sequence[Moments], int | None, int] | None = None
+    """The parts with all terms, and what selects from these; terms with the same have the same moments."""
 
     @cached_property
     def gram(self) -> Gram:
@@ -41,13 +43,15 @@ def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> Terms:
     return next(candidates([Clamped(None, groups, parts, parts)]))()
 
 
-def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[[], Terms]]:
+def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:
     """Yield what makes the terms that the groups state; those of each clamp and each size that a basis selects from.
 
-    Sizes are ascending. Each call makes the same terms, so that large ones need not be stored.
+    Sizes are ascending. Each call makes the same terms, so that large ones need not be stored; given other terms of the
+    same training rows, they share the moments of these.
     """
     several = len(clamps[0].parts) > 1
-    wholes = [(clamped, Expansion.of(clamped.groups), Moments.merged(clamped.parts)) for clamped in clamps]
+    merged = {id(clamped.parts): Moments.merged(clamped.parts) for clamped in clamps}
+    wholes = [(clamped, Expansion.of(clamped.groups), merged[id(clamped.parts)]) for clamped in clamps]
     whole = wholes[0][1]
     if whole.needs_size and not several:
         raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
@@ -59,7 +63,9 @@ def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[[], Terms]]:
                 yield partial(_terms, clamped, own, moments, least, size)
 
 
-def _terms(clamped: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int) -> Terms:
+def _terms(
+    clamped: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int, like: Terms | None = None
+) -> Terms:
     """Return the terms of one clamp, with one number of rows of a level and one size."""
     joined, starts = whole, np.arange(whole.plain.size)
     if least is not None:
@@ -75,14 +81,20 @@ def _terms(clamped: Clamped, whole: Expansion, moments: Moments, least: int | No
     def indicated(parts: Sequence[Moments]) -> list[Moments]:
         return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
 
+    source = (clamped.parts, least, size)
+    if like is not None and like.source is not None and like.source[0] is source[0] and like.source[1:] == source[1:]:
+        parts, moments = like.parts, like.moments
+    else:
+        parts, moments = indicated(clamped.parts), all_rows.with_indicator_features(expansion.indicated)
     return Terms(
         expansion,
-        indicated(clamped.parts),
-        all_rows.with_indicator_features(expansion.indicated),
+        parts,
+        moments,
         None if clamped.held is clamped.parts else indicated(clamped.held),
         size if whole.needs_size else None,
         clamped.clamp,
         least,
+        source,
     )
 
 

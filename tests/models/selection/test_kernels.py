@@ -15,7 +15,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import Rule, sequence, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
 from anytime.training.fit import fit
-from anytime.training.least_squares import split, split_rows
+from anytime.training.least_squares import KernelFold, split, split_rows
 from anytime.training.options import GRID, Options
 from anytime.types import Float
 from models.properties import quick
@@ -118,7 +118,7 @@ def test_errors_are_those_of_the_moments(seed: int) -> None:
     problem = wide(seed)
     order = sequence(problem.gram, problem.groups, "fr", 1e-3)
     alphas, longest = [1e-7, 1e-3, 0.5], [6, 3, 6]
-    by_rows = split_rows(problem.rows, problem.rows, problem.moments)
+    by_rows = [KernelFold(rest, problem.rows[f]) for f, rest in split_rows(problem.rows, problem.moments).items()]
     for literal, fold in zip(split(problem.parts), by_rows, strict=True):
         assert fold.weight == pytest.approx(literal.weight)
         expected = literal.errors(order.columns, order.ends, alphas, longest)
