@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,19 +74,37 @@ def clamped_moments(
     expansion = None if unclamped.terms.is_identity else unclamped.terms
     none = [Moments.empty(unclamped.terms.size, len(dataset.target.responses)) for _ in range(folds)]
     inner = unclamped.summed(outside.without(blocks(unclamped), expansion), folds, n_jobs=n_jobs, before=none)
-    found, sums = list[Clamped](), outside.sums
-    merged: dict[int, list[Moments]] = {}
+    found, sums, known = list[Clamped](), outside.sums, _Wholes(inner)
     for clamp, learned in zip(CLAMPS, [None, *ends], strict=True):
         of_clamp = sums.pop(clamp)
         if learned is not None and learned.is_idle:
             continue
-        for each in of_clamp:
-            if id(each) not in merged:  # a clamp to the range of all rows moves none of these
-                merged[id(each)] = [a.merge(b) for a, b in zip(inner, each, strict=True)]
-        parts, held = (merged[id(each)] for each in of_clamp)
+        parts, held = map(known.of, of_clamp)
         own = free if learned is None else _with_ranges(free, columns, learned.every)
         found.append(Clamped(clamp, own, parts, parts if learned is None else held))
     return found if extrapolates or len(found) == 1 else found[1:]
+
+
+class _Wholes:
+    """The moments of all rows of each fold, in the memory of those outside a clamp; clamps with the same share them.
+
+    A clamp to the range of all rows, for example, moves none of these.
+    """
+
+    def __init__(self, inner: list[Moments]) -> None:
+        self._inner = inner
+        self._merged: dict[tuple[int, int], Moments] = {}
+        self._lists: list[list[Moments]] = []
+
+    def of(self, outer: list[Moments]) -> list[Moments]:
+        """Return the moments of all rows, the same list for the same moments of the rows outside."""
+        places = [(fold, id(part.scatter)) for fold, part in enumerate(outer)]
+        for place, a, b in zip(places, self._inner, outer, strict=True):
+            if place not in self._merged:
+                self._merged[place] = a.merge(b, into=b.scatter)
+        parts = [self._merged[place] for place in places]
+        self._lists.append(next((one for one in self._lists if all(map(is_, one, parts))), parts))
+        return self._lists[-1]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
@@ -56,16 +56,29 @@ class Fold:
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelFold:
     """A held-out fold of fewer rows than columns: the kernels of the others, and its rows as `rotated_rows`."""
 
     train: Kernels
     held: Float
+    _known: dict[bytes, Float] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
         return float(self.held[0, 0] ** 2)
+
+    @cached_property
+    def _rows(self) -> tuple[Float, Float]:
+        """Return the columns and the responses of the held-out rows in the units of the others."""
+        return self.train.held_out(self.held)
+
+    def _across(self, columns: Index) -> Float:
+        """Return the products of the held-out rows with the others over some columns, (held, r)."""
+        key = columns.tobytes()
+        if key not in self._known:
+            self._known[key] = self._rows[0][:, columns] @ self.train.A[:, columns].T
+        return self._known[key]
 
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
@@ -75,7 +88,7 @@ class KernelFold:
         One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments, unless the training
         rows were solved there for other held-out rows or another order.
         """
-        (X, y), kernels = self.train.held_out(self.held), self.train
+        (X, y), kernels = self._rows, self.train
         last = np.array(longest or [len(ends) - 1] * len(alphas))
         errors = np.full((len(alphas), len(ends), y.shape[1]), np.inf)
         errors[:, 0] = np.square(y).sum(axis=0)
@@ -87,7 +100,7 @@ class KernelFold:
                 errors[measured, prefix] = errors[measured, prefix - 1]
                 continue
             K += kernels.of_columns(columns[start:end])
-            across += X[:, columns[start:end]] @ kernels.A[:, columns[start:end]].T
+            across += self._across(columns[start:end])
             used = columns[:end]
             few = len(measured) * (r**3 - end**3) > 3 * r * end**2
             penalties, rows = [alphas[i] for i in measured], X[:, used] if few else across
@@ -141,6 +154,11 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     like: LeastSquares | None = None
 
     @property
+    def root(self) -> LeastSquares:
+        """Return the problem whose kernels this one uses."""
+        return self if self.like is None else self.like.root
+
+    @property
     def data(self) -> Gram | Kernels:
         return Kernels.of([*self._rows.values()], self.terms.moments) if self.by_kernels else self.terms.gram
 
@@ -157,7 +175,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _rows(self) -> dict[int, Float]:
         """Return the rotated rows of each fold with rows."""
-        return self.like._rows if self.like else self._rotated(self.terms.parts)
+        return self.root._rows if self.like else self._rotated(self.terms.parts)
 
     @cached_property
     def _held(self) -> dict[int, Float]:
@@ -171,7 +189,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _kernels(self) -> dict[int, Kernels]:
         """Return the kernels without each fold."""
-        return self.like._kernels if self.like else split_rows(self._rows, self.terms.moments)
+        return self.root._kernels if self.like else split_rows(self._rows, self.terms.moments)
 
     @cached_property
     def folds(self) -> Sequence[Fold | KernelFold]:
@@ -197,6 +215,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:
             return choice
+        self.release()
         return replace(choice, sequence=swept(self.terms.gram, self.groups, choice.sequence, choice.alpha))
 
     def prefixes(self, choice: Choice[FactoredOrder]) -> PrefixModels:

@@ -62,6 +62,9 @@ def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) ->
     done = {id(curve): curve.refined(problem) for curve, problem in zip(in_turn, problems, strict=True)}
     refined = {id(curve): done[id(curve)] for curve in near}
     best = _selected([*refined.values()], free)
+    for curve in tried:
+        if curve.stored is not None and (best.stored is None or curve.stored.root is not best.stored.root):
+            curve.stored.release()
     known = [refined.get(id(curve), curve) for curve in tried]
     if len(known) == 1 or not math.isfinite(best.errors[0]):
         return [Found(best.problem, None)]
@@ -198,7 +201,7 @@ def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list
 
 
 def _problems(candidates: Iterable[Callable[..., Terms]], options: Options) -> Iterator[LeastSquares]:
-    """Yield the problem of each candidate, which shares the kernels of the one before if the training rows are equal."""
+    """Yield the problem of each candidate; it shares the kernels of the one before if the training rows are equal."""
     before: LeastSquares | None = None
     for make in candidates:
         terms = make(None if before is None else before.terms)
@@ -211,15 +214,13 @@ def _problems(candidates: Iterable[Callable[..., Terms]], options: Options) -> I
 
 
 def _released(problems: Iterable[LeastSquares]) -> Iterator[LeastSquares]:
-    """Yield problems, and release the kernels of each afterwards, unless those of the next are the same."""
+    """Yield problems, and release the kernels of each before the next that has others; not those of the last."""
     before: LeastSquares | None = None
     for problem in problems:
-        if before is not None and problem.like is not before:
+        if before is not None and problem.root is not before.root:
             before.release()
         yield problem
         before = problem if problem.by_kernels else None
-    if before is not None:
-        before.release()
 
 
 def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
