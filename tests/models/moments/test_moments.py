@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -87,6 +87,17 @@ def test_merged_parts_are_the_whole(table: Pieces) -> None:
     if merged.weight > 0:
         seen = merged.with_indicators(tuple(sorted({*merged.missing, *whole.missing})))
         assert_same(seen, whole)
+
+
+@quick(max_examples=100)
+@given(pieces())
+def test_moments_merged_in_the_memory_of_one_are_the_same(table: Pieces) -> None:
+    first, last = table.parts[0], table.parts[-1]
+    expected, memory = first.merge(last), last.scatter.copy()
+    found = first.merge(replace(last, scatter=memory), into=memory)
+    np.testing.assert_array_equal(found.scatter, expected.scatter)
+    np.testing.assert_array_equal(found.mean, expected.mean)
+    assert (found.rows, found.weight, found.missing) == (expected.rows, expected.weight, expected.missing)
 
 
 @quick(max_examples=100)

@@ -128,6 +128,18 @@ def test_errors_are_those_of_the_moments(seed: int) -> None:
         np.testing.assert_allclose(found[measured], expected[measured], rtol=1e-5)
 
 
+def test_solutions_serve_other_held_out_rows_and_other_orders() -> None:
+    problem = wide(0)
+    order, other = (sequence(problem.gram, problem.groups, "fr", alpha) for alpha in (1e-3, 10.0))
+    kernels = split_rows(problem.rows, problem.moments)[0]
+    moved = {f: R + 0.01 * np.random.default_rng(f).normal(size=R.shape) for f, R in problem.rows.items()}
+    for held in (problem.rows[0], moved[0]):
+        for each, alphas in ((order, [1e-3, 0.5]), (other, [0.5, 1e-3])):
+            fresh = KernelFold(split_rows(problem.rows, problem.moments)[0], held)
+            found = KernelFold(kernels, held).errors(each.columns, each.ends, alphas)
+            np.testing.assert_allclose(found, fresh.errors(each.columns, each.ends, alphas), rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_fit_makes_the_same_choices_by_kernels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = wide(seed, size=40, noise=15.0)

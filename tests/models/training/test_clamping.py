@@ -21,7 +21,10 @@ from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Moments
 from anytime.target import Target
+from anytime.training import term_selection
 from anytime.training.clamping import Clamped, clamped_moments
+from anytime.training.least_squares import LeastSquares
+from anytime.training.options import Options
 from anytime.types import Float, Index
 
 FOLDS = 3
@@ -83,6 +86,7 @@ def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basi
     dataset = dataset_of(X, Y, weights, folds, basis)
     found = found_of(dataset)
     assert [each.clamp for each in found] == (["off", 0.0, "outliers"] if rows > 100 else ["off", 0.0])
+    assert found[1].parts is found[0].parts  # the range of all rows moves none of them
     for each in found:
         every = [literal_ends(x, each.clamp, weights) for x in X.T]
         for name, (low, high) in zip(dataset.groups.features, every, strict=True):
@@ -102,6 +106,47 @@ def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basi
                 scale = np.sqrt(np.diagonal(expected.imputed().scatter)) + 1e-9
                 error = (part.imputed().scatter - expected.imputed().scatter) / np.outer(scale, scale)
                 assert np.abs(error).max() < 1e-7
+
+
+def test_candidates_with_the_same_training_rows_share_their_kernels_and_measure_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.standard_t(3, size=(60, 40))
+    y = np.abs(X[:, 0]) + X[:, 11] + 0.3 * rng.normal(size=60)
+    names = [f"x{j}" for j in range(40)]
+    groups = load_groups(
+        {"groups": [{"name": f"g{k}", "features": names[10 * k : 10 * k + 10], "cost": 1.0} for k in range(4)]}
+    )
+    shared: list[LeastSquares] = []
+
+    def seen(problems: Any) -> Iterator[LeastSquares]:
+        for problem in problems:
+            shared.append(problem)
+            yield problem
+
+    def alone(candidates: Any, options: Options) -> Iterator[LeastSquares]:
+        for make in candidates:
+            yield LeastSquares(make(), options)
+
+    def fitted() -> AnytimeRegressor:
+        return AnytimeRegressor(groups, alpha="cv", **AUTO).fit(X, y)
+
+    own = term_selection._problems
+    monkeypatch.setattr(term_selection, "_problems", lambda *given: seen(own(*given)))
+    one = fitted()
+    twins = [problem for problem in shared if problem.like is not None]
+    assert twins
+    assert all(problem.root.terms.clamp != problem.terms.clamp for problem in twins)
+    assert all(problem.root.terms.size == problem.terms.size for problem in twins)
+    monkeypatch.setattr(term_selection, "_problems", alone)
+    other = fitted()
+    found = [selected.candidates for model in (one, other) if (selected := model.model_.manifest.selected) is not None]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.error == pytest.approx(theirs.error, rel=1e-9)
+        assert ours.model_dump(exclude={"error"}) == theirs.model_dump(exclude={"error"})
+    assert one.sequence_ == other.sequence_
+    np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-9)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.sampled_from([1e3, 1e5, 1e6]))
