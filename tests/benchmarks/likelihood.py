@@ -40,7 +40,7 @@ from benchmarks.limits import Row, report
 THREADS = 2
 GRID = Options(alpha="cv").grid
 
-BINOMIAL, BINOMIAL_CV, SOFTMAX_CV, DIGITS_CV = 3.0, 8.0, 5.0, 8.0
+BINOMIAL, BINOMIAL_CV, SOFTMAX_CV, DIGITS_CV = 3.0, 3.0, 3.0, 4.0
 """Limits of what every prefix at its own optimum or penalty cannot reach at 2 times the peer's model of all columns.
 
 The binomial path needs second derivatives of all columns for each of 17 choices of a group; the peer takes 8 steps.
