@@ -17,7 +17,7 @@ from scipy.linalg.lapack import dtrtrs
 from anytime._linalg import Factor, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, FoldSums, View
-from anytime.glm.newton import MIN_DECREMENT, ROUGH, optimum
+from anytime.glm.newton import EXACT, MIN_DECREMENT, ROUGH, optimum
 from anytime.types import Bool, Float, Index
 
 SLOWEST = 0.9
@@ -83,6 +83,12 @@ SUFFICIENT, SHORTEST, ROUNDING, STOPPED = 1e-4, 0.1, 1e-6, 0.01
 rounding of the loss in single precision, and length of a step at which rounding of the gradient stops it there."""
 
 
+SEPARATE = 150
+"""Largest number of coefficients, of several predictors, whose precise fits are Newton's, one by one: with their few
+second derivatives across predictors, none stops on the way to the optimum of classes that lines nearly separate. Tables
+of up to 900 rows train in .6 of the time."""
+
+
 class JointFits:
     """The fits of some columns on the rows outside each fold, and the deviances on the folds.
 
@@ -146,6 +152,9 @@ class JointFits:
 
         Fits that rounding stops in single precision go on in double precision, and then each alone.
         """
+        if self._ending.precise and self._x.shape[2] > 1 and self._x[0].size <= SEPARATE:
+            self._alpha, self._sums = alpha, None
+            return np.array([self._alone(f, alpha) for f in range(len(self._x))])
         single = alpha >= SINGLE and not self._ending.precise
         views, ridge, fits = self._views[0 if single else 1 :], alpha * self._ridge, np.arange(len(self._x))
         sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(views[0], fits, self._x)))
@@ -292,9 +301,9 @@ class JointFits:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""
         train, varies = self._trains[f], self._varies[f, :, 0]
         view = train.view(self._columns[varies[1:]])
-        theta = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0)
+        theta, stop = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0), EXACT if self._ending.precise else ROUGH
         try:
-            theta[varies] = optimum(view, alpha, theta[varies], self._scale, stop=ROUGH).theta
+            theta[varies] = optimum(view, alpha, theta[varies], self._scale, stop=stop).theta
         except TrainingError:
             return np.inf
         finally:

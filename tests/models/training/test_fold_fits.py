@@ -125,8 +125,17 @@ def suppressed() -> Table:
     return Table(X, (difference > 0).astype(float), "binomial")
 
 
+def listed() -> Table:
+    """Some rows of ten blocks of six classes in their order: row and block together nearly separate the classes."""
+    rng = np.random.default_rng(1)
+    y, block = np.tile(np.arange(6.0), 10), np.repeat(np.arange(10.0), 6)
+    X = np.column_stack([np.arange(60.0), block, y + 3 * rng.normal(size=60), rng.normal(size=60)])
+    kept = np.sort(rng.permutation(60)[:42])
+    return Table(X[kept], y[kept], "multinomial")
+
+
 TABLES: dict[str, Callable[[], Table]] = {
-    each.__name__: each for each in (separable, forty, rare, indicators, collinear, classes, suppressed)
+    each.__name__: each for each in (separable, forty, rare, indicators, collinear, classes, suppressed, listed)
 }
 
 
