@@ -488,7 +488,7 @@ def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
 
 def _has_levels(sample: Sample, name: str) -> bool:
     """Return whether levels with enough rows have most rows of a column."""
-    _, counts = sample.column(name).counts()
+    _, counts = sample.column(name).counts
     return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
 
 

@@ -214,7 +214,9 @@ def learned_groups(
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
         is_numeric = kind in NUMERIC and not basis.by_level and len(found.values) > 0
-        numbers = replace(found, values=found.values.astype(np.float64)) if is_numeric else None
+        numbers = found if is_numeric else None
+        if numbers and found.values.dtype != np.float64:
+            numbers = replace(found, values=found.values.astype(np.float64))
         ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
         described = column.described()
@@ -260,7 +262,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
         if basis.levels is None or not (basis.other and groups.known_types.get(name) == "text"):
             continue
         found = sample.column(name)
-        values, counts = found.counts()
+        values, counts = found.counts
         rare = ~np.isin(values.astype(str), [str(level) for level in basis.levels])
         size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
         gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0

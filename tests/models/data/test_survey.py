@@ -42,6 +42,16 @@ def frame(rows: int = 240) -> tuple[pd.DataFrame, Float]:
     return pd.DataFrame({"x": x, "few": few, "city": city}), y
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.float32, np.float64])
+def test_quantiles_are_those_of_numpy(kind: type) -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3, 10, 101):
+        values = rng.choice(np.array([-128, -127, 0, 3, 126, 127]), size)
+        levels = [0.0, *rng.random(5), 1.0]
+        found = ColumnSample(values.astype(kind), float(size)).quantiles(levels)
+        assert found == tuple(np.quantile(values.astype(np.float64), levels).tolist())
+
+
 @given(
     st.lists(st.tuples(st.integers(-4, 4), st.integers(1, 4)), min_size=1, max_size=12),
     st.lists(st.floats(0, 1), max_size=5),
@@ -55,7 +65,7 @@ def test_weighted_statistics_are_those_of_repeated_values(rows: list[tuple[int, 
             np.testing.assert_allclose(found.quantiles(levels), np.quantile(copies, levels), rtol=0, atol=1e-9)
         assert found.mean() == pytest.approx(copies.mean(), abs=1e-12)
         assert found.deviation() == pytest.approx(copies.std(), abs=1e-12)
-    different, counts = ColumnSample(values, float(len(copies)), weights).counts()
+    different, counts = ColumnSample(values, float(len(copies)), weights).counts
     assert (different.tolist(), counts.tolist()) == tuple(
         each.tolist() for each in np.unique(copies, return_counts=True)
     )

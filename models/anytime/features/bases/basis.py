@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -83,20 +84,21 @@ class ColumnSample:
 
         A unit of weight is 1 where all weights are whole numbers, else the smallest weight.
         """
-        if self.weights is None or (self.weights == 1).all():
-            return tuple(np.quantile(self.values, levels).tolist())
         below, above, share = self._neighbours(levels)
-        step = above - below
+        step = np.subtract(above, below, dtype=np.float64)  # a difference of small integers may exceed their type
         # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
         return tuple(np.where(share < 0.5, below + share * step, above - (1 - share) * step).tolist())
+
+    @cached_property
+    def _ordered(self) -> NDArray[Any]:
+        return np.sort(self.values)
 
     def _neighbours(self, levels: Sequence[float] | Float) -> tuple[Float, Float, Float]:
         """Return the values below and above each quantile, and where it is between them, from 0 to 1."""
         if self.weights is None or (self.weights == 1).all():
             at = np.asarray(levels) * (len(self.values) - 1.0)
             low, high = np.floor(at).astype(np.intp), np.ceil(at).astype(np.intp)
-            ordered = np.partition(self.values, [*low.tolist(), *high.tolist()])
-            return ordered[low], ordered[high], at - low
+            return self._ordered[low], self._ordered[high], at - low
         weights = self.weights
         order = np.argsort(self.values, kind="stable")
         unit = 1.0 if are_whole(weights) else float(weights.min())
@@ -135,6 +137,7 @@ class ColumnSample:
         low, high = self.quantiles([float(clamp), 1.0 - float(clamp)])
         return low, high
 
+    @cached_property
     def counts(self) -> tuple[NDArray[Any], Float]:
         """Return the different values, ascending, and the weight of each."""
         if self.weights is None:

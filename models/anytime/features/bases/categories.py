@@ -58,7 +58,7 @@ class Categories(Basis):
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         # Integers with gaps are read as floats.
-        found, weights = (part.tolist() for part in sample.counts())
+        found, weights = (part.tolist() for part in sample.counts)
         broken = next((value for value in found if isinstance(value, float) and not value.is_integer()), None)
         if broken is not None:
             raise GroupsError(f"it holds {broken:g} and has basis {cls.name!r}; expected text or whole numbers")

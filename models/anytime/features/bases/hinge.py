@@ -177,12 +177,12 @@ class Octiles(Hinge):
 
 def has_two_values(sample: ColumnSample) -> bool:
     """Return whether a column has two values at most, so that all terms but itself are collinear with it."""
-    return int(distinct_values(np.unique(sample.values)).sum()) <= 2 if len(sample.values) else False
+    return int(distinct_values(sample.counts[0]).sum()) <= 2 if len(sample.values) else False
 
 
 def common_values(sample: ColumnSample) -> tuple[float, ...]:
     """Return the values that more than a tenth of the rows have, and enough rows: at most five, ascending."""
-    found, counts = sample.counts()
+    found, counts = sample.counts
     if len(found):  # forms of one value in float32 and float64 are counted together; the most frequent one names it
         firsts = np.flatnonzero(distinct_values(found))
         order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
