@@ -163,7 +163,8 @@ def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, h
         work, turns = Work(20), FairQueue()
         for number in range(20):
             getattr(turns, how)(partial(work.do, number))
-        assert len(work.order) == (0 if how == "submit" else 2), "work is run at once while there is time"
+        at_once = (0,) if how == "submit" else (1, 2)  # one where the machine paused during it
+        assert len(work.order) in at_once, "work is run at once while there is time"
         await work.is_spread()
         assert work.order == list(range(20))
         turns.run(partial(work.do, 20))
