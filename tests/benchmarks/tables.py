@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -52,7 +53,7 @@ MAX_LEVELS = 500
 """Levels of a column that the linear peer keeps apart: a date of 20,000 rows took it more than ten minutes."""
 
 LIMIT_S = 120.0
-"""Time limit of one fit."""
+"""Limit of the processor time of one fit."""
 
 WORSE = 0.05
 """A table counts as worse from this difference on."""
@@ -104,13 +105,13 @@ def limited(seconds: float) -> Iterator[None]:
     def expired(*_: object) -> None:
         raise TooLongError(f"more than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, expired)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def targets(frame: pd.DataFrame) -> list[tuple[str, bool]]:
@@ -222,8 +223,12 @@ def quality(fitted: Fitted, test: pd.DataFrame, target: str, *, classes: bool) -
     return -float(log_loss(y.map(_label)[seen], chances[:, order], labels=sorted(labels)))
 
 
-def measured(path: Path, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the results of each target of a table."""
+def measured(path: Path, seed: int = 0) -> tuple[Path, list[dict[str, Any]]]:
+    """Return a table and the results of each of its targets."""
+    return path, list(_measured(path, seed))
+
+
+def _measured(path: Path, seed: int) -> Iterator[dict[str, Any]]:
     frame = pd.read_csv(path, low_memory=False)
     if len(frame) > MAX_ROWS:
         frame = frame.sample(MAX_ROWS, random_state=seed)
@@ -288,21 +293,29 @@ def report(rows: Sequence[dict[str, Any]]) -> list[str]:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="tables to try, chosen at random; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the splits")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of the tables and of the splits")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, default=Path("tables.jsonl"), help="a result on each line")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the results of --out, and add those of other tables"
+    )
     options = parser.parse_args(words)
+    if not options.resume:
+        options.out.write_text("", encoding="utf-8")
+    rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
     paths = sorted(exported().glob("*.csv"))
-    if options.sample:
-        chosen = np.random.default_rng(options.seed).choice(len(paths), min(options.sample, len(paths)), replace=False)
-        paths = [paths[i] for i in chosen.tolist()]
-    rows: list[dict[str, Any]] = []
-    with options.out.open("w", encoding="utf-8") as file:
-        for number, path in enumerate(paths, start=1):
-            for row in measured(path, options.seed):
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-            print(f"{number} of {len(paths)}: {path.stem}", file=sys.stderr, flush=True)
+    order = np.random.default_rng(options.seed).permutation(len(paths))[: options.sample].tolist()
+    known = {row["table"] for row in rows}
+    left = [paths[i] for i in order if paths[i].stem not in known]
+    results = Parallel(n_jobs=options.jobs, return_as="generator_unordered", batch_size=1)(
+        delayed(measured)(path, options.seed) for path in left
+    )
+    with options.out.open("a", encoding="utf-8") as file:
+        for number, (path, found) in enumerate(results, start=1):
+            rows += found
+            file.write("".join(json.dumps(row) + "\n" for row in found))
+            file.flush()
+            print(f"{number} of {len(left)}: {path.stem}", file=sys.stderr, flush=True)
     print("\n".join(report(rows)))
     return 0
 

@@ -407,16 +407,15 @@ class BlockView(View):
         Z, family = row_block.Z, self.design.family
         (F, _, Q), n = thetas.shape, Z.shape[1]
         packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
-        gaps = [self._gaps_about(row_block, fold.centre) for fold in folds] if row_block.gaps else []
+        lacking, missing, means = self._gaps_of_folds(row_block, folds)
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
         spans: list[tuple[int, int, int]] = []
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             eta = self._times(packed, Z)
             by_fold = eta.reshape(Q, F, n)
-            for f, own in enumerate(gaps):
-                for row, missing, mean in own:
-                    by_fold[:, f, missing] += (mean * thetas[f, row])[:, np.newaxis]
+            if len(lacking):
+                by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
             eta[:, row_block.ignored] = 0.0
             loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
             loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
@@ -432,12 +431,10 @@ class BlockView(View):
             for start, stop, inside in _complete(spans, n):
                 part = residual[:, :, start:stop]
                 sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
+                if len(lacking):
+                    sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
                 for f in range(F):
                     (held if f == inside else scores)[f] += sums[f]
-                for f, own in enumerate(gaps):
-                    for row, missing, mean in own:
-                        filled = mean * part[:, f, missing[start:stop]].sum(axis=1)
-                        (held if f == inside else scores)[f, row] += filled
         return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
     def _times(self, theta: Float, Z: Float) -> Float:
@@ -532,14 +529,19 @@ class BlockView(View):
 
     def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
         """Return where a block lacks features of the view, and their means where these are not 0."""
-        return self._gaps_about(row_block, self.design.centre)
-
-    def _gaps_about(self, row_block: RowBlock, centre: Float | None) -> list[tuple[int, Bool, float]]:
-        gaps = row_block.gaps
+        gaps, centre = row_block.gaps, self.design.centre
         if not gaps or centre is None:
             return []
         place = {int(column): row for row, column in enumerate(self.columns, start=1)}
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
+
+    def _gaps_of_folds(self, row_block: RowBlock, folds: Sequence[HeldRows]) -> tuple[Index, Float, Float]:
+        """Return the rows of the view with gaps (g,), where these are (g, rows), and their means outside folds (F, g)."""
+        rows = [row for row, column in enumerate(self.columns.tolist(), start=1) if column in row_block.gaps]
+        columns = self.columns[np.array(rows, dtype=np.intp) - 1]
+        missing = np.array([row_block.gaps[j] for j in columns.tolist()], dtype=row_block.Z.dtype)
+        means = [np.zeros(len(rows)) if fold.centre is None else fold.centre[columns] for fold in folds]
+        return np.array(rows, dtype=np.intp), missing, np.array(means)
 
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
         """Return Z'theta (rows, Q) of a block, run by run, without a copy.

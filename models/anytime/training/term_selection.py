@@ -39,9 +39,9 @@ class Found(NamedTuple):
 
 
 def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) -> list[Found]:
-    """Return the terms whose sequence has the least cross-validated error; of hinges, also the best lines.
+    """Return the terms whose sequence has the least cross-validated error; of hinges, also the lines without them.
 
-    These have the same clamp. A likelihood may need no hinges where least squares does.
+    A likelihood may need no hinges where least squares does.
 
     Of several, each is first measured at a few penalties, and those near the least error at others. The error of all
     groups decides a tie, then the number of terms. Hinges need a clearly smaller error than lines, and lines with a
@@ -69,8 +69,8 @@ def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) ->
     if len(known) == 1 or not math.isfinite(best.errors[0]):
         return [Found(best.problem, None)]
     records = tuple(curve.record for curve in known if math.isfinite(curve.errors[0]))
-    lines = _only(known, best.clamp, lines=True) if best.size else []
-    found = [best, _best(lines)] if lines else [best]
+    lines = [curve for curve in refined.values() if not curve.size] if best.size else []
+    found = [best, _selected(lines, free)] if lines else [best]
     return [Found(each.problem, Selected(**each.record.model_dump(), candidates=records)) for each in found]
 
 

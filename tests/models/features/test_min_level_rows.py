@@ -21,7 +21,7 @@ X = pd.DataFrame(
         "when": pd.to_datetime("2024-01-01") + pd.to_timedelta(np.repeat([0, 31, 60], [40, 14, 6]), unit="D"),
     }
 )
-Y = RNG.normal(size=ROWS)
+Y = np.abs(X["pay"].to_numpy() - 45) + RNG.normal(size=ROWS)  # hinges are selected, and common values with them
 COUNTS = {
     "pay=7": 12,
     "port=Oslo": 30,

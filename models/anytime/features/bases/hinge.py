@@ -164,12 +164,11 @@ class Octiles(Hinge):
         return cls(7, distinct(octiles), cls._levels(given, sample), octiles)
 
     def with_size(self, size: int) -> tuple[Hinge, NDArray[np.bool_]]:
-        """Return the basis `hinge:K` of the same values, and which terms of this one it has."""
+        """Return the basis `hinge:K` of the same values, or the line for K = 0, and which terms of this one it has."""
         every = 8 // (size + 1)
-        hinge = Hinge(size, distinct(self.octiles[every - 1 :: every] if size else ()), self.levels)
-        terms = np.ones(1 + len(self.knots) + len(self.levels), dtype=np.bool_)
-        terms[1 : 1 + len(self.knots)] = np.isin(self.knots, hinge.knots)
-        return hinge, terms
+        hinge = Hinge(size, distinct(self.octiles[every - 1 :: every]), self.levels) if size else Hinge(0, (), ())
+        knots = np.isin(self.knots, hinge.knots)
+        return hinge, np.concatenate([[True], knots, np.full(len(self.levels), size > 0)])
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
