@@ -536,7 +536,7 @@ class BlockView(View):
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
     def _gaps_of_folds(self, row_block: RowBlock, folds: Sequence[HeldRows]) -> tuple[Index, Float, Float]:
-        """Return the rows of the view with gaps (g,), where these are (g, rows), and their means outside folds (F, g)."""
+        """Return the rows with gaps of the view (g,), where these are (g, rows), and means outside each fold (F, g)."""
         rows = [row for row, column in enumerate(self.columns.tolist(), start=1) if column in row_block.gaps]
         columns = self.columns[np.array(rows, dtype=np.intp) - 1]
         missing = np.array([row_block.gaps[j] for j in columns.tolist()], dtype=row_block.Z.dtype)

@@ -127,7 +127,7 @@ class QualitySet:
         return terms[0], weights
 
 
-def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
+def read_rows(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
     """Return features, target and further columns of a table."""
     types: dict[str, ReadAs] = dict.fromkeys([*groups.features, target], "number")
     batches = open_table(path).batches([*groups.features, target, *further], types=types)
@@ -140,7 +140,7 @@ def _read(path: Path, groups: FeatureGroups, target: str, *further: str) -> list
 
 def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
     """Return rows with a class as target."""
-    X, y = _read(path, groups, target)
+    X, y = read_rows(path, groups, target)
     return Part(X, y.astype(np.intp))
 
 
@@ -152,14 +152,16 @@ def _heart_cleveland(folder: Path, groups: FeatureGroups) -> Parts:
 
 
 def _mq2008(folder: Path, groups: FeatureGroups) -> Parts:
-    X, y, query, fold = _read(folder / "data.parquet", groups, "relevance", "qid", "fold")
+    X, y, query, fold = read_rows(folder / "data.parquet", groups, "relevance", "qid", "fold")
     whole, number = Part(X, y, query), np.asarray(fold, dtype=np.intp)
     fit, choose, test = (whole.at(np.flatnonzero(np.isin(number, folds))) for folds in ((1, 2, 3), (4,), (5,)))
     return fit, choose, test
 
 
 def _yahoo_sample(folder: Path, groups: FeatureGroups) -> Parts:
-    train, test = (Part(*_read(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test"))
+    train, test = (
+        Part(*read_rows(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test")
+    )
     query = np.asarray(train.query)
     validation = np.isin(query, np.unique(query)[::5])
     fit, choose = (train.at(np.flatnonzero(rows)) for rows in (~validation, validation))

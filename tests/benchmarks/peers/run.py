@@ -17,6 +17,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.peers.adaptive import adaptive
+from benchmarks.peers.defaults import defaults
 from benchmarks.peers.group_lasso import group_lasso
 from benchmarks.peers.quality import quality
 from benchmarks.peers.report import lines, machine, read_sections, write
@@ -30,6 +31,7 @@ PARTS = {
     "rows": rows,
     "lasso": group_lasso,
     "quality": quality,
+    "defaults": defaults,
     "adaptive": adaptive,
     "serving": serving,
     "size": sizing,

@@ -78,6 +78,20 @@ def lightgbm(problem: Problem, options: dict[str, Any]) -> Timed:
     return run, _read
 
 
+def lightgbm_columns(problem: Problem, options: dict[str, Any]) -> Timed:
+    """Fit LightGBM with its defaults on each set of columns (m, D)."""
+    import lightgbm
+
+    objective = {1: "regression", 2: "binary"}.get(options["classes"], "multiclass")
+    parameters = _parameters(options | {"objective": objective}) | {"num_threads": 1, "verbosity": -1}
+
+    def scores(columns: Any) -> Any:
+        model = lightgbm.train(parameters, lightgbm.Dataset(problem["X"][:, columns], problem["y"]))
+        return model.predict(problem["Xt"][:, columns], raw_score=True)
+
+    return lambda: [scores(columns) for columns in problem["prefixes"]], lambda found: {"test": np.stack(found)}
+
+
 def xgboost(problem: Problem, options: dict[str, Any]) -> Timed:
     """Fit one model, and use its prefixes by `iteration_range`."""
     import xgboost
