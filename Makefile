@@ -74,13 +74,14 @@ bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
 # Compares training, quality and serving with peers, each in its own environment under .venv-peers; writes
-# peers-report.html. ARGS="--only training", rows, quality, serving, size, resequence or lasso; ARGS=--quick: a short
-# run. Linux, two cores; reads the data sets in DATA.
+# peers-report.html. ARGS="--only training", rows, quality, defaults, adaptive, serving, size, resequence or lasso;
+# ARGS=--quick: a short run. Linux, two cores; reads the data sets in DATA.
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
 # Trains on the tables of two packages without an option, next to scikit-learn's defaults; the packages have an environment
-# under .venv-peers. ARGS='--sample 100': that many tables; each result is a line of tables.jsonl.
+# under .venv-peers. ARGS='--sample 100': that many tables; --jobs 2; each result is a line of tables.jsonl, and --resume
+# continues it.
 bench-tables: .venv/ready
 	$(BIN)/python tests/benchmarks/tables.py $(ARGS)
 
