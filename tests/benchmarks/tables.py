@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,13 +22,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -307,11 +308,15 @@ def main(words: Sequence[str] | None = None) -> int:
     order = np.random.default_rng(options.seed).permutation(len(paths))[: options.sample].tolist()
     known = {row["table"] for row in rows}
     left = [paths[i] for i in order if paths[i].stem not in known]
-    results = Parallel(n_jobs=options.jobs, return_as="generator_unordered", batch_size=1)(
-        delayed(measured)(path, options.seed) for path in left
-    )
-    with options.out.open("a", encoding="utf-8") as file:
-        for number, (path, found) in enumerate(results, start=1):
+    if options.jobs > 1:
+        os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    with (
+        ProcessPoolExecutor(options.jobs, max_tasks_per_child=20) as pool,
+        options.out.open("a", encoding="utf-8") as file,
+    ):
+        tasks = [pool.submit(measured, path, options.seed) for path in left]
+        for number, task in enumerate(as_completed(tasks), start=1):
+            path, found = task.result()
             rows += found
             file.write("".join(json.dumps(row) + "\n" for row in found))
             file.flush()

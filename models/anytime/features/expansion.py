@@ -436,8 +436,8 @@ class Expansion(Columns):
             if column.basis.choices:
                 basis, own = column.basis.with_size(size)
                 terms[start : start + len(own)] = own
-                update = basis.described().model_dump(exclude_unset=True)
-                bases[column.name] = bases[column.name].model_copy(update=update)
+                parts = {"knots": None, "levels": None, **basis.described().model_dump(exclude_unset=True)}
+                bases[column.name] = bases[column.name].model_copy(update=parts)
                 column = replace(column, basis=basis)  # noqa: PLW2901
             columns.append(column)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)

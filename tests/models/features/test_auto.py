@@ -83,8 +83,8 @@ def test_the_size_with_the_least_error_is_selected_and_the_model_is_that_of_the_
     single = [AnytimeRegressor(GROUPS, basis=basis, clamp=0, alpha="cv").fit(table, table["y"]) for basis in bases]
     errors = [mean_error(m.fit_.errors, m.costs_) for m in single]
     best = single[int(np.argmin(errors))]
-    assert size_of(auto.model_.groups) == f"hinge:{SIZES[int(np.argmin(errors))]}"
-    assert auto.model_.terms.features == best.model_.terms.features
+    assert size_of(auto.model_.groups) == bases[int(np.argmin(errors))]
+    assert auto.model_.groups.bases == best.model_.groups.bases
     assert auto.sequence_ == best.sequence_
     np.testing.assert_allclose(auto.predict(table), best.predict(table), rtol=1e-7, atol=1e-7)
 
@@ -94,7 +94,7 @@ def test_more_bends_need_more_hinges() -> None:
     for bends in (0, 3):
         table = frame(bends)
         found.append(size_of(AnytimeRegressor(GROUPS, basis="auto").fit(table, table["y"]).model_.groups))
-    assert found == ["hinge:0", "hinge:7"]
+    assert found == ["linear", "hinge:7"]
 
 
 def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -> None:
@@ -136,7 +136,7 @@ def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
     with pytest.raises(TrainingError, match="longest is 0"):
         AnytimeRegressor(groups, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
     found = AnytimeRegressor(groups, basis="auto", epsilon=0.2, cv=5).fit(X, y)
-    assert found.model_.groups.bases["x"].basis != "hinge:0"
+    assert str(found.model_.groups.bases["x"].basis).startswith("hinge")
     with pytest.raises(TrainingError, match="choose a smaller epsilon"):
         AnytimeRegressor(groups, basis="auto", epsilon=5.0, cv=5).fit(X, y)
 

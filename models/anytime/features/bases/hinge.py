@@ -27,6 +27,7 @@ from anytime.features.bases.basis import (
     quantiles,
     same_values,
 )
+from anytime.features.bases.linear import Linear
 from anytime.groups import ColumnBasis
 from anytime.types import Float
 
@@ -163,12 +164,15 @@ class Octiles(Hinge):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
         return cls(7, distinct(octiles), cls._levels(given, sample), octiles)
 
-    def with_size(self, size: int) -> tuple[Hinge, NDArray[np.bool_]]:
-        """Return the basis `hinge:K` of the same values, or the line for K = 0, and which terms of this one it has."""
+    def with_size(self, size: int) -> tuple[Basis, NDArray[np.bool_]]:
+        """Return the basis `hinge:K` of the same values, or `linear` for 0, and which terms of this one it has."""
+        terms = np.arange(1 + len(self.knots) + len(self.levels)) == 0
+        if not size:
+            return Linear(), terms
         every = 8 // (size + 1)
-        hinge = Hinge(size, distinct(self.octiles[every - 1 :: every]), self.levels) if size else Hinge(0, (), ())
-        knots = np.isin(self.knots, hinge.knots)
-        return hinge, np.concatenate([[True], knots, np.full(len(self.levels), size > 0)])
+        hinge = Hinge(size, distinct(self.octiles[every - 1 :: every]), self.levels)
+        terms[1:] = np.append(np.isin(self.knots, hinge.knots), np.ones(len(self.levels), dtype=np.bool_))
+        return hinge, terms
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
