@@ -22,8 +22,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -310,13 +311,9 @@ def main(words: Sequence[str] | None = None) -> int:
     left = [paths[i] for i in order if paths[i].stem not in known]
     if options.jobs > 1:
         os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    with (
-        ProcessPoolExecutor(options.jobs, max_tasks_per_child=20) as pool,
-        options.out.open("a", encoding="utf-8") as file,
-    ):
-        tasks = [pool.submit(measured, path, options.seed) for path in left]
-        for number, task in enumerate(as_completed(tasks), start=1):
-            path, found = task.result()
+    with get_context("spawn").Pool(options.jobs) as pool, options.out.open("a", encoding="utf-8") as file:
+        results = pool.imap_unordered(partial(measured, seed=options.seed), left)
+        for number, (path, found) in enumerate(results, start=1):
             rows += found
             file.write("".join(json.dumps(row) + "\n" for row in found))
             file.flush()

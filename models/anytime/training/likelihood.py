@@ -48,6 +48,10 @@ a class in a fold below which it is one more: of a rare class the deviance is no
 CLEAR = 0.1
 """Rise in standard errors that ends a search by itself, unless a class is rare."""
 
+EXHAUSTIVE = 200
+"""Number of coefficients up to which few rows are measured at every penalty; fits of more take long, and their search
+begins at the penalty of a prefix that was."""
+
 GROWTH = 1.4
 """Ratio of the numbers of steps at which the curve of an order is measured to compare penalties."""
 
@@ -110,9 +114,10 @@ def _fold_errors(
 
     The search over the penalties begins with the best of the prefix before, and at its coefficients. On either side it
     ends after the mean deviance has risen `RISEN` times and, with `one_se`, on that of larger penalties not within a
-    standard error of the smallest. The deviances of the remaining penalties are infinite. One fold, and up to `SMALL`
-    rows, are measured at every penalty. `coarse` errors are those of ever larger prefixes, interpolated linearly
-    between them; without it, those at the penalty that each prefix chooses are measured again, to be reported.
+    standard error of the smallest. The deviances of the remaining penalties are infinite. One fold, and up to
+    `EXHAUSTIVE` coefficients in up to `SMALL` rows, are measured at every penalty. `coarse` errors are those of ever
+    larger prefixes, interpolated linearly between them; without it, those at the penalty that each prefix chooses are
+    measured again, to be reported.
     """
     weights, one_se = np.array([fold.weight for fold in folds]), one_se and len(folds) > 1
     base = base_rate(design).theta
@@ -120,7 +125,6 @@ def _fold_errors(
     trains = [fold.train.stored_as(design) for fold in folds]
     rising = np.argsort(alphas)
     errors = np.empty((len(alphas), len(ends), len(folds)))
-    rises = _rises(design, len(folds), len(alphas))
     best, thetas = len(rising) - 1, np.tile(base, (len(folds), 1, 1))
     prefixes = _growing(len(ends)) if coarse else np.arange(len(ends))
     for prefix in prefixes.tolist():
@@ -132,6 +136,7 @@ def _fold_errors(
                 for train, theta, weight in zip(trains, thetas, weights, strict=True)
             ]
             continue
+        rises = _rises(design, len(folds), thetas.shape[2] * (len(used) + 1))
         begin = JointFits(design, trains, weights, used, thetas, scale, ending=ending)
         found = {best: begin.deviances(float(alphas[rising[best]]))}  # by the penalty's rank
         reached = {best: begin.thetas}
@@ -183,13 +188,13 @@ def _growing(count: int) -> Index:
     return np.unique(np.append([0, min(1, count - 1), count - 1], grown[grown < count - 1].round())).astype(np.intp)
 
 
-def _rises(design: Design, folds: int, penalties: int) -> int:
+def _rises(design: Design, folds: int, coefficients: int) -> float:
     """Return the number of rises that end a search: one more where a fold has few rows of a class.
 
-    No number ends that of one fold or of few rows, whose deviance may have several minima.
+    No number ends that of one fold, or of few coefficients in few rows: their deviance may have several minima.
     """
-    if folds == 1 or design.totals.rows <= SMALL:
-        return RISEN + penalties
+    if folds == 1 or (design.totals.rows <= SMALL and coefficients <= EXHAUSTIVE):
+        return np.inf
     rows, counts = design.totals.rows, design.totals.responses
     fewest = min(counts.min(), rows - counts.sum()) if len(counts) == 1 and rows > counts.sum() else counts.min()
     return RISEN if fewest >= FEW * folds else RISEN + 1

@@ -18,6 +18,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import Block, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
+from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed, _folds, _HeldOut
 from anytime.training.options import GRID, Options
@@ -162,6 +163,16 @@ def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhausti
         own = GRID.index(float(found.alphas[prefix]))
         assert abs(found.errors[prefix] - mean[own]) <= 0.1 * error[own]
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
+
+
+def test_few_rows_are_measured_at_every_penalty_unless_coefficients_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = listed()
+    (design, folds), sequence = table.held_out(), table.fitted(alpha="cv").sequence
+    coefficients = design.predictors * (sequence.ends + 1)
+    monkeypatch.setattr(likelihood, "EXHAUSTIVE", int(coefficients[-2]))
+    errors = likelihood._fold_errors(design, folds, sequence.columns, sequence.ends, GRID).mean
+    assert np.isfinite(errors[:, :-1]).all()
+    assert np.isinf(errors[:, -1]).any()
 
 
 @pytest.mark.parametrize(("n", "seed"), [(2000, 1), (2000, 2), (20_000, 0)])
