@@ -302,8 +302,8 @@ def main(words: Sequence[str] | None = None) -> int:
         "--resume", action="store_true", help="keep the results of --out, and add those of other tables"
     )
     options = parser.parse_args(words)
-    if not options.resume:
-        options.out.write_text("", encoding="utf-8")
+    with options.out.open("a" if options.resume else "w", encoding="utf-8"):
+        pass  # created, or emptied
     rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
     paths = sorted(exported().glob("*.csv"))
     order = np.random.default_rng(options.seed).permutation(len(paths))[: options.sample].tolist()
