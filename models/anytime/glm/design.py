@@ -186,8 +186,8 @@ class View(ABC):
         """Return the sums at coefficients `thetas` (F, d + 1, Q) for each of the folds: one pass over all rows."""
 
     @abstractmethod
-    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        """Return Z'hZ as `weighted_gram` of the rows of each fold and of all rows: sums (F + 1, d + 1, d + 1).
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        """Return the second derivatives of the rows of each fold, and last of all rows: sums (F + 1, (d + 1) Q, same).
 
         All are at the same coefficients theta (d + 1, Q).
         """

@@ -1,7 +1,7 @@
 """Joint fits: the optima of a penalised likelihood on the rows outside each fold, penalty after penalty.
 
 The fits advance together, so that a pass is one product of the rows with the coefficients of all folds. Their second
-derivatives are those at the mean of their coefficients, from one pass; a fit that is slow gets new ones. Each corrects
+derivatives are those at the mean of their coefficients, from one pass; a fit that is slow gets its own. Each corrects
 them by the gradients that it meets, as limited-memory BFGS does (Nocedal and Wright, "Numerical Optimization",
 algorithm 7.4), and ends as soon as its next step would change the deviance on its fold by little.
 """
@@ -17,7 +17,7 @@ from scipy.linalg.lapack import dtrtrs
 from anytime._linalg import Factor, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, FoldSums, View
-from anytime.glm.newton import EXACT, MIN_DECREMENT, ROUGH, optimum
+from anytime.glm.newton import EXACT, MIN_DECREMENT, ROUGH, forms_hessian, optimum
 from anytime.types import Bool, Float, Index
 
 SLOWEST = 0.9
@@ -82,11 +82,11 @@ SUFFICIENT, SHORTEST, ROUNDING, STOPPED = 1e-4, 0.1, 1e-6, 0.01
 """Share of the predicted decrease that a step must reach, least share to which a step that does not is shortened,
 rounding of the loss in single precision, and length of a step at which rounding of the gradient stops it there."""
 
-
-SEPARATE = 150
-"""Largest number of coefficients, of several predictors, whose precise fits are Newton's, one by one: with their few
-second derivatives across predictors, none stops on the way to the optimum of classes that lines nearly separate. Tables
-of up to 900 rows train in .6 of the time."""
+COUPLED = 500
+"""Largest number of coefficients of several predictors that begin with all second derivatives of each fold. Without
+those across predictors, fits of classes that lines nearly separate end too early, where the deviance is lower than at
+the optimum. Of more coefficients, all are computed where a fit is slow, up to the number that Newton's method forms:
+to begin with them takes up to twice the time."""
 
 
 class JointFits:
@@ -152,9 +152,6 @@ class JointFits:
 
         Fits that rounding stops in single precision go on in double precision, and then each alone.
         """
-        if self._ending.precise and self._x.shape[2] > 1 and self._x[0].size <= SEPARATE:
-            self._alpha, self._sums = alpha, None
-            return np.array([self._alone(f, alpha) for f in range(len(self._x))])
         single = alpha >= SINGLE and not self._ending.precise
         views, ridge, fits = self._views[0 if single else 1 :], alpha * self._ridge, np.arange(len(self._x))
         sums = FoldSums(*(each.copy() for each in self._sums or self._evaluated(views[0], fits, self._x)))
@@ -232,19 +229,21 @@ class JointFits:
     def _factors(self, ridge: Float) -> list[Factor]:
         """Return the factor of the second derivatives of each fit, the same of those that are."""
         known = {id(near): near for near in self._near}
-        factors = {key: factorise_penalised(near, ridge[:, 0]) for key, near in known.items()}
+        ridges = {len(near): np.repeat(ridge[:, 0], len(near) // len(ridge)) for near in known.values()}
+        factors = {key: factorise_penalised(near, ridges[len(near)]) for key, near in known.items()}
         return [factors[id(near)] for near in self._near]
 
     def _directions(self, fits: Index, gradient: Float, factors: list[Factor]) -> Float:
         """Return the steps of some fits (fits, d + 1, Q); those with the same factor are solved at once."""
-        numbers, Q = fits.tolist(), gradient.shape[2]
+        numbers = fits.tolist()
         reduced = [self._memories[f].reduced(gradient[f]) for f in numbers]
         steps = np.zeros_like(gradient[fits])
         for factor in {id(factors[f]): factors[f] for f in numbers}.values():
             places = [i for i, f in enumerate(numbers) if factors[f] is factor]
-            solved = factor.solve(np.concatenate([reduced[i][1] for i in places], axis=1))
-            for k, i in enumerate(places):
-                steps[i] = self._memories[numbers[i]].corrected(reduced[i][0], solved[:, k * Q : (k + 1) * Q])
+            right = [reduced[i][1].reshape(len(factor.L), -1) for i in places]
+            solved = np.split(factor.solve(np.concatenate(right, axis=1)), len(places), axis=1)
+            for i, each in zip(places, solved, strict=True):
+                steps[i] = self._memories[numbers[i]].corrected(reduced[i][0], each.reshape(gradient[0].shape))
         return np.where(self._varies[fits], -steps, 0.0)
 
     def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
@@ -271,28 +270,30 @@ class JointFits:
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
     def _alike(self, view: View) -> list[Float]:
-        """Return the Gram matrices of the rows outside each fold, all at the mean of the coefficients.
+        """Return the second derivatives of the rows outside each fold, all at the mean of the coefficients.
 
-        Those of several predictors are rough anyway, and that of all rows serves every fold.
+        Of many coefficients of several predictors, one Gram matrix of all rows serves all predictors and folds.
         """
         theta = self.thetas.mean(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):  # infinite where an extreme row is predicted without bound
-            if theta.shape[1] > 1:
+            if theta.shape[1] > 1 and theta.size > COUPLED:
                 gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
                 return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
-            *inside, total = view.fold_grams(theta, self._held)
+            *inside, total = view.fold_hessians(theta, self._held)
             grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
         return [_in_units(*each) for each in zip(grams, self._units, self._varies, strict=True)]
 
     def _own(self, f: int, single: bool) -> Float:
-        """Return the Gram matrix of the rows outside a fold, at its own coefficients."""
+        """Return the second derivatives of the rows outside a fold, at its own coefficients."""
         train = self._trains[f].single if single else self._trains[f]
         view = train.view(self._columns)
-        return _in_units(view.weighted_gram(view.predictors(self.thetas[f])), self._units[f], self._varies[f])
+        hessian = view.evaluate(view.predictors(self.thetas[f]), hessian=True).hessian
+        assert hessian is not None  # noqa: S101
+        return _in_units(hessian.astype(np.float64, copy=False), self._units[f], self._varies[f])
 
     def _renew(self, fits: Index, *, single: bool) -> None:
         """Give some fits second derivatives at their coefficients, without those that their steps corrected."""
-        shared = self._alike(self._views[0 if single else 1]) if self._x.shape[2] > 1 else None
+        shared = None if forms_hessian(*self._x.shape[1:]) else self._alike(self._views[0 if single else 1])
         for f in fits.tolist():
             self._near[f] = self._own(f, single) if shared is None else shared[f]
             self._memories[f].forget()
@@ -317,10 +318,11 @@ class JointFits:
         return view.held_deviance(theta[varies]) / float(self._weights[f])
 
 
-def _in_units(gram: Float, units: Float, varies: Bool) -> Float:
-    """Return a Gram matrix (d + 1, d + 1) in the units of a fold (d + 1, 1), 0 where a column does not vary."""
+def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:
+    """Return second derivatives in the units of a fold (d + 1, 1), 0 where a column does not vary."""
     shares = np.where(varies, 1.0 / units, 0.0)
-    return np.nan_to_num(gram * shares * shares.T, posinf=0.0, neginf=0.0)
+    shares = np.repeat(shares, len(curvature) // len(shares), axis=0)
+    return np.nan_to_num(curvature * shares * shares.T, posinf=0.0, neginf=0.0)
 
 
 def _products(a: Float, b: Float) -> Float:

@@ -459,8 +459,9 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
-    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        sums = np.zeros((len(folds) + 1, self.width, self.width))
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        Q = self.design.predictors
+        sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
             outside = [row_block]
             with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
@@ -468,12 +469,12 @@ class BlockView(View):
                     pairs = [part.split(fold.number, fold.retained) for part in outside]
                     outside = [part for rest, _ in pairs for part in rest]
                     for part in (part for _, inside in pairs for part in inside):
-                        sums[f] += self._gram(part, self._bounded_predictors(part, theta))
+                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
                 for part in outside:
-                    sums[-1] += self._gram(part, self._bounded_predictors(part, theta))
+                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
-        return sums
+        return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
     def held_deviance(self, theta: Float) -> float:
         family = self.design.family

@@ -303,8 +303,8 @@ class ClusterView(View):
         sums = list(self._over(BlockView.evaluate_folds, thetas, folds))
         return FoldSums(*(np.sum(values, axis=0) for values in zip(*sums, strict=True)))
 
-    def fold_grams(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
-        return self._sum(BlockView.fold_grams, theta, folds)
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+        return self._sum(BlockView.fold_hessians, theta, folds)
 
     def held_deviance(self, theta: Float) -> float:
         return float(sum(self._over(BlockView.held_deviance, theta)))

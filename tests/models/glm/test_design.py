@@ -384,9 +384,12 @@ def test_what_is_missing_in_a_fold_is_imputed_by_the_mean_of_the_others(family: 
         assert found.errors[prefix] == pytest.approx(np.mean(errors), rel=OPTIMUM)
 
 
+@pytest.mark.parametrize("coupled", [0, joint.COUPLED])
 @pytest.mark.parametrize("family", KINDS)
-def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint, "SEPARATE", 0)
+def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(
+    family: Family, coupled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joint, "COUPLED", coupled)
     case = weighted(family)
     folds = np.arange(300) % 3
     rough = fitted(case, cut(case, 300, folds), folds)

@@ -165,6 +165,16 @@ def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhausti
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
 
 
+@pytest.mark.parametrize("coupled", [0, joint.COUPLED])
+def test_fits_of_classes_that_lines_nearly_separate_end_together(coupled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(*_: Any, **__: Any) -> Optimum:
+        pytest.fail("a fit goes on alone")
+
+    monkeypatch.setattr(joint, "COUPLED", coupled)
+    monkeypatch.setattr(joint, "optimum", alone)
+    listed().fitted(alpha="cv")
+
+
 def test_few_rows_are_measured_at_every_penalty_unless_coefficients_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     table = listed()
     (design, folds), sequence = table.held_out(), table.fitted(alpha="cv").sequence
@@ -231,7 +241,7 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, mon
     rng = np.random.default_rng(0)
     thetas = 0.3 * rng.normal(size=(len(folds), 5, design.predictors))
     found = view.evaluate_folds(thetas, held)
-    *inside, total = view.fold_grams(thetas[0], held)
+    *inside, total = view.fold_hessians(thetas[0], held)
     for f, fold in enumerate(folds):
         own = fold.train.view(columns)
         alone = own.evaluate(own.predictors(thetas[f]))
@@ -242,7 +252,8 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, mon
         change = own.held_deviance(thetas[f] + step) - own.held_deviance(thetas[f] - step)
         assert change == pytest.approx(-4.0 * np.sum(found.held[f] * step), rel=1e-4, abs=1e-10)
         if name != "classes":  # where values are missing, each fold has its own mean
-            expected = own.weighted_gram(own.predictors(thetas[0]))
+            expected = own.evaluate(own.predictors(thetas[0]), hessian=True).hessian
+            assert expected is not None
             np.testing.assert_allclose((total - inside[f]) / fold.train.weight, expected, rtol=1e-9, atol=1e-12)
 
 
