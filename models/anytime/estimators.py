@@ -980,10 +980,10 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     ----------
     family : FamilyName
         "auto" is "binomial" for two classes and "multinomial" for more, or "gaussian" where these take more than about
-        five times as long, without a penalty, and for methods without likelihoods. "gaussian" is least squares on
-        one-hot classes; it alone has re-sequencing without data, exact answers from any groups, and certificates.
-        Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and scaled to sum
-        to one.
+        half a minute and five times as long, without a penalty, and for methods without likelihoods. "gaussian" is
+        least squares on one-hot classes; it alone has re-sequencing without data, exact answers from any groups, and
+        certificates. Two classes share one response, the second class's indicator; estimates are clipped to [0, 1] and
+        scaled to sum to one.
     class_weight
         "balanced" makes all classes equally heavy in training; a dict has a weight for each class. Then probabilities
         are those of such frequencies. The other parameters are those of `AnytimeRegressor`; `alpha` is that of
