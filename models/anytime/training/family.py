@@ -79,7 +79,7 @@ class Size(NamedTuple):
         Many coefficients of several predictors may need many passes, and few rows are measured at every penalty.
         """
         n, T, Q = self.rows, self.selected, self.responses
-        passes = 1 if Q == 1 or forms_hessian(T, Q) else 5
+        passes = 1 if Q == 1 or forms_hessian(T, Q) else 6
         prefix = 3e-4 + 9e-8 * n * Q + 2.4e-10 * passes * n * T * Q
         prefix += 3.7e-12 * min(T * Q, DENSE_MANY) ** 3 + 2e-11 * T**3 + (1.8e-3 if n <= SMALL else 0.0)
         return self.least_squares + self.penalties * self.groups * self.folds * prefix
