@@ -229,8 +229,10 @@ class JointFits:
     def _factors(self, ridge: Float) -> list[Factor]:
         """Return the factor of the second derivatives of each fit, the same of those that are."""
         known = {id(near): near for near in self._near}
-        ridges = {len(near): np.repeat(ridge[:, 0], len(near) // len(ridge)) for near in known.values()}
-        factors = {key: factorise_penalised(near, ridges[len(near)]) for key, near in known.items()}
+        factors = {
+            key: factorise_penalised(near, np.repeat(ridge[:, 0], len(near) // len(ridge)))
+            for key, near in known.items()
+        }
         return [factors[id(near)] for near in self._near]
 
     def _directions(self, fits: Index, gradient: Float, factors: list[Factor]) -> Float:
@@ -293,9 +295,11 @@ class JointFits:
 
     def _renew(self, fits: Index, *, single: bool) -> None:
         """Give some fits second derivatives at their coefficients, without those that their steps corrected."""
-        shared = None if forms_hessian(*self._x.shape[1:]) else self._alike(self._views[0 if single else 1])
+        width, predictors = self._x.shape[1:]
+        own = predictors == 1 or forms_hessian(width, predictors)
+        shared = [] if own else self._alike(self._views[0 if single else 1])
         for f in fits.tolist():
-            self._near[f] = self._own(f, single) if shared is None else shared[f]
+            self._near[f] = self._own(f, single) if own else shared[f]
             self._memories[f].forget()
 
     def _alone(self, f: int, alpha: float) -> float:
