@@ -53,6 +53,10 @@ def test_the_default_must_not_lose_to_lines_by_a_standard_error() -> None:
     found = {DEFAULT: np.array([[0.5, 0.5, 0.7], [0.5, 0.5, 0.9], [0.5, 0.5, 0.8]]), LINEAR: lines, "EBM": lines - 0.3}
     verdicts = [finding.verdict for finding in compare("set", found)]
     assert verdicts == ["holds", "missed", "holds", "ahead", "ahead", "ahead"]
+    one_split = np.zeros((5, 3))
+    one_split[4, 2] = 0.0387  # a loss of one standard error, but for rounding
+    [*_, last] = compare("set", {DEFAULT: -one_split, LINEAR: np.zeros((5, 3))})
+    assert last.verdict == "holds"
     rows = sheet("set", found).rows
     assert rows[0] == (DEFAULT, "0.5000", "0.5000", "0.8000")
     assert rows[1] == (LINEAR, "+0.0000 (0.0000)", "+0.1500 (0.0289)", "-0.1000 (0.0577)")
