@@ -15,12 +15,15 @@ from anytime.selection import GroupOrder
 from anytime.selection.criteria.criterion import TIE
 from anytime.training.clamping import CLAMPS
 from anytime.training.least_squares import LeastSquares
-from anytime.training.model_selection import Curves, Errors, NoStepsError, along, areas
+from anytime.training.model_selection import EVERY, Curves, Errors, NoStepsError, along, areas
 from anytime.training.options import Options
 from anytime.training.terms import Terms
 
 REFINED = 0.02
 """Numbers of hinges whose error at a few penalties is within this share of the least are measured at others, too."""
+
+FINEST = 2
+"""The distance on the grid of the penalties that candidates are compared at."""
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
 """Shares of the error that hinges, and a clamp of lines or none of curves, must reduce it by."""
@@ -130,7 +133,7 @@ class _Tried:
     def along(cls, make: Callable[[], Terms], problem: LeastSquares, order: GroupOrder) -> _Tried:
         """Measure at a few penalties."""
         order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
-        measured = along(problem, order, problem.curves, refine=False)[1]
+        measured = along(problem, order, problem.curves, finest=EVERY)[1]
         stored = problem if problem.by_kernels or terms.moments.scatter.nbytes <= STORED else None
         chosen = terms.size, terms.clamp, terms.min_level_rows
         return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
@@ -140,7 +143,7 @@ class _Tried:
 
     def refined(self, problem: LeastSquares) -> _Tried:
         """Return the same, measured at the penalties near the best of each prefix, too."""
-        return replace(self, measured=along(problem, self.order, self.curves)[1])
+        return replace(self, measured=along(problem, self.order, self.curves, finest=FINEST)[1])
 
     @cached_property
     def areas(self) -> Errors:
@@ -186,7 +189,7 @@ def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list
         key = (problem.terms.size, problem.terms.min_level_rows)
         try:
             if alpha is None:
-                choice = problem.chosen(refine=False)
+                choice = problem.chosen(finest=EVERY)
                 alpha, orders[key] = choice.alpha, choice.sequence
             if key not in orders or options.rule.epsilon is not None:
                 orders[key] = problem.order_at(alpha)
