@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,12 +22,20 @@ MIN_PARALLEL_COLUMNS = 400
 """Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
 
+SOLVED = 2**24
+"""Bytes of the solutions of each fold that are stored for other held-out rows."""
+
+
 @dataclass(frozen=True)
 class Fold:
-    """A held-out fold for least squares: the problem of the others, and its second moments in their standard units."""
+    """A held-out fold for least squares: the problem of the others, and its second moments in their standard units.
+
+    `solved` are coefficients by columns, ends and penalty, for the same fold with other held-out rows.
+    """
 
     train: Gram
     held: HeldOutMoments
+    solved: dict[tuple[bytes, bytes, float], list[tuple[slice, Float]]] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -36,24 +44,42 @@ class Fold:
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
     ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation per penalty."""
-        C, q = self.train.penalised(0.0, columns)
+        """Return mean squared errors, (alphas, steps + 1)."""
         S = self.held.S.take(columns, axis=0).take(columns, axis=1)
         held_q = self.held.q[columns]
         errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        for alpha, steps, of_alpha in zip(alphas, longest or [len(ends) - 1] * len(alphas), errors, strict=True):
-            width = ends[steps]
-            L = C[:width, :width].copy(order="F")
-            diagonal = np.einsum("ii->i", L)
-            diagonal += alpha
-            factor = factorise_into(L, diagonal.copy())
+        last = longest or [len(ends) - 1] * len(alphas)
+        for of_alpha, steps, solved in zip(errors, last, self._solutions(columns, ends, alphas, last), strict=True):
             of_alpha[: steps + 1] = self.held.yy
-            for at, W in staircases(factor, factor.forward(q[:width]), ends[: steps + 1]):
+            for at, W in solved:
                 d = W.shape[2]
                 slope = (W.reshape(-1, d) @ S[:d, :d]).reshape(W.shape) - 2 * held_q[:d].T
                 of_alpha[at] += np.einsum("kpd,kpd->kp", W, slope)  # sum_p (yy - 2 q'w + w'S w)
         # A mean of squares is negative only by rounding.
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
+
+    def _solutions(
+        self, columns: Index, ends: Index, alphas: Sequence[float], last: Sequence[int]
+    ) -> Iterator[Iterable[tuple[slice, Float]]]:
+        """Yield the `staircases` at each penalty, up to its last prefix; one Cholesky factorisation each, if new."""
+        C: Float | None = None
+        for alpha, steps in zip(alphas, last, strict=True):
+            used = ends[: steps + 1]
+            key = (columns[: used[-1]].tobytes(), used.tobytes(), alpha)
+            if key in self.solved:
+                yield self.solved[key]
+                continue
+            if C is None:
+                C, q = self.train.penalised(0.0, columns)
+            L = C[: used[-1], : used[-1]].copy(order="F")
+            diagonal = np.einsum("ii->i", L)
+            diagonal += alpha
+            factor = factorise_into(L, diagonal.copy())
+            solutions: Iterable[tuple[slice, Float]] = staircases(factor, factor.forward(q[: used[-1]]), used)
+            size = 8 * len(used) * q.shape[1] * int(used[-1])
+            if size * (len(self.solved) + 1) <= SOLVED:
+                solutions = self.solved[key] = [*solutions]
+            yield solutions
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +136,19 @@ class KernelFold:
         return np.asarray((errors * np.square(kernels.scale[len(kernels.A.T) :])).mean(axis=2))
 
 
-def split(parts: Sequence[Moments], held: Sequence[Moments] | None = None) -> list[Fold]:
-    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them."""
+def split(
+    parts: Sequence[Moments], held: Sequence[Moments] | None = None, like: Sequence[Fold] | None = None
+) -> list[Fold]:
+    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them.
+
+    `like` are folds of the same parts with others held out, whose solutions serve both.
+    """
     full = with_rows(parts)
-    folds = []
-    for f, rest in zip(full, others([parts[f] for f in full]), strict=True):
-        train = Gram.of(rest)
-        folds.append(Fold(train, train.held_out_moments((held or parts)[f])))
-    return folds
+    of_held = [(held or parts)[f] for f in full]
+    if like is not None:
+        return [replace(fold, held=fold.train.held_out_moments(part)) for fold, part in zip(like, of_held, strict=True)]
+    trained = map(Gram.of, others([parts[f] for f in full]))
+    return [Fold(train, train.held_out_moments(part)) for train, part in zip(trained, of_held, strict=True)]
 
 
 def split_rows(rows: Mapping[int, Float], like: Moments) -> dict[int, Kernels]:
@@ -197,13 +228,16 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return []
         if self.by_kernels:
             return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
-        return split(self.terms.parts, self.terms.held)
+        like = self.root.folds if self.like else None
+        return split(self.terms.parts, self.terms.held, like)  # type: ignore[arg-type]  # not by kernels, as this one
 
     def release(self) -> None:
-        """Release the memory of folds by kernels, which are made again when they are needed."""
+        """Release the memory of solutions, and of folds by kernels, which are made again when they are needed."""
         if self.by_kernels:
             self.__dict__.pop("folds", None)
             self.__dict__.pop("_kernels", None)
+        for fold in self.__dict__.get("folds", ()):
+            fold.solved.clear()
         if self.like is not None:
             self.like.release()
 

@@ -424,11 +424,11 @@ def _near(errors: Errors, measured: list[int], count: int, distance: int) -> dic
 
 def _padded(measured: dict[int, Float], steps: int) -> Float:
     """Return errors (K, penalties, steps + 1) in ascending order of the penalties, infinite where not measured."""
-    padded = [
-        np.pad(errors, ((0, 0), (0, steps + 1 - errors.shape[1])), constant_values=np.inf)
-        for _, errors in sorted(measured.items())
-    ]
-    return np.stack(padded, axis=1)
+    folds = len(next(iter(measured.values())))
+    padded = np.full((folds, len(measured), steps + 1), np.inf)
+    for place, (_, errors) in enumerate(sorted(measured.items())):
+        padded[:, place, : errors.shape[1]] = errors
+    return padded
 
 
 def _stacked(areas: dict[int, Float], weights: Float) -> Errors:

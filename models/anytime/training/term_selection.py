@@ -29,7 +29,7 @@ HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
 """Shares of the error that hinges, and a clamp of lines or none of curves, must reduce it by."""
 
 
-STORED = 2**23
+STORED = 2**24
 """Bytes of the moments of a candidate up to which its problem is stored; those of larger ones are made again, unless
 they need few rows only."""
 
@@ -61,7 +61,7 @@ def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) ->
         limit = (1 + REFINED) * min((curve.errors[0] for curve in alike), default=-math.inf)
         near += [curve for curve in alike if curve.errors[0] <= limit and curve not in near]
     in_turn = sorted(near, key=tried.index)  # those with the same training rows one after the other
-    problems = _released(curve.problem() for curve in in_turn)
+    problems = _problems([(curve.make, curve.stored) for curve in in_turn], options)
     done = {id(curve): curve.refined(problem) for curve, problem in zip(in_turn, problems, strict=True)}
     refined = {id(curve): done[id(curve)] for curve in near}
     best = _selected([*refined.values()], free)
@@ -134,7 +134,7 @@ class _Tried:
         """Measure at a few penalties."""
         order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
         measured = along(problem, order, problem.curves, finest=EVERY)[1]
-        stored = problem if problem.by_kernels or terms.moments.scatter.nbytes <= STORED else None
+        stored = problem if _is_stored(problem) else None
         chosen = terms.size, terms.clamp, terms.min_level_rows
         return cls(make, problem.options, stored, *chosen, order, problem.curves, measured, problem.horizon)
 
@@ -185,7 +185,7 @@ def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list
     refused: NoStepsError | None = None
     alpha: float | None = None
     orders: dict[tuple[int | None, int | None], GroupOrder] = {}
-    for make, problem in zip(candidates, _released(_problems(candidates, options)), strict=True):
+    for make, problem in zip(candidates, _problems([(make, None) for make in candidates], options), strict=True):
         key = (problem.terms.size, problem.terms.min_level_rows)
         try:
             if alpha is None:
@@ -203,27 +203,30 @@ def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list
     return tried
 
 
-def _problems(candidates: Iterable[Callable[..., Terms]], options: Options) -> Iterator[LeastSquares]:
-    """Yield the problem of each candidate; it shares the kernels of the one before if the training rows are equal."""
-    before: LeastSquares | None = None
-    for make in candidates:
-        terms = make(None if before is None else before.terms)
-        before = LeastSquares(
-            terms, options, before if before is not None and before.terms.parts is terms.parts else None
-        )
-        yield before
-        if not before.by_kernels:
-            before = None
+def _problems(
+    candidates: Iterable[tuple[Callable[..., Terms], LeastSquares | None]], options: Options
+) -> Iterator[LeastSquares]:
+    """Yield the problem of each candidate, made or stored.
 
-
-def _released(problems: Iterable[LeastSquares]) -> Iterator[LeastSquares]:
-    """Yield problems, and release the kernels of each before the next that has others; not those of the last."""
+    Those of equal training rows, one after the other, share what they solve there; it is released before the next with
+    other rows.
+    """
     before: LeastSquares | None = None
-    for problem in problems:
+    for make, stored in candidates:
+        problem = stored
+        if problem is None:
+            terms = make(None if before is None else before.terms)
+            like = before if before is not None and before.terms.parts is terms.parts else None
+            problem = LeastSquares(terms, options, like)
         if before is not None and problem.root is not before.root:
             before.release()
         yield problem
-        before = problem if problem.by_kernels else None
+        before = problem if _is_stored(problem) else None
+        del problem  # before the next is made: they may be large
+
+
+def _is_stored(problem: LeastSquares) -> bool:
+    return problem.by_kernels or problem.terms.moments.scatter.nbytes <= STORED
 
 
 def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:

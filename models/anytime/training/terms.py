@@ -70,13 +70,15 @@ def _terms(
     joined, starts = whole, np.arange(whole.plain.size)
     if least is not None:
         joined, starts = whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
-    _, columns = joined.plain.with_size(size)
+    sized, columns = joined.plain.with_size(size)
+    if joined.plain is not joined:
+        sized, _ = joined.with_size(size)
 
     def reduced(parts: Sequence[Moments]) -> list[Moments]:
         return [part.summed(starts).restricted(columns) for part in parts]
 
     (all_rows,) = reduced([moments])
-    expansion = with_indicators(joined.with_size(size)[0], all_rows)
+    expansion = with_indicators(sized, all_rows)
 
     def indicated(parts: Sequence[Moments]) -> list[Moments]:
         return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]

@@ -108,12 +108,13 @@ def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basi
                 assert np.abs(error).max() < 1e-7
 
 
-def test_candidates_with_the_same_training_rows_share_their_kernels_and_measure_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("rows", [60, 900])
+def test_candidates_with_the_same_training_rows_share_what_they_solve_there_and_measure_the_same(
+    rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(3)
-    X = rng.standard_t(3, size=(60, 40))
-    y = np.abs(X[:, 0]) + X[:, 11] + 0.3 * rng.normal(size=60)
+    X = rng.standard_t(3, size=(rows, 40))
+    y = np.abs(X[:, 0]) + X[:, 11] + 0.3 * rng.normal(size=rows)
     names = [f"x{j}" for j in range(40)]
     groups = load_groups(
         {"groups": [{"name": f"g{k}", "features": names[10 * k : 10 * k + 10], "cost": 1.0} for k in range(4)]}
@@ -126,7 +127,7 @@ def test_candidates_with_the_same_training_rows_share_their_kernels_and_measure_
             yield problem
 
     def alone(candidates: Any, options: Options) -> Iterator[LeastSquares]:
-        for make in candidates:
+        for make, _ in candidates:
             yield LeastSquares(make(), options)
 
     def fitted() -> AnytimeRegressor:
@@ -137,6 +138,11 @@ def test_candidates_with_the_same_training_rows_share_their_kernels_and_measure_
     one = fitted()
     twins = [problem for problem in shared if problem.like is not None]
     assert twins
+    assert any(problem.by_kernels for problem in twins) == (rows == 60)
+    if rows > 60:
+        solved = [problem.folds[0].solved for problem in twins]  # type: ignore[union-attr]  # not by kernels
+        assert all(of is problem.root.folds[0].solved for of, problem in zip(solved, twins, strict=True))  # type: ignore[union-attr]
+        assert [bool(of) for of in solved[:-1]] == [False] * (len(solved) - 1)  # released before the next
     assert all(problem.root.terms.clamp != problem.terms.clamp for problem in twins)
     assert all(problem.root.terms.size == problem.terms.size for problem in twins)
     monkeypatch.setattr(term_selection, "_problems", alone)

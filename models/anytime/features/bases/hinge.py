@@ -139,7 +139,7 @@ class Hinge(Basis):
 
 @dataclass(frozen=True)
 class Octiles(Hinge):
-    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them (`Expansion.with_hinges`).
+    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them (`Expansion.with_size`).
 
     Attributes
     ----------
