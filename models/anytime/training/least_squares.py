@@ -231,16 +231,6 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
         like = self.root.folds if self.like else None
         return split(self.terms.parts, self.terms.held, like)  # type: ignore[arg-type]  # not by kernels, as this one
 
-    def release(self) -> None:
-        """Release the memory of solutions, and of folds by kernels, which are made again when they are needed."""
-        if self.by_kernels:
-            self.__dict__.pop("folds", None)
-            self.__dict__.pop("_kernels", None)
-        for fold in self.__dict__.get("folds", ()):
-            fold.solved.clear()
-        if self.like is not None:
-            self.like.release()
-
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
             return kernel_sequencer(data, self.groups, self.options.rule)
@@ -249,7 +239,8 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:
             return choice
-        self.release()
+        for name in ("folds", "_kernels"):  # of much memory, and made again when they are needed
+            self.__dict__.pop(name, None)
         return replace(choice, sequence=swept(self.terms.gram, self.groups, choice.sequence, choice.alpha))
 
     def prefixes(self, choice: Choice[FactoredOrder]) -> PrefixModels:

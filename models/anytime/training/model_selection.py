@@ -273,31 +273,31 @@ class Problem(ABC, Generic[T, S]):
                 f"longest is {longest}; choose a smaller epsilon"
             )
 
-    def chosen(self, *, finest: int = 1) -> Choice[S]:
-        """Return the penalties and the sequence that the options state, as `cross_validated`."""
-        return self.solved(cross_validated(self, finest=finest))
+    def chosen(self, *, refine: bool = True) -> Choice[S]:
+        """Return the penalties and the sequence that the options state; without `refine`, of a few penalties."""
+        return self.solved(cross_validated(self, refine=refine))
 
 
-def cross_validated(problem: Problem[T, S], *, finest: int = 1) -> Choice[Any]:
+def cross_validated(problem: Problem[T, S], *, refine: bool = True) -> Choice[Any]:
     """Choose the penalties of a problem as its options state; without folds, all are `options.alpha`.
 
-    With `finest` above 1, few penalties are measured, as in `choose`, and errors are not nested.
+    Without `refine`, few penalties are measured, and errors are not nested.
     """
     options, folds, orders = problem.options, problem.folds, problem.orders
     if folds:
-        choice = choose(problem, every=1 if options.one_se and problem.errors is None else EVERY, finest=finest)
+        choice = choose(problem, every=1 if options.one_se and problem.errors is None else EVERY, refine=refine)
     else:
         alpha = options.grid[0]
         sequence = orders(problem.data)(alpha)
         choice = Choice(alpha, sequence, np.full(len(sequence.steps) + 1, alpha), None)
     problem.check_steps(choice.sequence)
-    if not (folds and options.nested and finest == 1):
+    if not (folds and options.nested and refine):
         return choice
     nested = nested_errors(folds, lambda train: orders(train)(choice.alpha), choice.sequence, choice.alphas)
     return replace(choice, errors=_finite(nested.mean), measured=nested)
 
 
-def choose(problem: Problem[T, S], *, every: int = 1, finest: int = 1) -> Choice[Any]:
+def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Choice[Any]:
     """Choose the penalties from the grid of the options (ascending); with one value, compute its errors.
 
     Parameters
@@ -307,9 +307,8 @@ def choose(problem: Problem[T, S], *, every: int = 1, finest: int = 1) -> Choice
         Where all folds are measured at once, orders are learned at these penalties only: at the middle one, then at
         larger ones, then at smaller ones, on either side until the newest is not the best or, with `one_se`, not within
         one standard error of it.
-    finest : int
-        Distance of penalties on the grid at which the search for the best ends; it has no effect if folds are measured
-        at once.
+    refine : bool
+        Without, measure at every `every`-th penalty only.
     """
     options, errors, horizon = problem.options, problem.errors, problem.horizon
     grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
@@ -330,7 +329,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, finest: int = 1) -> Choice
     places = range(0, len(grid), every)
     if errors is None or every == 1:
         learn(places)
-        for distance in _distances(problem, every, finest):
+        for distance in _distances(problem, every, refine=refine):
             learn(_near(_stacked(areas, curves.weights), sorted(areas), len(grid), distance))
     else:
         middle = len(places) // 2
@@ -342,17 +341,17 @@ def choose(problem: Problem[T, S], *, every: int = 1, finest: int = 1) -> Choice
     candidates = sorted(areas)
     best = candidates[int(pick(_stacked(areas, curves.weights), one_se))]
     chosen = exact[best] if rough is None else order(grid[best])
-    alphas, measured = along(problem, chosen, problem.curves, every=every, finest=finest)
+    alphas, measured = along(problem, chosen, problem.curves, every=every, refine=refine)
     return Choice(grid[best], chosen, alphas, _finite(measured.mean), measured)
 
 
 def along(
-    problem: Problem[Any, Any], chosen: GroupOrder, curves: Curves, *, every: int = EVERY, finest: int = 1
+    problem: Problem[Any, Any], chosen: GroupOrder, curves: Curves, *, every: int = EVERY, refine: bool = True
 ) -> tuple[Float, Errors]:
     """Return the penalty of each prefix of an order, and the errors there, (K, steps + 1); as `choose`."""
     errors, one_se, grid, steps = problem.errors, problem.options.one_se, problem.options.grid, len(chosen.steps)
     curves.measure(problem, [(chosen, dict.fromkeys(range(0, len(grid), 1 if errors else every), steps))])
-    for distance in _distances(problem, every, finest):
+    for distance in _distances(problem, every, refine=refine):
         measured = curves.of(chosen)
         paid = Errors(_padded(measured, steps)[..., 1:], curves.weights)  # the base rate has no penalty
         curves.measure(
@@ -365,10 +364,9 @@ def along(
     return np.asarray(grid)[sorted(measured)][own], at_own
 
 
-def _distances(problem: Problem[Any, Any], every: int, finest: int) -> list[int]:
+def _distances(problem: Problem[Any, Any], every: int, *, refine: bool) -> list[int]:
     """Return the distances from the best penalty at which others are measured, one after the other."""
-    distances = [every >> k for k in range(1, every.bit_length())] if problem.errors is None else []
-    return [distance for distance in distances if distance >= finest]
+    return [every >> k for k in range(1, every.bit_length())] if refine and problem.errors is None else []
 
 
 class Curves:
