@@ -127,7 +127,7 @@ class Candidate(_Record):
 
     `hinges` is the number of quantiles with a hinge, `clamp` is "off", "range" (that of the training rows) or
     "outliers", and `min_level_rows` the rows that a level of text needs; None where that was not selected. The error is
-    that of least squares; of terms that are not near the best it was measured at a few penalties only.
+    that of least squares at a few penalties.
     """
 
     hinges: int | None = None

@@ -69,8 +69,8 @@ class Size(NamedTuple):
         of 1.3 of the time, and half of those of a likelihood within 1.8.
         """
         n, T = self.rows, self.terms
-        search = 1.4e-5 * self.groups * self.folds + 7e-10 * self.groups * T**2 + 7e-12 * self.folds * min(n, T) ** 3
-        return 0.027 + 4e-8 * n * T + 1.6e-10 * n * T**2 + self.candidates * self.penalties * search
+        search = 1.2e-5 * self.groups * self.folds + 6e-10 * self.groups * T**2 + 6e-12 * self.folds * min(n, T) ** 3
+        return 0.022 + 3.3e-8 * n * T + 1.3e-10 * n * T**2 + self.candidates * self.penalties * search
 
     @property
     def likelihood(self) -> float:
