@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import GroupsError, TrainingError
+from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.groups import FeatureGroups, load_groups
@@ -264,3 +265,15 @@ def test_every_row_is_equally_likely_in_a_sample() -> None:
         counts[found.columns["x"]] += 1
     # Binomial(4000, 1/4) has mean 1000 and deviation 27.
     assert np.abs(counts - 1000).max() < 6 * 27
+
+
+@pytest.mark.parametrize("values", [[], [3.0], [-0.0, 0.0, 1.0, 0.0], [5, 2, 5], [True, False, True], ["b", "a", "b"]])
+@pytest.mark.parametrize("weights", [None, 2.5])
+def test_each_value_of_a_sample_is_counted_once_by_weight(values: list[Any], weights: float | None) -> None:
+    column = np.array(values)
+    sample = ColumnSample(column, len(column), None if weights is None else np.full(len(column), weights))
+    found, counts = sample.counts
+    expected, number = np.unique(column, return_counts=True)
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+    assert counts.tolist() == ((weights or 1.0) * number).tolist()

@@ -141,8 +141,9 @@ class ColumnSample:
     def counts(self) -> tuple[NDArray[Any], Float]:
         """Return the different values, ascending, and the weight of each."""
         if self.weights is None:
-            found, counts = np.unique(self.values, return_counts=True)
-            return found, counts.astype(np.float64)
+            ordered = self._ordered  # `numpy.unique` would sort once more
+            firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+            return ordered[firsts], np.diff(np.append(firsts, len(ordered))).astype(np.float64)
         found, places = np.unique(self.values, return_inverse=True)
         return found, np.bincount(places, self.weights, len(found)).astype(np.float64)
 
