@@ -625,7 +625,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if not needed:
             return found
         levels = {used.index(j): basis for j, basis in fitted.expansion.categories.items() if j in used}
-        for batch in table.batches(needed, table.rows, types={name: groups.column_types[name] for name in needed}):
+        types = groups.column_types
+        for batch in table.batches(needed, table.rows, types={name: types[name] for name in needed}):
             try:
                 checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
             except TableError as error:
@@ -633,7 +634,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             infinite = np.isinf(checked).any(axis=0)
             if infinite.any():
                 name = needed[int(infinite.argmax())]
-                check_finite(batch, name, groups.column_types[name])
+                check_finite(batch, name, types[name])
             if checked.shape == found.shape:
                 return checked
             found[batch.start : batch.start + batch.rows, used] = checked

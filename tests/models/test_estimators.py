@@ -27,6 +27,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor, estimators
 from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
+from anytime.groups import FeatureGroups
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
 from anytime.types import Float
@@ -931,3 +932,23 @@ def test_a_grid_search_at_a_budget_selects_what_is_best_there() -> None:
         alone = AnytimeRegressor(groups, alpha=1e-3).fit(X.iloc[train], y.iloc[train])
         within = r2_score(y.iloc[test], alone.predict(X.iloc[test], budget=2))
         assert search.cv_results_[f"split{k}_test_score"][0] == pytest.approx(within)
+
+
+def test_the_types_of_columns_are_looked_up_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(30, 60))
+    names = [f"x{j}" for j in range(60)]
+    model = AnytimeRegressor({"groups": [{"name": "g", "features": names, "cost": 1.0}]}, basis="linear", alpha=0.1)
+    model.fit(X, X[:, 0])
+    seen: list[FeatureGroups] = []
+    known_types = FeatureGroups.known_types.fget  # type: ignore[attr-defined]  # of a property
+
+    def counted(groups: FeatureGroups) -> Any:
+        seen.append(groups)
+        return known_types(groups)
+
+    monkeypatch.setattr(FeatureGroups, "known_types", property(counted))
+    assert np.isfinite(model.predict(X[:1])).all()
+    predicting = len(seen)
+    model.fit(X, X[:, 0])
+    assert 0 < predicting < 5
+    assert len(seen) - predicting < 20

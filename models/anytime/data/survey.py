@@ -373,7 +373,8 @@ def surveyed(
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table.name), unusable | reasons
-        numbers = [f for f in groups.features if groups.known_types.get(f) != "date"]
+        learned = groups.known_types
+        numbers = [f for f in groups.features if learned.get(f) != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)

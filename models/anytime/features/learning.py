@@ -256,10 +256,10 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     A column whose gaps have an indicator keeps that.
     """
     lost, shared = [], []
-    least = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows
+    least, types = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows, groups.known_types
     for name in columns:
         basis = groups.bases[name] if name in groups.bases else ColumnBasis()
-        if basis.levels is None or not (basis.other and groups.known_types.get(name) == "text"):
+        if basis.levels is None or not (basis.other and types.get(name) == "text"):
             continue
         found = sample.column(name)
         values, counts = found.counts
