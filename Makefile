@@ -5,22 +5,17 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
+.PHONY: demo test clocks test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
 
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
 
-# Two parts: tests that share the cores, and a few that measure time and run alone. Both run, and both are reported.
-# Pytest exits with 5 if ARGS selects no test; that fails only in both parts. The second part reads only files that have
-# such tests, unless ARGS names some.
-ALONE = $(if $(findstring tests/,$(ARGS)),,$(shell grep -rl --include='*.py' 'mark\.alone' tests))
-
 test: .venv/ready
-	@trap 'exit 130' INT; \
-	$(BIN)/pytest --numprocesses auto --dist worksteal -m "not alone" $(ARGS); shared=$$?; \
-	$(BIN)/pytest -m alone $(ALONE) $(ARGS); alone=$$?; \
-	echo "make test: tests that share the cores exit with $$shared, tests that run alone with $$alone"; \
-	case $$shared$$alone in 00|05|50) ;; *) exit 1;; esac
+	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
+
+# Promises about real time, one test after the other: on a machine that does nothing else.
+clocks: .venv/ready
+	$(BIN)/pytest tests/models/inference/clocks tests/service/clocks $(ARGS)
 
 # The tests of the service with the lowest and the newest version of every package that the server needs, installed under
 # .venv-versions; ARGS=--quick: the tests of the edge, with the lowest.

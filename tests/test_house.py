@@ -6,9 +6,11 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -174,3 +176,85 @@ def test_every_route_is_documented() -> None:
         "/console/{file}",
         "/v2/models/{name}/ready",
     }
+
+
+CEILINGS = ROOT / "tests" / "statements.json"
+"""Statements of each folder. A change that must add some says so, and raises the number by hand."""
+
+
+def statements(path: Path) -> int:
+    """Statements of a source file; docstrings are none."""
+
+    def is_text(node: ast.stmt) -> bool:
+        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+    return sum(
+        isinstance(n, ast.stmt) and not is_text(n) for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def test_no_folder_has_more_statements_than_written_down_and_fewer_are_written_down(regenerate: bool) -> None:
+    counts: Counter[str] = Counter()
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
+        parts = path.relative_to(ROOT).parts[:-1]
+        counts["/".join(parts[: 2 if parts[0] == "tests" else 3])] += statements(path)
+    ceilings = json.loads(CEILINGS.read_text(encoding="utf-8"))
+    more = {folder: count for folder, count in counts.items() if count > ceilings.get(folder, 0)}
+    assert not more, f"more statements than {CEILINGS.name} has: make the change smaller, or say why it must add"
+    if regenerate:
+        CEILINGS.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    assert regenerate or counts == ceilings, "fewer: write them down, pytest tests/test_house.py --regenerate"
+
+
+CLOCKS = {"perf_counter", "monotonic", "process_time", "thread_time", "now_ms"}
+
+
+def clock_assertions(function: ast.AST) -> list[int]:
+    """Lines of assertions on an order of times: of a clock, of what is computed from one, or of `elapsed_ms`."""
+
+    def is_time(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+        return name in CLOCKS or (isinstance(node, ast.Name) and node.id in times)
+
+    def is_order(node: ast.AST) -> bool:
+        if not isinstance(node, ast.Compare) or not isinstance(node.ops[-1], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            return False
+        return any(is_time(part) for part in ast.walk(node)) or (
+            "elapsed_ms" in ast.unparse(node) and not ast.unparse(node).endswith(("> 0", ">= 0"))
+        )
+
+    times: set[str] = set()
+    nodes = list(ast.walk(function))
+    for _ in range(3):  # a time may be computed from another
+        for node in nodes:
+            if isinstance(node, ast.Assign) and any(is_time(part) for part in ast.walk(node.value)):
+                times.update(
+                    name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                )
+    return [node.lineno for node in nodes if isinstance(node, ast.Assert) and any(map(is_order, ast.walk(node.test)))]
+
+
+def test_no_test_asserts_on_time() -> None:
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path.parent.name != "clocks"]
+    found = []
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                found += [f"{path.relative_to(ROOT)}:{line}" for line in clock_assertions(node)]
+    assert len(files) > 150
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ("begun = perf_counter(); assert perf_counter() - begun < 2", 1),
+        ("begun = time.monotonic(); took = time.monotonic() - begun; assert 1 < took < 2", 1),
+        ("assert answer['elapsed_ms'] < 10", 1),
+        ("assert answer.elapsed_ms >= 0", 0),
+        ("until = perf_counter() + 1; assert extraction.wait(until) is None", 0),
+    ],
+)
+def test_assertions_on_time_are_found(body: str, count: int) -> None:
+    assert len(clock_assertions(ast.parse(body))) == count

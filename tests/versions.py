@@ -46,7 +46,7 @@ def run(end: str, requirements: list[str], tests: tuple[str, ...]) -> int:
     )
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     # The answers of peers are listed for the locked versions alone.
-    chosen = ["-m", "not alone", "-k", "not of_peers", "--numprocesses", "auto", "--dist", "worksteal"]
+    chosen = ["-k", "not of_peers", "--numprocesses", "auto", "--dist", "worksteal"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *chosen, *tests],
         cwd=ROOT,

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 from uuid import uuid4
 
@@ -24,28 +24,21 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
-from service.serving import VALUES, Running, expected, packed, small_model, timeless, until
+from service.serving import VALUES, Running, expected, packed, small_model, timeless
 from system import free_port
+from waiting import WAIT_S, until
 
-DEADLINE_MS = 200
+DEADLINE_MS = 1_000
 KIND = "application/x-ndjson"
 MODEL = small_model()
 SENT = {name: VALUES[name] for name in ("speed", "hog")}
 """Groups that are sent before the deadline; the remaining one never is."""
 
 
-class Clock:
-    """Measures a prediction at its client."""
-
-    def __init__(self) -> None:
-        self.started = perf_counter()
-
-    def assert_at_deadline(self, answer: dict[str, Any]) -> None:
-        """Assert that the answer was received at the deadline, and is the library's for the groups sent."""
-        elapsed_ms = (perf_counter() - self.started) * 1000
-        assert (answer["reason"], answer["groups"]) == ("deadline", list(SENT))
-        assert timeless(answer) == expected(MODEL, SENT)
-        assert DEADLINE_MS - 5 < elapsed_ms < DEADLINE_MS + 3_000
+def assert_at_deadline(answer: dict[str, Any]) -> None:
+    """Assert that the deadline caused the answer, and that it is the library's for the groups sent."""
+    assert (answer["reason"], answer["groups"]) == ("deadline", list(SENT))
+    assert timeless(answer) == expected(MODEL, SENT)
 
 
 def chunk(content: bytes) -> bytes:
@@ -72,17 +65,15 @@ def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> Non
 def test_websocket_groups_are_forwarded_at_once_and_answered_at_the_deadline(way: Running, form: Form) -> None:
     with way.stream(form, close_timeout=0.1, subprotocols=["anytime.v1"]) as stream:
         assert stream.wire.subprotocol == "anytime.v1"
-        clock = Clock()
         stream.say("begin", 1, deadline_ms=DEADLINE_MS, updates=True)
         for group, values in SENT.items():
             stream.groups(1, {group: values if form is JSON else packed(values)})
             assert stream.hear()["type"] == "update"  # the service has read the group
-        clock.assert_at_deadline(stream.answer(1))
+        assert_at_deadline(stream.answer(1))
 
 
 def test_chunks_of_a_post_are_forwarded_at_once_and_answered_before_the_last(way: Running) -> None:
     with way.connect() as connection:
-        clock = Clock()
         connection.head(
             content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}"
         )  # a header, which the proxy must forward
@@ -90,7 +81,7 @@ def test_chunks_of_a_post_are_forwarded_at_once_and_answered_before_the_last(way
             sleep(0.03)
             connection.send(chunk(line(group)))
         status, _, answer = connection.response()
-        clock.assert_at_deadline(answer)
+        assert_at_deadline(answer)
         assert status == 200
 
 
@@ -103,14 +94,13 @@ def test_a_client_that_is_still_uploading_receives_the_answer_at_the_deadline(wa
             yield b"\n"
 
     async def main() -> None:
-        async with aiohttp.ClientSession(headers={"content-type": KIND}) as client, asyncio.timeout(20):
+        async with aiohttp.ClientSession(headers={"content-type": KIND}) as client, asyncio.timeout(WAIT_S):
             answered = asyncio.Event()
-            clock = Clock()
             url = f"{way.url}/predict?deadline_ms={DEADLINE_MS}"
             async with client.post(url, data=lines(answered)) as response:
                 answer = await response.json()
                 answered.set()
-            clock.assert_at_deadline(answer)
+            assert_at_deadline(answer)
 
     asyncio.run(main())
 
@@ -118,13 +108,12 @@ def test_a_client_that_is_still_uploading_receives_the_answer_at_the_deadline(wa
 def test_a_waiting_get_uses_groups_that_are_posted_meanwhile(way: Running) -> None:
     with httpx.Client(base_url=way.url) as client, way.connect() as waiting:
         session = client.post("/sessions").json()["id"]
-        clock = Clock()
         waiting.send(
             f"GET /sessions/{session}/predict?deadline_ms={DEADLINE_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
         )
         for name, values in SENT.items():
             assert client.post(f"/sessions/{session}/groups", json={name: values}).status_code == 200
-        clock.assert_at_deadline(waiting.response()[2])
+        assert_at_deadline(waiting.response()[2])
         assert client.delete(f"/sessions/{session}").status_code == 204
 
 
@@ -143,9 +132,8 @@ def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
 
 
 def test_a_complete_body_is_answered_at_once(way: Running) -> None:
-    started = perf_counter()
     answer = way.post({"groups": VALUES}, deadline_ms=8_000).json()
-    assert perf_counter() - started < 4
+    assert answer["reason"] == "complete"
     assert timeless(answer) == expected(MODEL, VALUES)
     assert answer["reason"] == "complete"
 

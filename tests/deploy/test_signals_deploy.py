@@ -22,8 +22,9 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
-from service.serving import PLAIN, VALUES, Running, running, small_model, until
+from service.serving import PLAIN, VALUES, Running, running, small_model
 from system import answers, free_port, program, started
+from waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 README = (DEPLOY / "README.md").read_text(encoding="utf-8")
@@ -250,7 +251,7 @@ def test_every_panel_has_data_and_every_alert_is_evaluated_by_the_real_prometheu
                 return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
             try:
-                until(all_found, within_s=20)
+                until(all_found)
             except AssertionError as error:
                 raise AssertionError(f"no data for {list(pending)}") from error
             for title in MAY_BE_EMPTY:

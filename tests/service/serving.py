@@ -7,12 +7,11 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from threading import Thread
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -36,6 +35,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.server.run import bind, bind_side, build_server
 from anytime_service.settings import Settings
+from waiting import WAIT_S, until
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -225,15 +225,6 @@ def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:
     return {"dtype": dtype, "values": np.array(values, dtype=f"<{dtype}").tobytes()}
 
 
-def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Wait until something holds; the first checks follow each other fast, since one may take milliseconds of work."""
-    give_up, pause_s = monotonic() + within_s, 0.005
-    while not holds():
-        assert monotonic() < give_up, "waited in vain"
-        sleep(pause_s)
-        pause_s = min(1.2 * pause_s, 0.05)
-
-
 @contextmanager
 def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
     """Collect what is logged as a warning or worse; by the service, its server and the event loop if none is named."""
@@ -262,19 +253,19 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def post(self, body: Any, **parameters: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=30, verify=PLAIN)
+        return httpx.post(f"{self.url}/predict", json=body, params=parameters, timeout=WAIT_S, verify=PLAIN)
 
     def post_to(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30, verify=PLAIN, **options)
+        return httpx.post(self.url + path, json=body, timeout=WAIT_S, verify=PLAIN, **options)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
-        return httpx.get(self.url + path, params=parameters, timeout=30, verify=PLAIN)
+        return httpx.get(self.url + path, params=parameters, timeout=WAIT_S, verify=PLAIN)
 
     def delete(self, path: str) -> httpx.Response:
-        return httpx.delete(self.url + path, timeout=30, verify=PLAIN)
+        return httpx.delete(self.url + path, timeout=WAIT_S, verify=PLAIN)
 
     def connect(self) -> Connection:
-        return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=30))
+        return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S))
 
     @contextmanager
     def stream(self, form: Form = JSON, **options: Any) -> Iterator[Stream]:
@@ -292,7 +283,7 @@ class Running:
     def scrape(self, path: str = "/metrics", **headers: str) -> httpx.Response:
         """Ask the port that has the metrics."""
         url = f"http://127.0.0.1:{self.metrics_port or self.port}"
-        return httpx.get(url + path, headers=headers, timeout=30, verify=PLAIN)
+        return httpx.get(url + path, headers=headers, timeout=WAIT_S, verify=PLAIN)
 
 
 class Connection:
@@ -353,7 +344,7 @@ class Stream:
         for group, values in groups.items():
             self.say("group", name, group=group, **({"values": values} if not isinstance(values, dict) else values))
 
-    def hear(self, timeout: float = 20.0) -> dict[str, Any]:
+    def hear(self, timeout: float = WAIT_S) -> dict[str, Any]:
         """Read one message."""
         content = self.wire.recv(timeout)
         form = JSON if isinstance(content, str) else MSGPACK
@@ -386,16 +377,13 @@ def running(app: ASGIApp, settings: Settings, send_buffer: int | None = None) ->
         side_port = None if side is None else side.getsockname()[1]
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
-        give_up = monotonic() + 30
-        while not server.started:
-            assert thread.is_alive()
-            assert monotonic() < give_up
-            sleep(0.005)
+        until(lambda: server.started or not thread.is_alive())
+        assert server.started
         try:
             yield Running(port, side_port)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(WAIT_S)
             assert not thread.is_alive()
 
 

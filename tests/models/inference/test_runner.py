@@ -1,7 +1,4 @@
-"""Promises of the runner: an answer at the deadline whatever the extractors do, and no thread or process outlives it.
-
-Clocks here are generous (a busy machine must not fail a test) and bound only what a broken runner would exceed by far.
-"""
+"""Promises of the runner: an answer at the deadline whatever extractors do, and no thread or process outlives it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -30,7 +28,7 @@ from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.prediction import Prediction
-from anytime.inference.runner import Runner
+from anytime.inference.runner import Runner, _Run
 from anytime.inference.workers import Worker, Workers, process
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
@@ -40,7 +38,6 @@ from anytime.types import Float
 from models.features.test_terms import model_of, trained
 from models.inference import extracting
 from models.inference.extracting import (
-    SLOW_SECONDS,
     Unloadable,
     briefly_slow,
     doubled,
@@ -70,11 +67,12 @@ from models.inference.extracting import (
     writing,
     zero,
 )
-
-GENEROUS_MS = 500.0
-"""A 20 ms deadline is answered within this, though an extractor works for two seconds."""
+from waiting import until
 
 LONG_MS = 30_000.0
+PATIENT_MS = 3_600_000.0
+"""A busy worker is not replaced."""
+
 WORKERS: tuple[Worker, ...] = ("thread", "process")
 
 COEF = {"a": (1.0,), "b": (10.0,), "c": (100.0, 1000.0)}
@@ -148,13 +146,6 @@ def extractors(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any
     return {"a": first, "b": second, "c": third, **changed}
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
-
-
 def worker_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "anytime-worker"}
 
@@ -170,7 +161,7 @@ def _nothing_left_behind() -> Iterator[None]:
     yield
     if multiprocessing.active_children():
         gc.collect()
-    assert eventually(lambda: not multiprocessing.active_children())
+    until(lambda: not multiprocessing.active_children())
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -181,7 +172,7 @@ def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker)
     assert (answer.reason, answer.prefix, answer.complete) == ("complete", 3, True)
     assert answer.groups == ("a", "b", "c")
     assert answer.cost == 8.0
-    assert 0 < answer.elapsed_ms < LONG_MS
+    assert answer.elapsed_ms > 0
     assert (runner.lateness.count, runner.failures, runner.last_failure) == (0, (), None)
 
 
@@ -201,19 +192,15 @@ def test_extractors_may_return_text_and_none(worker: Worker) -> None:
 
 @pytest.mark.parametrize("worker", WORKERS)
 def test_the_answer_is_on_time_while_an_extractor_runs(worker: Worker) -> None:
-    with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
+    with Runner(a_model(), extractors(b=hanging), worker, max_workers=1, patience_ms=PATIENT_MS) as runner:
         runner.run(X, 50.0)
-        begin = time.perf_counter()
         answer = runner.run(X, 20.0)
-        took_ms = (time.perf_counter() - begin) * 1e3
-    assert took_ms < GENEROUS_MS
-    assert answer.elapsed_ms <= took_ms
     assert (answer.reason, answer.complete) == ("deadline", False)
     assert answer.prefix <= 1
     assert set(answer.missing) >= {"b", "c"}
     late = runner.lateness
     assert late.count == 2
-    assert late.p50 <= late.p99 <= late.max < GENEROUS_MS
+    assert late.p50 <= late.p99 <= late.max
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -229,7 +216,7 @@ def test_groups_computed_by_the_deadline_are_used(worker: Worker) -> None:
 def test_nothing_more_is_started_after_the_deadline(worker: Worker, tmp_path: Path) -> None:
     with Runner(a_model(), {"a": zero, "b": slow_zero, "c": noting}, worker, max_workers=1) as runner:
         assert runner.run(tmp_path, 100.0).reason == "deadline"
-        time.sleep(1.0)
+        until(lambda: not runner._workers._serving)
         assert not (tmp_path / "computed").exists()
         assert runner.run(tmp_path, LONG_MS).reason == "complete"
         assert (tmp_path / "computed").exists()
@@ -344,10 +331,8 @@ def test_with_moments_the_answer_uses_the_other_groups(worker: Worker) -> None:
 
 
 def test_with_moments_a_failure_does_not_move_the_deadline() -> None:
-    with Runner(a_model(moments=True), extractors(b=raising, c=slow)) as runner:
-        begin = time.perf_counter()
+    with Runner(a_model(moments=True), extractors(b=raising, c=hanging)) as runner:
         answer = runner.run(X, 100.0)
-    assert (time.perf_counter() - begin) * 1e3 < GENEROUS_MS
     assert (answer.reason, answer.groups, answer.policy) == ("deadline", ("a",), "arrived")
 
 
@@ -422,15 +407,16 @@ def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None
         runner.run(X, 10.0)
 
 
-def test_closing_ends_running_runs() -> None:
-    with Runner(a_model(), extractors(b=hanging), "process", max_workers=1) as runner:
+def test_closing_ends_running_runs(tmp_path: Path) -> None:
+    own = {"a": zero, "b": partial(meeting, "b", "nobody", 1), "c": noting}
+    with Runner(a_model(), own, "process", max_workers=1) as runner:
         answers: list[Any] = []
-        thread = threading.Thread(target=lambda: answers.append(runner.run(X, LONG_MS)))
+        thread = threading.Thread(target=lambda: answers.append(runner.run(tmp_path, LONG_MS)))
         thread.start()
-        time.sleep(0.5)
+        until((tmp_path / "b").exists)
         runner.close()
         thread.join(LONG_MS / 1e3)
-    assert [(answer.prediction, answer.reason) for answer in answers] == [(1.5, "end")]
+    assert [(answer.prefix, answer.reason) for answer in answers] == [(1, "end")]
 
 
 def test_a_runner_that_is_dropped_ends_its_threads() -> None:
@@ -438,7 +424,7 @@ def test_a_runner_that_is_dropped_ends_its_threads() -> None:
     runner = Runner(a_model(), extractors())
     assert len(worker_threads() - before) == 1
     del runner
-    assert eventually(lambda: not worker_threads() - before)
+    until(lambda: not worker_threads() - before)
 
 
 def test_closing_leaves_no_process_and_no_descriptor() -> None:
@@ -517,7 +503,7 @@ def test_a_process_that_stays_busy_is_killed_and_replaced() -> None:
     with Runner(a_model(), extractors(b=hanging), "process", max_workers=1, patience_ms=100.0) as runner:
         (process,) = multiprocessing.active_children()
         assert runner.run(X, 1000.0).reason == "deadline"  # by which the extractor hangs
-        assert eventually(lambda: process not in multiprocessing.active_children())
+        until(lambda: process not in multiprocessing.active_children())
         assert runner.last_failure == "group 'b' failed: killed: still busy 100 ms after it was cancelled"
         assert runner.counts["b"].hung == 1
         answer = runner.run(X, LONG_MS, budget=1.0)
@@ -525,19 +511,18 @@ def test_a_process_that_stays_busy_is_killed_and_replaced() -> None:
 
 
 def test_a_run_that_finds_a_process_abandoned_uses_another() -> None:
-    with Runner(a_model(), extractors(b=slow), "process", max_workers=2) as runner:
+    with Runner(a_model(), extractors(b=hanging), "process", max_workers=2, patience_ms=PATIENT_MS) as runner:
         assert runner.run(X, 20.0).reason == "deadline"
-        begin = time.perf_counter()
         answer = runner.run(X, LONG_MS, budget=1.0)
-        assert time.perf_counter() - begin < SLOW_SECONDS
     assert (answer.prediction, answer.reason) == (1.5, "budget")
 
 
 def test_a_large_input_does_not_hold_up_the_deadline() -> None:
-    with Runner(a_model(), extractors(), "process", max_workers=1) as runner:
-        begin = time.perf_counter()
+    with Runner(a_model(), extractors(), "process", max_workers=1, patience_ms=PATIENT_MS) as runner:
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid or 0, signal.SIGSTOP)
         answer = runner.run(np.zeros(3_000_000), 1.0)
-        assert (time.perf_counter() - begin) * 1e3 < GENEROUS_MS
+        os.kill(process.pid or 0, signal.SIGCONT)
         assert answer.reason in {"deadline", "end"}
         assert runner.run(X, LONG_MS).prediction == FULL
 
@@ -555,7 +540,7 @@ from multiprocessing import active_children
 from operator import itemgetter
 
 import anytime
-from anytime.inference.runner import Runner
+from anytime.inference.runner import Runner, _Run
 
 MODEL, WORKER, X = anytime.load(sys.argv[1]), sys.argv[2], [1.0, 2.0, 3.0, 4.0]
 EXTRACTORS = {"a": itemgetter(slice(1)), "b": itemgetter(slice(1, 2)), "c": itemgetter(slice(2, 4))}
@@ -650,7 +635,7 @@ def test_workers_serve_a_client_without_a_model(worker: Worker) -> None:
         assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [arrival.group for arrival in arrivals] == ["c", "a"]
     assert arrivals[0].values.tolist() == [3.0, 4.0]
-    assert all(arrival.took_ms >= 0 and arrival.error is None for arrival in arrivals)
+    assert all(arrival.error is None for arrival in arrivals)
 
 
 def test_waiting_for_an_extraction_continues_after_a_pause() -> None:
@@ -695,20 +680,20 @@ def test_a_caller_receives_from_a_process_itself_until_its_time(
             assert (late_s is None) == ended
             assert [arrival.group for arrival in arrivals] == arrived
             extraction.cancel()
-            assert eventually(lambda: workers._serving == {} and bool(workers._idle)), "it serves the next caller"
+            until(lambda: workers._serving == {} and bool(workers._idle), "it serves the next caller")
 
 
 def test_callers_at_the_same_time_share_the_processes() -> None:
     with Workers(extractors(b=briefly_slow), "process", max_workers=2) as workers:
         each = [collected("a", "b", "c") for _ in range(6)]
-        until = time.perf_counter() + LONG_MS / 1e3
-        threads = [threading.Thread(target=workers.start, args=(extraction, until)) for extraction, _ in each]
+        read_by = time.perf_counter() + LONG_MS / 1e3
+        threads = [threading.Thread(target=workers.start, args=(extraction, read_by)) for extraction, _ in each]
         for thread in threads:
             thread.start()
-        assert [extraction.wait(until) for extraction, _ in each] == [None] * 6
+        assert [extraction.wait(read_by) for extraction, _ in each] == [None] * 6
         for thread in threads:
             thread.join()
-        assert eventually(lambda: len(workers._idle) == 2)
+        until(lambda: len(workers._idle) == 2)
     assert [[arrival.group for arrival in arrivals] for _, arrivals in each] == [["a", "b", "c"]] * 6
 
 
@@ -722,7 +707,7 @@ def test_an_interrupted_caller_leaves_a_process_for_the_next(monkeypatch: pytest
             with pytest.raises(KeyboardInterrupt):
                 workers.start(collected("a")[0], time.perf_counter() + LONG_MS / 1e3)
         extraction, arrivals = collected("a", "b")
-        assert eventually(lambda: bool(workers._idle))
+        until(lambda: bool(workers._idle))
         workers.start(extraction, time.perf_counter() + LONG_MS / 1e3)
         assert extraction.wait(time.perf_counter() + LONG_MS / 1e3) is None
     assert [(arrival.group, arrival.error) for arrival in arrivals] == [("a", None), ("b", None)]
@@ -740,12 +725,10 @@ def test_a_receiver_that_needs_no_more_ends_the_extraction(worker: Worker) -> No
 @pytest.mark.parametrize("worker", WORKERS)
 def test_a_group_that_cannot_end_in_time_is_not_started(worker: Worker, tmp_path: Path) -> None:
     groups = {"a": zero, "b": zero, "c": noting}
-    with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e6]}) as runner:
-        begin = time.perf_counter()
-        answer = runner.run(tmp_path, 20_000.0)
-        assert time.perf_counter() - begin < 10.0, "nothing else can be computed, so the answer is early"
+    with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e9]}) as runner:
+        answer = runner.run(tmp_path, 3_600_000.0)  # nothing else can be computed, so the answer is early
         assert (answer.prefix, answer.reason) == (2, "deadline")
-        assert answer.note == "not started, since it could not end in time: 'c' (1e+06 ms)"
+        assert answer.note == "not started, since it could not end in time: 'c' (1e+09 ms)"
         assert not (tmp_path / "computed").exists()
         assert runner.counts["c"].skipped == 1
     with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e6]}, skip=False) as runner:
@@ -872,7 +855,7 @@ def test_a_run_without_a_worker_says_so() -> None:
     with Runner(a_model(), extractors(a=waiting), max_workers=1) as runner:
         thread = threading.Thread(target=lambda: runner.run(X, LONG_MS))
         thread.start()
-        assert eventually(lambda: bool(runner._workers._serving))
+        until(lambda: bool(runner._workers._serving))
         answer = runner.run(X, 10.0)
         release.set()
         thread.join()
@@ -906,15 +889,15 @@ def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
         assert 0 < second_answer.ages["c"] < 60_000.0
     with Runner(a_model(), extractors(c=expensive), reuse={"c": 1e-3}, times={"c": [1e6]}) as runner:
         assert runner.run(X, 1000.0).prefix == 2, "it cannot end in time"
-        assert eventually(lambda: len(calls) == 2), "the background computes it nevertheless"
-        assert eventually(lambda: runner._reused["c"].refresh.finished)
+        until(lambda: len(calls) == 2, "the background computes it nevertheless")
+        until(lambda: runner._reused["c"].refresh.finished)
         time.sleep(0.01)
         answer = runner.run(X, 1000.0)
         assert (answer.prefix, answer.ages) == (3, {}), "too old, and now known to be quick"
     with Runner(a_model(), extractors(c=expensive), reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
         runner.run(X, 1000.0)
-        assert eventually(lambda: len(calls) == 4)
-        assert eventually(lambda: runner._reused["c"].refresh.finished)
+        until(lambda: len(calls) == 4)
+        until(lambda: runner._reused["c"].refresh.finished)
         answer = runner.run(X, 1000.0)
         assert (answer.prediction, list(answer.ages)) == (FULL, ["c"])
 
@@ -1077,7 +1060,7 @@ def test_a_group_beyond_its_limit_is_not_tried_again_at_once_although_it_ends() 
     with Runner(a_model(), extractors(b=briefly_slow), time_limits={"b": 20.0}) as runner:
         for _ in range(3):
             runner.run(X, LONG_MS)
-            assert eventually(lambda: not runner._workers.abandoned())
+            until(lambda: not runner._workers.abandoned())
         assert runner.counts["b"].hung == 1
 
 
@@ -1114,7 +1097,7 @@ def test_reused_values_are_copies_of_accepted_values_of_runs_only() -> None:
         runner._reused["c"].at -= 40.0  # old enough to be refreshed, not too old
         good[0] = False
         assert runner.run(X, LONG_MS).prediction == FULL
-        assert eventually(lambda: runner._reused["c"].refresh.finished and bool(runner.failures))
+        until(lambda: runner._reused["c"].refresh.finished and bool(runner.failures))
         assert runner.run(X, LONG_MS).prediction == FULL, "refused values do not replace accepted ones"
 
 
@@ -1134,7 +1117,7 @@ def test_a_refresh_computes_a_copy_of_its_input() -> None:
         assert entered.wait(30.0)
         frame[:] = 0.0
         free.set()
-        assert eventually(lambda: seen == [3.0])
+        until(lambda: seen == [3.0])
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -1149,10 +1132,10 @@ def test_a_refresh_that_hangs_is_given_up_and_counted(worker: Worker) -> None:
         patience_ms=100.0,
     ) as runner:
         runner.run(X, 1000.0)
-        assert eventually(lambda: bool(runner._reused["c"].refresh.running))
+        until(lambda: bool(runner._reused["c"].refresh.running))
         runner._schedule.measured("c", 1.0, time.perf_counter())
         time.sleep(1.1)
-        assert eventually(lambda: runner.run(X, 20.0) is not None and runner.counts["c"].hung >= 1)
+        until(lambda: runner.run(X, 20.0) is not None and runner.counts["c"].hung >= 1)
 
 
 def test_a_runner_that_is_closed_meanwhile_returns_the_answer_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1189,3 +1172,19 @@ def test_an_input_that_is_not_copyable_is_not_reused_and_a_failure() -> None:
     with Runner(a_model(), {"a": zero, "b": zero, "c": noughts}, reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
         assert runner.run(lock, 1000.0).prefix == 2
         assert "its input is not copyable for reuse" in str(runner.last_failure)
+
+
+def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts() -> None:
+    with Runner(a_model(), extractors()) as runner:
+        run = _Run(runner, deadline=0.0)
+        assert run.receive(Arrival("a", X[:1], 3.0))
+        (answer,) = run.answers(waited=True)
+        assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
+        assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
+        assert runner.counts["b"].computed == 1
+
+
+def test_a_run_in_time_has_neither_late_nor_unused_groups() -> None:
+    with Runner(a_model(), extractors(a=first)) as runner:
+        answer = runner.run(X, LONG_MS)
+    assert (answer.late_groups, answer.unused_groups) == ((), ())

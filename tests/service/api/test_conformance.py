@@ -19,7 +19,8 @@ from anytime_service.settings import Settings
 from models.properties import SHARE
 from service.commands import ENVIRONMENT
 from service.doors import MANAGING, bearer
-from service.serving import VALUES, logged, run_service, trained_model, until
+from service.serving import VALUES, logged, run_service, trained_model
+from waiting import until
 
 LIMITS = Settings(port=0, max_deadline_ms=300, max_body_bytes=100_000, api_keys=f"admin:{MANAGING}")
 
@@ -58,4 +59,4 @@ def test_what_the_document_says_holds(tmp_path: Path) -> None:
             assert f"Tested: {operations}\n" in done.stdout
             assert not [record for record in records if record.levelname == "ERROR"]
             assert client.post("/predict", json={"groups": VALUES}).json()["complete"]
-            until(lambda: "\nanytime_open_predictions 0.0\n" in client.get("/metrics").text, within_s=1.5)
+            until(lambda: "\nanytime_open_predictions 0.0\n" in client.get("/metrics").text)

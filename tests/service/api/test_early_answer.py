@@ -9,12 +9,12 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from threading import Event, Thread, Timer
-from time import perf_counter
 from typing import Any
 
 import pytest
 
-from service.serving import VALUES, Running, logged, until
+from service.serving import VALUES, Running, logged
+from waiting import until
 
 KIND = "application/x-ndjson"
 LINE = json.dumps({"group": "speed", "values": VALUES["speed"]}).encode() + b"\n"
@@ -33,15 +33,12 @@ def test_a_client_that_writes_and_reads_at_once_sees_the_answer_and_goes_on(serv
 
             connection.head("deadline_ms=250", content_type=KIND)
             writer = Thread(target=upload)
-            begun = perf_counter()
             writer.start()
             answer = connection.response()[2]
-            elapsed = perf_counter() - begun
             assert writer.is_alive(), "it was answered while it wrote"
             stop.set()
             writer.join()
             assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-            assert 0.24 < elapsed < 2.5
 
 
 def test_a_client_that_hangs_up_on_its_answer_harms_nobody(service: Running) -> None:
@@ -79,7 +76,6 @@ def test_curl_prints_the_answer_while_its_input_is_open(service: Running) -> Non
             curl.kill()
     answer = json.loads(told)
     assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-    assert answer["elapsed_ms"] < 2_500
 
 
 def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
@@ -100,7 +96,6 @@ def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
                     answer = await response.json()
                     answered.set()
                 assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
-                assert answer["elapsed_ms"] < 2_500
 
     with logged() as records:
         asyncio.run(main())

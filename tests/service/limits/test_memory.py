@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -25,7 +24,8 @@ from anytime_service.settings import Settings
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import Running, expected, run_service, timeless, until
+from service.serving import Running, expected, run_service, timeless
+from waiting import until, until_async
 
 SPEED = [[1.0]] * 50
 HOG = [[1.0, 2.0]] * 50
@@ -116,10 +116,7 @@ def test_an_expired_session_releases_its_bytes(model: Model) -> None:
             await (await sessions.get(await sessions.create(model, None, account))).add_groups(
                 {"hog": [[1.0, 2.0]] * 50}
             )
-        give_up = monotonic() + 20
-        while account.bytes and monotonic() < give_up:
-            await asyncio.sleep(0.01)
-        assert account.bytes == 0
+        await until_async(lambda: account.bytes == 0)
         await sessions.close()
 
     run(main())

@@ -15,7 +15,8 @@ from anytime_service.limits.costs import INLINE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
 from lazily import Lazy
-from service.serving import Running, expected, packed, small_model, timeless, trained_model, until
+from service.serving import Running, expected, packed, small_model, timeless, trained_model
+from waiting import until
 
 SETTINGS = Settings(port=0)
 CLASSES = ("car", "cyclist", "walker")

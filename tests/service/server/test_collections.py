@@ -27,7 +27,8 @@ from anytime_service.server.stages import ConnectionState
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
 from service.raw_stream import HANDSHAKE, text
-from service.serving import VALUES, Connection, Running, run_service, small_model, until
+from service.serving import VALUES, Connection, Running, run_service, small_model
+from waiting import until
 
 BODY = json.dumps({"groups": VALUES}).encode()
 TENSOR = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "data": [1.0]}
@@ -151,7 +152,7 @@ def leaves_nothing(connect: Callable[[], socket.socket], kind: str) -> None:
                 received = b""
                 while awaited not in received:
                     received += connection.sock.recv(65_536) or pytest.fail(f"received only {received!r}")
-        until(lambda: not remains(), within_s=8.0)
+        until(lambda: not remains())
     finally:
         gc.enable()
 

@@ -24,7 +24,8 @@ from anytime_service.server.connections import MAX_CLOSING, RESERVED, RESERVED_D
 from anytime_service.settings import Settings
 from service.commands import ENVIRONMENT
 from service.raw_stream import HANDSHAKE, raw, read_frame, text
-from service.serving import VALUES, Connection, Running, logged, running, small_model, until
+from service.serving import VALUES, Connection, Running, logged, running, small_model
+from waiting import until
 
 FEW = 4
 FEWEST_FILES = 48
@@ -32,6 +33,8 @@ REQUEST = b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n"
 MODELS = REQUEST.replace(b"/livez", b"/models")
 HEAD_BYTES = 1_000
 IDLE_S = 1.2
+MAX_PIECES = 900
+"""Of a body that continues after its response; the wait between two is a fraction of the timeout of 0.4 s."""
 
 
 def serve(send_buffer: int | None = None, tuning: Tuning = TUNING, **limits: Any) -> Iterator[Running]:
@@ -152,9 +155,7 @@ def test_websockets_count_as_connections(few: Running) -> None:
 
 def test_a_connection_that_sends_nothing_is_closed_silently(hasty: Running) -> None:
     with hasty.connect() as connection:
-        begun = monotonic()
         assert connection.at_end()
-        assert 0.4 < monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(
@@ -184,14 +185,12 @@ def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(h
 def test_the_timeout_of_a_head_counts_from_its_first_byte(hasty: Running) -> None:
     with hasty.connect() as connection:
         connection.sock.settimeout(0.02)
-        begun, received = monotonic(), b""
+        received = b""
         for byte in REQUEST * 10:
             connection.sock.send(bytes((byte,)))
-            try:
+            with suppress(TimeoutError):
                 received = connection.sock.recv(100)
                 break
-            except TimeoutError:
-                assert monotonic() - begun < 10
         assert received.startswith(b"HTTP/1.1 408 ")
 
 
@@ -199,9 +198,7 @@ def test_blank_lines_do_not_extend_the_idle_timeout(hasty: Running) -> None:
     with hasty.connect() as connection:
         assert exchange(connection)[0] == 200
         connection.send(b"\r\n")
-        begun = monotonic()
         assert at_end(connection)
-        assert monotonic() - begun < 10
 
 
 def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(hasty: Running) -> None:
@@ -223,14 +220,10 @@ def test_a_body_that_continues_after_the_response_is_cut_soon(piece: bytes) -> N
         with service.connect() as connection:
             connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\n%b\r\n\r\n" % form)
             assert connection.response()[0] in (404, 409)
-            begun = monotonic()
-            try:
-                while monotonic() - begun < 10:
+            with pytest.raises(OSError):  # noqa: PT012
+                for _ in range(MAX_PIECES):
                     connection.send(piece)
                     sleep(0.02)
-            except OSError:
-                pass
-            assert monotonic() - begun < 9, "cut off"
         with service.connect() as connection:
             connection.send(b"POST /models/nothing/reload HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n")
             assert connection.response()[0] in (404, 409)
@@ -328,7 +321,7 @@ def test_a_client_that_closes_with_pipelined_requests_leaves_nothing_open(few: R
         with few.connect() as connection:
             connection.send(waiting_on(few, 9_000) * 2)
             until(lambda: few.metric("anytime_open_predictions") == 1)
-        until(lambda: few.metric("anytime_open_predictions") == 0, within_s=6)
+        until(lambda: few.metric("anytime_open_predictions") == 0)
     assert not records
     assert few.metric("anytime_errors_total", kind="fault") == faults
 

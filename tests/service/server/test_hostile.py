@@ -19,7 +19,8 @@ from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, s
 from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, UPGRADES, get_request, send_ambiguous
 from drills.attacks.wire import connect, receive, replies, request, send_all
 from drills.trials import unexpected_replies
-from service.serving import VALUES, Running, expected, logged, run_service, timeless, trained_model, until
+from service.serving import VALUES, Running, expected, logged, run_service, timeless, trained_model
+from waiting import until
 
 LIMITS = Settings(port=0, max_body_bytes=1 << 20, max_deadline_ms=2_000, header_timeout_s=1.0, max_rows=50)
 
@@ -46,7 +47,7 @@ def _serves_on(house: Running, right: dict[str, Any]) -> Iterator[None]:
     with logged() as records:
         yield
         assert timeless(house.post({"groups": VALUES}).json()) == right
-        until(lambda: house.metric("anytime_open_predictions") == 0, within_s=5)
+        until(lambda: house.metric("anytime_open_predictions") == 0)
     assert not [record for record in records if record.levelno >= logging.ERROR]
 
 

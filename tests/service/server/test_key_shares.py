@@ -35,7 +35,8 @@ from service.doors import bearer
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import PLAIN, VALUES, Connection, Running, running, small_model, until
+from service.serving import PLAIN, VALUES, Connection, Running, running, small_model
+from waiting import until
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 BOTH = f"{ANN},{BOB}"

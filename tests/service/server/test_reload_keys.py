@@ -16,7 +16,8 @@ from anytime_service.errors import KeysError
 from anytime_service.limits.tuning import Tuning
 from service.commands import command
 from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
-from service.serving import BASE_RATE, Running, logged, small_model, until
+from service.serving import BASE_RATE, Running, logged, small_model
+from waiting import until
 
 SECOND = "second-0123456789.abc_~"
 

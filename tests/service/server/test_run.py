@@ -27,7 +27,8 @@ from anytime_service.errors import AddressError, RegistryError
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import SWITCH_S, bind
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Running, running, small_model, until
+from service.serving import BASE_RATE, VALUES, Running, running, small_model
+from waiting import until
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "error"}
 
@@ -103,7 +104,7 @@ def test_a_server_starts_without_standard_streams(file: Path, tmp_path: Path, cl
     process = subprocess.Popen(["sh", "-c", line], env=ENVIRONMENT | {"ANYTIME_LOG_FORMAT": form})
     try:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-            until(lambda: path.exists() or process.poll() is not None, within_s=60)
+            until(lambda: path.exists() or process.poll() is not None)
             assert client.get("http://test/livez").status_code == 200
             assert client.post("http://test/predict", json={"groups": VALUES}).json()["complete"]
     finally:

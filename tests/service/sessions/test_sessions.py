@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import httpx
@@ -32,8 +32,8 @@ from service.serving import (
     small_model,
     timeless,
     trained_model,
-    until,
 )
+from waiting import until
 
 PACKED = {"content-type": MSGPACK.media_type}
 LONG_MS = 20_000
@@ -262,7 +262,7 @@ def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefi
     assert not waiting.done()
     post_groups(service, session, {"speed": VALUES["speed"]})
     answer = waiting.result(20).json()
-    assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("budget", True)
+    assert answer["reason"] == "budget"
     assert timeless(answer) == expected(model, VALUES, 5)
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
 
@@ -270,9 +270,7 @@ def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefi
 def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
-    begun = perf_counter()
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
-    assert 0.09 < perf_counter() - begun < LONG_MS / 2e3
     assert (answer["reason"], answer["complete"]) == ("deadline", False)
     assert timeless(answer) == expected(model, {"speed": [2.0]})
     assert service.get(f"/sessions/{session}/predict", deadline_ms=0).json()["reason"] == "deadline"
@@ -283,7 +281,7 @@ def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_onc
     assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
     post_groups(service, session, {"speed": [2.0]})
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=LONG_MS, budget=1).json()
-    assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("budget", True)
+    assert answer["reason"] == "budget"
 
 
 def test_deleting_a_session_answers_its_waiting_predictions(
@@ -295,7 +293,7 @@ def test_deleting_a_session_answers_its_waiting_predictions(
     assert end(service, session).status_code == 204
     for each in waiting:
         answer = each.result(20).json()
-        assert (answer["reason"], answer["elapsed_ms"] < LONG_MS / 2) == ("end", True)
+        assert answer["reason"] == "end"
         assert timeless(answer) == expected(model, {"speed": [2.0]})
     refused(end(service, session), 410)
 

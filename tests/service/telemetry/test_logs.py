@@ -38,7 +38,8 @@ from anytime_service.telemetry.logs import (
 )
 from anytime_service.telemetry.metrics import Metrics
 from service.commands import command
-from service.serving import VALUES, Running, running, small_model, until
+from service.serving import VALUES, Running, running, small_model
+from waiting import until
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"

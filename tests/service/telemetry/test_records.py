@@ -12,7 +12,8 @@ import pytest
 
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.serving import VALUES, Running, run_service, small_model, until
+from service.serving import VALUES, Running, run_service, small_model
+from waiting import until
 
 LIMITS = Settings(port=0)
 PAUSE_S = 0.03

@@ -14,13 +14,9 @@ from typing import Any
 
 import pytest
 
-from anytime.inference.extraction import Arrival
-from anytime.inference.runner import Runner, _Run
 from anytime.inference.workers import Worker
-from models.inference.extracting import first
-from models.inference.test_runner import FULL, LONG_MS, WORKERS, X, a_model, eventually, extractors
-
-pytestmark = pytest.mark.alone
+from models.inference.test_runner import FULL, WORKERS, X, a_model
+from waiting import until
 
 DEADLINE_MS = 500.0
 MAX_RUNS = 3
@@ -64,7 +60,7 @@ def whole(answer: dict[str, Any], worker: Worker) -> bool:
 def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     """Stop a program that is at work on the first group, complete all groups, continue it after the deadline."""
     print(folder, file=child.stdin, flush=True)
-    assert eventually((folder / "started").exists)
+    until((folder / "started").exists)
     child.send_signal(signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
     with ExitStack() as pipes:
@@ -77,19 +73,3 @@ def stalled(child: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
         assert child.stdout is not None
         answer: dict[str, Any] = json.loads(child.stdout.readline())
     return answer
-
-
-def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts() -> None:
-    with Runner(a_model(), extractors()) as runner:
-        run = _Run(runner, deadline=0.0)
-        assert run.receive(Arrival("a", X[:1], 3.0))
-        (answer,) = run.answers(waited=True)
-        assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
-        assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
-        assert runner.counts["b"].computed == 1
-
-
-def test_a_run_in_time_has_neither_late_nor_unused_groups() -> None:
-    with Runner(a_model(), extractors(a=first)) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert (answer.late_groups, answer.unused_groups) == ((), ())

@@ -14,9 +14,8 @@ import pytest
 
 from service.commands import Command, command
 from service.raw_stream import raw, read_frame, text
-from service.serving import VALUES, Running, small_model, until
-
-pytestmark = pytest.mark.alone
+from service.serving import VALUES, Running, small_model
+from waiting import until
 
 DEADLINE_MS = 1000
 LINE = {name: json.dumps({"group": name, "values": values}).encode() + b"\n" for name, values in VALUES.items()}
@@ -107,7 +106,7 @@ def over_a_session(served: tuple[Command, Running]) -> dict[str, Any]:
 
 def begun(service: Running) -> None:
     """Wait until a prediction is open."""
-    until(lambda: service.metric("anytime_open_predictions") == 1, within_s=DEADLINE_MS / 1000)
+    until(lambda: service.metric("anytime_open_predictions") == 1)
 
 
 SIZES = [2_000, 8_000, 20_000, 200_000]

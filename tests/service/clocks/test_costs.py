@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from drills.costs import DRIVES, HELD_MIB, run
 from drills.costs_models import save_models
 from drills.costs_server import costs_server
@@ -18,7 +16,6 @@ SHORT = (
 )
 
 
-@pytest.mark.alone
 def test_elements_at_their_limits_neither_stop_the_loop_nor_exceed_the_memory(tmp_path: Path) -> None:
     chosen = [drive for drive in DRIVES if f"{drive.element} {drive.binding}" in SHORT]
     assert len(chosen) == len(SHORT)
