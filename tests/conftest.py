@@ -54,6 +54,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files of the current formats")
+    parser.addoption("--heavy", action="store_true", help="also run the tests with the mark `heavy`")
     parser.addoption(
         "--every-part", action="store_true", help="fail if a test skips because an optional part is missing"
     )
@@ -86,8 +87,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.line(line)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    if not config.getoption("--heavy"):
+        heavy = [item for item in items if item.get_closest_marker("heavy")]
+        items[:] = [item for item in items if not item.get_closest_marker("heavy")]
+        config.hook.pytest_deselected(items=heavy)
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_data)

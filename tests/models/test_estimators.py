@@ -65,24 +65,21 @@ def labels(y: Float, names: list[Any]) -> Any:
 
 
 def checks() -> Iterator[Any]:
-    """scikit-learn's checks of the estimators."""
+    """scikit-learn's checks of the estimators; two estimators run each time."""
     estimators: list[Estimator] = [
-        AnytimeRegressor(basis="auto"),
         AnytimeRegressor(),
         AnytimeRegressor(family="poisson"),
+        AnytimeClassifier(alpha=0.1, basis="linear"),
         AnytimeClassifier(),
-        AnytimeClassifier(basis="auto", cv=2),
+        AnytimeClassifier(cv=2),
         AnytimeClassifier(family="gaussian"),
         AnytimeClassifier(family="gaussian", cv=2),
     ]
-    # It trains a hundred times. The others read the same sparse tables by the same code, and test_design.py compares
-    # the errors of weighted rows in folds with literal ones.
-    slow = estimators[4]
+    quick = (estimators[0], estimators[2])
     for estimator in estimators:
         for checked, check in estimator_checks_generator(estimator):
-            name = getattr(check, "func", check).__name__
-            if estimator is not slow or ("sparse" not in name and "sample_weight_equivalence" not in name):
-                yield pytest.param(checked, check, id=f"{estimator}-{name}")
+            marks = () if estimator in quick else (pytest.mark.heavy,)
+            yield pytest.param(checked, check, id=f"{estimator}-{getattr(check, 'func', check).__name__}", marks=marks)
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(checks()))

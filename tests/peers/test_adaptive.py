@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.peers import adaptive
 from benchmarks.peers.adapters.acquisition import permutation, sequence
 from benchmarks.peers.adapters.worker import Problem, Timed
 from benchmarks.peers.adaptive import ADAPTIVE, SEQUENCE, Scores, auroc, compare_sequence, measure, section
 from benchmarks.peers.adaptive_sets import SETS, AcquisitionSet, cube
+from benchmarks.peers.environments import Absent
 from benchmarks.peers.solvers import Peer
 
 ROWS = 400
@@ -105,7 +107,8 @@ def test_a_difference_counts_beyond_its_quantile_of_95_percent() -> None:
     ]
 
 
-def test_the_section_has_quality_and_times_of_each_method() -> None:
+def test_the_section_has_quality_and_times_of_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "prepared", lambda name: Absent(name, "a test installs no peer"))
     found = section({"cube": {SEQUENCE: scores(0.9), ADAPTIVE: scores(0.95)}}, [])
     assert [sheet.columns[:2] for sheet in found.sheets] == [("", "mean"), ("", "mean"), ("", "train (s)")]
     assert found.sheets[0].rows[1] == (ADAPTIVE, *["0.950 ± 0.000"] * 4)

@@ -973,5 +973,7 @@ def test_real_files_are_read_as_pyarrow_reads_them(shared_data: Path) -> None:
         got = whole(table, names, rows=10_000)
         for name in names:
             np.testing.assert_array_equal(got[name], expected[name].to_numpy())
-        first = next(table.batches(table.columns, 100))
-        assert feature_matrix(first, table.columns).shape == (first.rows, len(table.columns))
+        is_number = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
+        numbers = [name for name in table.columns if any(test(expected.schema.field(name).type) for test in is_number)]
+        first = next(table.batches(numbers, 100))
+        assert feature_matrix(first, numbers).shape == (first.rows, len(numbers))

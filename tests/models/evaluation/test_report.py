@@ -231,7 +231,7 @@ def test_labels_do_not_cover_each_other() -> None:
 
 def test_the_page_of_300_columns_is_below_3_mb_and_shows_the_first_rows_of_its_tables() -> None:
     X = np.random.default_rng(0).normal(size=(900, 300))
-    model = AnytimeRegressor(alpha=0.01).fit(X, X[:, :9].sum(axis=1)).model_
+    model = AnytimeRegressor(alpha=0.01, basis="hinge:3").fit(X, X[:, :9].sum(axis=1)).model_
     text = report(model)
     assert len(text.encode()) < 3e6
     assert Page(text).text.count("261 more rows") == 1  # of the steps, and the base rate

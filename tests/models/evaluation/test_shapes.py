@@ -165,9 +165,9 @@ def test_strengths_are_the_deviations_of_the_contributions_over_the_training_row
 
 
 def test_the_shape_of_one_column_needs_little_of_the_moments() -> None:
-    X = np.random.default_rng(0).normal(size=(500, 300))
+    X = np.random.default_rng(0).normal(size=(500, 100))
     X[:5] = np.nan
-    model = AnytimeRegressor(alpha=0.1).fit(X, np.nan_to_num(X[:, 0])).model_
+    model = AnytimeRegressor(alpha=0.1, basis="hinge:3").fit(X, np.nan_to_num(X[:, 0])).model_
     assert model.moments is not None
     size = model.moments.scatter.nbytes
     column_shapes(model, only="x0")  # fills caches

@@ -19,11 +19,11 @@ from models.properties import quick
 # Step by step.
 
 
-@pytest.mark.parametrize(("family", "method", "doubling"), list(product(KINDS, METHODS, (False, True))))
-def test_every_step_and_every_prefix_is_the_literal_one(family: Family, method: Method, doubling: bool) -> None:
-    @quick(max_examples=14)
-    @given(cases((family,)), st.booleans())
-    def check(case: Case, cost_blind: bool) -> None:
+@pytest.mark.parametrize(("family", "method"), list(product(KINDS, METHODS)))
+def test_every_step_and_every_prefix_is_the_literal_one(family: Family, method: Method) -> None:
+    @quick(max_examples=28)
+    @given(cases((family,)), st.booleans(), st.booleans())
+    def check(case: Case, cost_blind: bool, doubling: bool) -> None:
         problem, fitted = case.rows(), case.learned(method, cost_blind=cost_blind, doubling=doubling)
         how: dict[str, Any] = {"method": method, "cost_blind": cost_blind, "doubling": doubling}
         check_every_step(problem, case.groups, fitted.sequence, atol=1e-8, **how)

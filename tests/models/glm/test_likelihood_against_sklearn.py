@@ -5,6 +5,8 @@ scikit-learn is asked for more than it promises, and its answer is accepted only
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +112,17 @@ def test_every_prefix_is_the_model_of_scikit_learn(family: Family, alpha: float)
     check_every_prefix(fitted(family, X, y, alpha=alpha), family, X, y)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("variant", [{}, {"cost_blind": True}, {"doubling": True}], ids=str)
-@pytest.mark.parametrize("family", KINDS)
+VARIANTS: tuple[dict[str, Any], ...] = ({}, {"cost_blind": True}, {"doubling": True})
+
+
+def orders() -> Iterator[Any]:
+    """Every family, method and variant; each run has each pair of a family and a method with one of the variants."""
+    for number, (family, method) in enumerate(product(KINDS, METHODS)):
+        for place, variant in enumerate(VARIANTS):
+            yield pytest.param(family, method, variant, marks=() if number % 3 == place else (pytest.mark.heavy,))
+
+
+@pytest.mark.parametrize(("family", "method", "variant"), list(orders()))
 def test_whatever_ordered_the_groups(family: Family, method: str, variant: dict[str, Any]) -> None:
     X, y = table(family, rows=100)
     check_every_prefix(fitted(family, X, y, alpha=1e-3, method=method, **variant), family, X, y)

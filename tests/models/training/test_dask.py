@@ -148,8 +148,8 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     [
         ("kind", "binomial", 0.1),
         ("grade", "multinomial", 1e-3),
-        ("amount", "gamma", 0.1),
-        ("n", "negative-binomial:0.5", 1e-3),
+        pytest.param("amount", "gamma", 0.1, marks=pytest.mark.heavy),
+        pytest.param("n", "negative-binomial:0.5", 1e-3, marks=pytest.mark.heavy),
     ],
 )
 def test_a_likelihood_is_that_of_one_process(

@@ -49,7 +49,7 @@ def test_what_the_document_says_holds(tmp_path: Path) -> None:
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=900,
                 check=False,
             )
         assert done.returncode == 0, done.stdout[-10_000:] + done.stderr
