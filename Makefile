@@ -5,13 +5,24 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test clocks test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
+.PHONY: demo test check-all clocks test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
 
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
 
 test: .venv/ready
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(ARGS)
+
+# Everything: all examples of properties, heavy tests, real time, all versions, all BLAS kernels. Every part runs, and the
+# minutes of each are printed.
+check-all: .venv/ready
+	@failed=; \
+	for part in check "test ARGS='--heavy --every-part'" clocks test-versions test-kernels; do \
+	    begun=$$(date +%s); \
+	    eval "TEST_EXAMPLES=1 $(MAKE) --no-print-directory $$part" || failed="$$failed; $$part"; \
+	    echo "make check-all: $$part took $$(( ($$(date +%s) - begun + 30) / 60 )) min"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make check-all: failed$$failed"; exit 1; fi
 
 # Promises about real time, one test after the other: on a machine that does nothing else.
 clocks: .venv/ready
