@@ -44,6 +44,7 @@ __all__ = [
     "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
+    "UNSTATED",
     "VALUE",
     "Basis",
     "Categories",
@@ -102,9 +103,15 @@ def parsed_basis(text: str) -> tuple[type[Basis], float | None]:
         raise GroupsError(f"basis {text!r} is invalid; expected {error}") from None
 
 
-def default_basis(kind: Kind) -> str:
-    """Return the basis of a column for which the user gives none."""
+def default_basis(kind: Kind, option: str | None = None) -> str:
+    """Return the basis of a column whose groups file states none; `option` is that of all columns of a fitting type."""
+    if option is not None and kind in parsed_basis(option)[0].fits:
+        return option
     return next(name for name, basis in BASES.items() if kind in basis.default_for)
+
+
+UNSTATED = default_basis("number")
+"""The basis of a column that groups state nothing of once they are learned."""
 
 
 def checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | None = None) -> Basis:
@@ -138,10 +145,7 @@ def learned(given: ColumnBasis, kind: Kind, option: str | None, sample: ColumnSa
 
     `given` is what the groups file states of the column, `option` the basis of all columns of a fitting type, or None.
     """
-    text = given.basis
-    if text is None:
-        text = option if option is not None and kind in parsed_basis(option)[0].fits else default_basis(kind)
-    return checked(text, given, sample, kind)
+    return checked(given.basis or default_basis(kind, option), given, sample, kind)
 
 
 _HOLDS: Mapping[Kind, str] = {

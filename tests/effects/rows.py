@@ -1,0 +1,163 @@
+"""A row for each name that users can state: a call with it, and what of the result differs from a call without it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime import load
+from anytime.model.model import Model
+from anytime.moments.files import StoredMoments
+from guides import ROOT
+
+Seen = Mapping[str, Any]
+"""What a call returns or leaves behind, by aspect."""
+
+CLOCK = re.compile(r"[\d.,]+(e[-+]?\d+)? (KiB|s\b|rows/s)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """How the effect of a name is seen.
+
+    Attributes
+    ----------
+    stated : Any
+        What the call with the name has more than the base call: words, or arguments by name.
+    sees : str
+        The aspect of the result that must differ.
+    other : Any
+        What the call without it has instead.
+    given : Any
+        What both calls have more than the base call.
+    shows : str
+        Text that the aspect has with the name, and lacks without it; "" for any difference.
+    code : int
+        Exit code, or status, of the call with the name.
+    silent : str
+        Why the name has no effect yet; the row is then expected to fail.
+    """
+
+    stated: Any
+    sees: str
+    other: Any = ()
+    given: Any = ()
+    shows: str = ""
+    code: int = 0
+    silent: str = ""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The test file that shows the effect of a name, by some words of it: the name needs more than a call."""
+
+    file: str
+    words: str
+
+
+Table = Mapping[str, Row | Elsewhere]
+
+
+def parameters_of(tables: Iterable[Table]) -> list[Any]:
+    """Return the rows of some tables for `pytest.mark.parametrize`."""
+    return [
+        pytest.param(
+            name, row, id=name, marks=[pytest.mark.xfail(strict=True, reason=row.silent)] if _is_silent(row) else []
+        )
+        for table in tables
+        for name, row in table.items()
+    ]
+
+
+def _is_silent(row: Row | Elsewhere) -> bool:
+    return isinstance(row, Row) and bool(row.silent)
+
+
+def check(row: Row | Elsewhere, call: Callable[[Any, Any], Seen]) -> None:
+    """Fail unless the name has an effect; `call(given, stated)` makes a call."""
+    if isinstance(row, Elsewhere):
+        assert row.words in (ROOT / row.file).read_text(encoding="utf-8"), f"{row.file} does not have {row.words!r}"
+        return
+    with_it, without = call(row.given, row.stated), call(row.given, row.other)
+    assert with_it["code"] == row.code, with_it
+    assert row.sees in with_it, f"the result has {', '.join(with_it)}"
+    seen, unseen = with_it[row.sees], without.get(row.sees)
+    assert seen != unseen, f"{row.sees} is the same with it and without it: {str(seen)[:300]}"
+    assert row.shows in str(seen)
+    assert not row.shows or row.shows not in str(unseen)
+
+
+def rounded(values: Any) -> Any:
+    """Return numbers with six digits, as lists: smaller differences are of rounding."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fc":
+        return array.tolist()
+    return [None if np.isnan(x) else float(f"{x:.6g}") for x in array.ravel().tolist()]
+
+
+def of_model(model: Model) -> Seen:
+    """Return what a model has learned, without the record of the options that it was trained with."""
+    manifest, prefixes = model.manifest, model.prefixes
+    steps, columns = manifest.steps, model.expansion.columns
+    return {
+        "terms": model.expansion.terms.features,
+        "ranges": [column.range for column in columns],
+        "types": [column.type for column in columns],
+        "order": [step.adds for step in steps],
+        "costs": rounded(model.costs),
+        "alphas": rounded([step.alpha for step in steps]),
+        "coefficients": [rounded(prefixes.packed), rounded(prefixes.mean), rounded(prefixes.intercept)],
+        "errors": [manifest.prior_error, *(step.cv_error for step in steps)],
+        "responses": manifest.responses,
+        "classes": manifest.classes,
+        "guarantee": manifest.guarantee,
+        "calibration": manifest.calibration,
+        "certificate": manifest.certificate,
+        "stopped": manifest.stopped,
+        "rows": manifest.provenance.rows,
+        "weight": rounded([manifest.provenance.weight]),
+        "moments": model.moments is not None,
+        "selected": manifest.selected and manifest.selected.candidates,
+        "name": manifest.name,
+    }
+
+
+def of_file(path: Path) -> Seen:
+    """Return what a written file contains."""
+    match path.suffix:
+        case ".safetensors":
+            return of_model(load(path))
+        case ".moments":
+            stored = StoredMoments.load(path)
+            record, total = stored.record, stored.total
+            return {
+                "terms": record.groups.model_dump(exclude_defaults=True),
+                "rows": total.rows,
+                "weight": rounded([total.weight]),
+                "sums": [rounded(total.scatter), rounded(total.mean)],
+                "folds": [part.rows for part in stored.parts],
+                "parts": [rounded(part.scatter) for part in stored.parts],
+                "responses": record.target,
+                "classes": record.classes,
+                "task": record.task,
+                "query": record.query,
+            }
+        case ".png":
+            return {"bytes": path.read_bytes()}
+        case _:
+            return {"text": CLOCK.sub("", path.read_text(encoding="utf-8"))}
+
+
+def numbers_of(text: str) -> Any:
+    """Return the JSON that a command printed, None if it is another text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
