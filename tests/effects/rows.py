@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+import pandas as pd
 
 from anytime import load
 from anytime.model.model import Model
@@ -65,21 +65,6 @@ class Elsewhere:
 Table = Mapping[str, Row | Elsewhere]
 
 
-def parameters_of(tables: Iterable[Table]) -> list[Any]:
-    """Return the rows of some tables for `pytest.mark.parametrize`."""
-    return [
-        pytest.param(
-            name, row, id=name, marks=[pytest.mark.xfail(strict=True, reason=row.silent)] if _is_silent(row) else []
-        )
-        for table in tables
-        for name, row in table.items()
-    ]
-
-
-def _is_silent(row: Row | Elsewhere) -> bool:
-    return isinstance(row, Row) and bool(row.silent)
-
-
 def check(row: Row | Elsewhere, call: Callable[[Any, Any], Seen]) -> None:
     """Fail unless the name has an effect; `call(given, stated)` makes a call."""
     if isinstance(row, Elsewhere):
@@ -123,7 +108,8 @@ def of_model(model: Model) -> Seen:
         "stopped": manifest.stopped,
         "rows": manifest.provenance.rows,
         "weight": rounded([manifest.provenance.weight]),
-        "moments": model.moments is not None,
+        "unit": model.groups.cost_unit,
+        "moments": model.moments is not None or model.curvatures is not None,
         "selected": manifest.selected and manifest.selected.candidates,
         "name": manifest.name,
     }
@@ -161,3 +147,48 @@ def numbers_of(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+GROUPS: dict[str, Any] = {
+    "cost_unit": "ms",
+    "groups": [
+        {"name": "hour", "features": ["h"], "cost": 1.0},
+        {"name": "size", "features": ["x"], "cost": 2.0},
+        {"name": "code", "features": ["k"], "cost": 3.0},
+        {"name": "town", "features": ["t"], "cost": 4.0},
+    ],
+}
+
+
+def table(seed: int, rows: int) -> pd.DataFrame:
+    """Rows with columns of each type, and targets of each family."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"h": rng.uniform(0, 24, rows).round(2), "x": rng.normal(size=rows).round(3)})
+    frame["k"] = rng.integers(1, 4, rows)
+    frame["t"] = rng.choice(["a", "b", "c", "d"], rows, p=[0.45, 0.38, 0.1, 0.07])
+    frame["p"] = rng.choice(["01", "02", "03"], rows)
+    score = np.sin(frame["h"] / 12 * np.pi) + 0.6 * frame["x"] + (frame["k"] == 2) + (frame["t"] == "a")
+    frame["y"] = (score + 0.5 * rng.normal(size=rows)).round(4)
+    frame["z"] = (3 * frame["x"] * (frame["k"] == 2) + 0.5 * rng.normal(size=rows)).round(4)
+    frame["c"] = np.where(frame["y"] > 1.5, "yes", "no")
+    frame["m"] = np.array(["u", "v", "w"])[np.digitize(frame["y"], [0.5, 1.5])]
+    frame["n"] = rng.poisson(np.exp(0.5 * score))
+    frame["v"] = np.exp(frame["y"]).round(4)
+    frame["b"] = (frame["y"] > 1).astype(int)
+    frame["half"] = np.where(frame["y"] > 1, 0.5, 1.5)
+    frame["q"] = np.arange(rows) // 5
+    frame["w"] = rng.integers(1, 4, rows)
+    frame["d"] = pd.date_range("2020-01-01", periods=rows, freq="53D").strftime("%Y-%m-%d")
+    frame.loc[::9, "x"] = np.nan
+    frame.loc[7, "x"] = 60.0
+    return frame
+
+
+def orders() -> pd.DataFrame:
+    """Rows on which all methods order the groups differently from the default."""
+    rng = np.random.default_rng(8)
+    names = ["a0", "a1", "b0", "b1", "b2", "c0", "e0", "e1", "e2"]
+    M = rng.normal(size=(9, 9))
+    X = np.round(rng.normal(size=(40, 9)) @ (M * (rng.random(M.shape) < 0.5) + np.eye(9)), 2)
+    y = np.round(X @ rng.normal(size=9) * 0.4 + rng.normal(size=40) * 2, 2)
+    return pd.DataFrame(X, columns=names).assign(y=y, c=np.where(y > 0, "yes", "no"), q=np.arange(40) // 5)

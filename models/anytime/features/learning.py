@@ -61,12 +61,12 @@ def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
-    """Return whether the groups lack the basis or the clamp of some column, given the type of each."""
-    clamps = clamp not in (None, "auto", "off")
+    """Return whether the groups lack the basis or the clamp of some column, given the type of each in the table."""
+    stated = option not in (None, UNSTATED) or clamp not in (None, "auto", "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
-        else clamps or default_basis(kind, option) != UNSTATED
+        else stated or default_basis(kind) != UNSTATED
         for name, kind in zip(groups.features, kinds, strict=True)
     )
 

@@ -103,10 +103,8 @@ def parsed_basis(text: str) -> tuple[type[Basis], float | None]:
         raise GroupsError(f"basis {text!r} is invalid; expected {error}") from None
 
 
-def default_basis(kind: Kind, option: str | None = None) -> str:
-    """Return the basis of a column whose groups file states none; `option` is that of all columns of a fitting type."""
-    if option is not None and kind in parsed_basis(option)[0].fits:
-        return option
+def default_basis(kind: Kind) -> str:
+    """Return the basis of a column for which the user gives none."""
     return next(name for name, basis in BASES.items() if kind in basis.default_for)
 
 
@@ -145,7 +143,10 @@ def learned(given: ColumnBasis, kind: Kind, option: str | None, sample: ColumnSa
 
     `given` is what the groups file states of the column, `option` the basis of all columns of a fitting type, or None.
     """
-    return checked(given.basis or default_basis(kind, option), given, sample, kind)
+    text = given.basis
+    if text is None:
+        text = option if option is not None and kind in parsed_basis(option)[0].fits else default_basis(kind)
+    return checked(text, given, sample, kind)
 
 
 _HOLDS: Mapping[Kind, str] = {
