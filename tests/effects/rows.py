@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from anytime import load
 from anytime.model.model import Model
 from anytime.moments.files import StoredMoments
-from guides import ROOT
+from guides import ROOT, text_of
 
 Seen = Mapping[str, Any]
 """What a call returns or leaves behind, by aspect."""
@@ -63,6 +64,31 @@ class Elsewhere:
 
 
 Table = Mapping[str, Row | Elsewhere]
+
+
+def cases(tables: Mapping[str, Table]) -> list[Any]:
+    """Return the rows of some tables as parameters of a test: the name of the table, that of the row, and the row."""
+    return [
+        pytest.param(
+            table,
+            name,
+            row,
+            id=f"{table} {name}",
+            marks=[pytest.mark.xfail(strict=True, reason=row.silent)] if isinstance(row, Row) and row.silent else [],
+        )
+        for table, rows in tables.items()
+        for name, row in rows.items()
+    ]
+
+
+def named(guide: str, header: str, column: int = 0) -> set[str]:
+    """Return the names in a column of the tables of a guide whose column has this header."""
+    found = set[str]()
+    for block in re.findall(r"(?:^\|.*\n)+", text_of(guide), flags=re.MULTILINE):
+        top, _, *rows = (line.replace("\\|", "/").split("|")[1:-1] for line in block.splitlines())
+        if len(top) > column and top[column].strip() == header:
+            found |= {re.split("[ :]", name)[0] for row in rows for name in re.findall("`([^`]+)`", row[column])}
+    return found
 
 
 def check(row: Row | Elsewhere, call: Callable[[Any, Any], Seen]) -> None:

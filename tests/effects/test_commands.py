@@ -27,7 +27,7 @@ from anytime.selection import METHODS
 from anytime.types import Policy, Task
 from anytime_service.demo import story
 from anytime_service.server import run
-from effects.rows import GROUPS, Elsewhere, Row, Seen, Table, check, numbers_of, of_file, orders, table
+from effects.rows import GROUPS, Elsewhere, Row, Seen, Table, cases, check, named, numbers_of, of_file, orders, table
 
 DASK = Elsewhere("tests/models/training/test_dask.py", "--backend")
 SCHEDULER = Elsewhere("tests/models/training/test_dask.py", "--scheduler")
@@ -68,7 +68,10 @@ SCRAPE = "\n".join(
             f'anytime_group_seconds_{part}{{model="m",group="{group}"{label}}} {value}'
             for group, low, calls, total in (("hour", 2, 40, 2.0), ("size", 40, 40, 0.01), ("code", 0, 8, 0.04))
             for part, label, value in (
-                *(("bucket", f',le="{bound}"', count) for bound, count in ((0.002, low), (0.01, calls), ("+Inf", calls))),
+                *(
+                    ("bucket", f',le="{bound}"', count)
+                    for bound, count in ((0.002, low), (0.01, calls), ("+Inf", calls))
+                ),
                 ("sum", "", total),
             )
         ),
@@ -82,7 +85,9 @@ def files() -> None:
     frame.to_csv("t.csv", index=False)
     others.to_csv("o.csv", index=False)
     frame.assign(y=frame["y"].mask(frame.index < 4)).to_csv("gaps.csv", index=False)
-    frame.assign(n=frame["n"].mask(frame.index < 4), c=frame["c"].mask(frame.index < 4)).to_csv("lacks.csv", index=False)
+    frame.assign(n=frame["n"].mask(frame.index < 4), c=frame["c"].mask(frame.index < 4)).to_csv(
+        "lacks.csv", index=False
+    )
     frame.to_csv("tilde.csv", index=False, sep="~")
     frame.to_csv("comma.csv", index=False, sep=";", decimal=",")
     marks = frame.assign(**{name: frame[name].map("{:,.3f}".format) for name in ("h", "y")})
@@ -320,7 +325,7 @@ TABLES: dict[str, Table] = {
         "--random-costs": Row("--random-costs times.json", "out", given="timed.safetensors o.csv"),
         "--deadline": Row("--deadline 3", "out", given=SIMULATED),
         "--rows": Row("--rows 5", "out", given=SIMULATED),
-        "--parallel": Row("--parallel 2", "out", given=f"{SIMULATED} --deadline 3"),
+        "--parallel": Row("--parallel 2", "out", given=f"{SIMULATED} --deadline 15"),
         "--draws": Row("--draws 50", "out", given=f"{SIMULATED} --deadline 3"),
         "--seed": Row("--seed 1", "out", given=f"{SIMULATED} --deadline 3 --draws 50"),
         **reading("m.safetensors {}", "out"),
@@ -338,7 +343,7 @@ TABLES: dict[str, Table] = {
         "--groups": Row("--groups prices.json", "out"),
         "--target": Row("--target z", "out"),
         "--task": Row("--task multiclass", "out", given="--target n"),
-        "--folds": Row("--folds 10", "out", given=f"{ORDERS} --alpha cv"),
+        "--folds": Row("--folds 2", "out", given="--alpha cv"),
         "--query": Row("--query q", "out", given="--alpha cv"),
         "--drop": Row("--drop x", "out"),
         "--basis": Row("--basis cyclic:24", "out"),
@@ -446,10 +451,7 @@ TABLES: dict[str, Table] = {
         "--ssl-keyfile-password": Row("--ssl-keyfile-password word", "settings"),
         "--ssl-ca-certs": Row("--ssl-ca-certs a.pem", "settings"),
     },
-    "demo": {
-        "--once": Row("--once", "settings"),
-        "--port": Row("--port 8123", "settings"),
-    },
+    "demo": {"--once": Row("--once", "settings"), "--port": Row("--port 8123", "settings")},
     "reproduce": {
         name: Elsewhere("tests/reproduction/test_reproduce.py", name)
         for name in ("name", "--all", "--quick", "--out", "--data", "--yahoo", "--yahoo-costs", "--fresh")
@@ -535,7 +537,8 @@ def parameters(command: Any) -> set[str]:
 
 
 def test_every_parameter_of_every_command_has_a_row(application: TyperGroup) -> None:
-    names = {name: parameters(application.get_command(None, name)) for name in application.list_commands(None)}
+    context: Any = None
+    names = {name: parameters(application.get_command(context, name)) for name in application.list_commands(context)}
     assert {name: set(rows) for name, rows in TABLES.items()} == names
 
 
@@ -549,7 +552,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, ...], Seen] = {}
-        self.threads: list[int | None] = []
+        self.threads: list[int] = []
         self.settings: list[dict[str, Any]] = []
 
     def call(self, capsys: pytest.CaptureFixture[str], *words: str) -> Seen:
@@ -573,7 +576,8 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def application() -> TyperGroup:
-    return importlib.import_module("anytime.cli.main")._Commands(name="anytime")
+    commands: TyperGroup = importlib.import_module("anytime.cli.main")._Commands(name="anytime")
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -587,7 +591,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         patch.setattr(learning, "SAMPLE_VALUES", 400)  # of eight columns or more, a sample is not all rows
 
         def jobs(number: int | None) -> int:
-            desk.threads.append(number)
+            desk.threads.append(number or 0)
             return 1
 
         patch.setattr(accumulate, "effective_n_jobs", jobs)
@@ -601,18 +605,25 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         del sys.modules["extracting"]
 
 
-@pytest.mark.parametrize(("command", "name"), [(c, n) for c, rows in TABLES.items() for n in rows])
+@pytest.mark.parametrize(("command", "name", "row"), cases(TABLES))
 def test_every_option_has_an_effect(
-    command: str, name: str, desk: Desk, capsys: pytest.CaptureFixture[str]
+    command: str, name: str, row: Row | Elsewhere, desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(
-        TABLES[command][name], lambda *more: desk.call(capsys, command, *merged(BASE[command], *filter(None, more)))
-    )
+    check(row, lambda *more: desk.call(capsys, command, *merged(BASE[command], *filter(None, more))))
 
 
-@pytest.mark.parametrize(("option", "value"), [(o, v) for o, rows in VALUES.items() for v in rows])
-def test_every_value_has_an_effect(option: str, value: str, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("option", "value", "row"), cases(VALUES))
+def test_every_value_has_an_effect(
+    option: str, value: str, row: Row | Elsewhere, desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = COMMAND_OF.get(option, "train")
-    check(
-        VALUES[option][value], lambda *more: desk.call(capsys, command, *merged(BASE[command], *filter(None, more)))
-    )
+    check(row, lambda *more: desk.call(capsys, command, *merged(BASE[command], *filter(None, more))))
+
+
+def test_every_name_in_the_guides_tables_has_a_row() -> None:
+    options = {name for rows in TABLES.values() for name in rows}
+    for guide in ("tables", "train"):
+        assert named(f"models/guides/{guide}.md", "option") <= options
+    assert named("models/guides/columns.md", "`--basis`") <= set(VALUES["--basis"])
+    assert named("models/guides/choices.md", "`--method`") | {"--cost-blind"} <= {*VALUES["--method"], *options}
+    assert named("models/guides/choices.md", "`--family`", 1) == set(FAMILIES)

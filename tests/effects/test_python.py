@@ -1,4 +1,4 @@
-"""Every parameter of the estimators, of the public functions and of a runner, and every key of a groups file, has an effect."""
+"""Every parameter of estimators, public functions and runners, and every key of a groups file, has an effect."""
 
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ from anytime.data.formats.cells import NumberStyle
 from anytime.errors import AnytimeError
 from anytime.evaluation.certificate import certify as certifying
 from anytime.evaluation.shapes import column_shapes
+from anytime.families import FAMILIES
 from anytime.features.bases import BASES
+from anytime.features.learning import CLAMPS
 from anytime.groups import CallCost, ColumnBasis, FeatureGroup
 from anytime.inference.tables import TableAnswer
 from anytime.loaded import TableOptions
 from anytime.model.model import Model
 from anytime.moments import accumulate
+from anytime.selection import METHODS
 from anytime.testing import linear_model
 from anytime.training.resequencing import Changes
-from effects.rows import GROUPS, Elsewhere, Row, Seen, Table, check, of_model, orders, rounded, table
+from effects.rows import GROUPS, Elsewhere, Row, Seen, Table, cases, check, named, of_model, orders, rounded, table
 
 RUNNER = "tests/models/inference/test_runner.py"
 TRAIN, OTHERS, ORDERS = table(0, 90), table(1, 60), orders()
@@ -61,8 +64,11 @@ GROUPS_OF_ORDERS = {
 }
 IN_ORDER = {"X": OF_ORDERS, "y": ORDERS["y"], "groups": GROUPS_OF_ORDERS}
 """Rows on which other rules order the groups differently."""
-PRICED = {**GROUPS, "groups": [{**group, "cost": 90.0 if group["name"] == "hour" else 1.0} for group in GROUPS["groups"]]}
-LINEAR = {"alpha": 0.01, "basis": "linear", "min_level_rows": 10, "cv": 3, "groups": GROUPS}
+PRICED = {
+    **GROUPS,
+    "groups": [{**group, "cost": 90.0 if group["name"] == "hour" else 1.0} for group in GROUPS["groups"]],
+}
+LINEAR: dict[str, Any] = {"alpha": 0.01, "basis": "linear", "min_level_rows": 10, "cv": 3, "groups": GROUPS}
 
 
 def seen_of(result: Any) -> Seen:
@@ -200,10 +206,7 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
         "score": (base | {"y": target}, weighted | scored),
         "staged_predict": (base, table),
         "staged_score": (base | {"y": target}, weighted),
-        "get_feature_names_out": (
-            {},
-            {"input_features": Row({"input_features": [*"hxkq"]}, "code", code=2)},
-        ),
+        "get_feature_names_out": ({}, {"input_features": Row({"input_features": [*"hxkq"]}, "code", code=2)}),
     }
     if kind is AnytimeClassifier:
         found |= {"predict_proba": (base, table | within), "decision_function": (base, table | within)}
@@ -225,7 +228,7 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
     }
     doors["fit"] = Door(kind.fit, partial(fitted, kind, **LINEAR), {"X": X, "y": target}, rows)
     part = {"X": X[50:], "y": target[50:]}
-    doors["partial_fit"] = Door(getattr(kind(family="gaussian"), "partial_fit"), partial(streamed, kind), part, stream)
+    doors["partial_fit"] = Door(kind(family="gaussian").partial_fit, partial(streamed, kind), part, stream)
     rows = {
         "path": Row({"path": "elsewhere.safetensors"}, "files", shows="elsewhere"),
         "name": Row({"name": "another"}, "name", shows="another"),
@@ -299,7 +302,13 @@ def ran(
         if warm_up is not None:
             runner.warm_up(warm_up)
         answer = runner.run(x, deadline_ms, **dict(run))
-    return {"value": answer.prediction, "groups": answer.groups, "note": answer.note, "calls": recorded.calls, "answer": answer}
+    return {
+        "value": answer.prediction,
+        "groups": answer.groups,
+        "note": answer.note,
+        "calls": recorded.calls,
+        "answer": answer,
+    }
 
 
 def in_runner(rows: Table, **base: Any) -> Door:
@@ -374,7 +383,12 @@ FUNCTIONS: dict[str, Door] = {
             "n_jobs": Row({"n_jobs": 3}, "threads"),
         },
     ),
-    "load": Door(load, load, {"path": "AnytimeRegressor.safetensors"}, {"path": Row({"path": "AnytimeClassifier.safetensors"}, "classes")}),
+    "load": Door(
+        load,
+        load,
+        {"path": "AnytimeRegressor.safetensors"},
+        {"path": Row({"path": "AnytimeClassifier.safetensors"}, "classes")},
+    ),
     "load_groups": Door(load_groups, load_groups, {"source": GROUPS}, {"source": Row({"source": PRICED}, "value")}),
     "open_table": Door(
         open_table,
@@ -422,7 +436,9 @@ FUNCTIONS: dict[str, Door] = {
         {"table": X},
         {
             **TABLE,
-            "policy": Row({"policy": "best"}, "value", given={"model": picky(AnytimeClassifier).model_, "table": OF_ORDERS}),
+            "policy": Row(
+                {"policy": "best"}, "value", given={"model": picky(AnytimeClassifier).model_, "table": OF_ORDERS}
+            ),
             "explain": TABLE["explain"],
         },
     ),
@@ -439,7 +455,10 @@ FUNCTIONS: dict[str, Door] = {
     ),
     "LoadedModel.sharing": Door(LoadedModel.sharing, model().sharing, {}, {"prefix": Row({"prefix": 1}, "value")}),
     "LoadedModel.plot": Door(
-        LoadedModel.plot, lambda **given: model().plot(**given)._repr_html_(), {}, {"test": Row({"test": "o.csv"}, "value")}
+        LoadedModel.plot,
+        lambda **given: model().plot(**given)._repr_html_(),
+        {},
+        {"test": Row({"test": "o.csv"}, "value")},
     ),
     "LoadedModel.plot_shapes": Door(
         LoadedModel.plot_shapes,
@@ -511,13 +530,7 @@ FUNCTIONS: dict[str, Door] = {
         },
     ),
     "Runner.warm_up": Door(
-        Runner.warm_up,
-        lambda x=None: ran(
-            warm_up=x,
-            max_workers=1,
-        ),
-        {},
-        {"x": Row({"x": 5.0}, "calls")},
+        Runner.warm_up, lambda x=None: ran(warm_up=x, max_workers=1), {}, {"x": Row({"x": 5.0}, "calls")}
     ),
 }
 
@@ -532,18 +545,22 @@ def test_every_public_function_is_called() -> None:
     functions = {name for name in anytime.__all__ if inspect.isfunction(getattr(anytime, name))}
     assert functions <= set(FUNCTIONS)
     for kind in (AnytimeRegressor, AnytimeClassifier):
-        own = {name for name, each in inspect.getmembers(kind, inspect.isfunction) if each.__module__ == "anytime.estimators"}
+        own = {
+            name
+            for name, each in inspect.getmembers(kind, inspect.isfunction)
+            if each.__module__ == "anytime.estimators"
+        }
         public = {f"{kind.__name__}.{name}" for name in own if not name.startswith("_")}
         assert public <= set(FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int | None]]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     """A folder with tables; the numbers of threads that calls ask for."""
-    threads: list[int | None] = []
+    threads: list[int] = []
 
     def jobs(number: int | None) -> int:
-        threads.append(number)
+        threads.append(number or 0)
         return 1
 
     with pytest.MonkeyPatch.context() as patch:
@@ -562,24 +579,79 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int | None]]
 
 
 def called(
-    call: Callable[..., Any], given: dict[str, Any], threads: list[int | None], capsys: pytest.CaptureFixture[str]
+    call: Callable[..., Any], given: dict[str, Any], threads: list[int], capsys: pytest.CaptureFixture[str]
 ) -> Seen:
     threads.clear()
     try:
         seen = {"code": 0, "err": "", **seen_of(call(**given))}
     except AnytimeError as error:
         seen = {"code": 2, "err": str(error)}
-    return {**seen, "threads": max((n for n in threads if n is not None), default=None), "out": capsys.readouterr().out}
+    return {**seen, "threads": max(threads, default=None), "out": capsys.readouterr().out}
 
 
-@pytest.mark.parametrize(("name", "parameter"), [(n, p) for n, door in FUNCTIONS.items() for p in door.rows])
+OF_CLASSES = {"kind": AnytimeClassifier, "y": TRAIN["c"]}
+HALVES = [(np.flatnonzero(TRAIN.index % 2 == part), np.flatnonzero(TRAIN.index % 2 != part)) for part in (0, 1)]
+VALUES: dict[str, Table] = {
+    "method": {
+        name: Row({"method": name}, "order", {"method": "fr" if name != "fr" else "omp"}, IN_ORDER) for name in METHODS
+    },
+    "family": {
+        "gaussian": Row({"family": "gaussian"}, "coefficients", {"family": "binomial"}, OF_CLASSES),
+        "binomial": Row({"family": "binomial"}, "coefficients", {"family": "gaussian"}, OF_CLASSES),
+        "multinomial": Row(
+            {"family": "multinomial"}, "coefficients", {"family": "gaussian"}, OF_CLASSES | {"y": TRAIN["m"]}
+        ),
+        "poisson": Row({"family": "poisson"}, "coefficients", given={"y": TRAIN["n"]}),
+        "gamma": Row({"family": "gamma"}, "coefficients", given={"y": TRAIN["v"]}),
+        "negative-binomial": Row(
+            {"family": "negative-binomial:2"}, "coefficients", {"family": "negative-binomial"}, {"y": TRAIN["n"]}
+        ),
+    },
+    "clamp": {
+        "off": Row({"clamp": "off"}, "ranges", given={"basis": "hinge"}),
+        "outliers": Row({"clamp": "outliers"}, "ranges"),
+        "auto": Row({"clamp": "auto"}, "selected"),
+    },
+    "word": {
+        "alpha=cv": Row({"alpha": "cv"}, "alphas"),
+        "min_level_rows=auto": Row({"min_level_rows": "auto"}, "selected"),
+        "smooth=auto": Row({"smooth": "auto"}, "alphas", {"smooth": 1e-7}, {"alpha": "cv"}),
+        "pairs=auto": Row({"pairs": "auto"}, "terms", given={"y": TRAIN["z"]}, shows=" * "),
+        "cv=4": Row({"cv": 4}, "errors"),
+        "cv=splits": Row({"cv": HALVES}, "errors"),
+        "cv=splits without some training rows": Row(
+            {"cv": [(train[:20], test) for train, test in HALVES]},
+            "errors",
+            {"cv": HALVES},
+            silent="folds are sums of their rows, so each is held out from all others: training rows are not read",
+        ),
+        "class_weight=dict": Row({"class_weight": {"no": 5.0, "yes": 1.0}}, "coefficients", given=OF_CLASSES),
+    },
+}
+
+
+def test_every_method_family_and_clamp_has_a_row() -> None:
+    assert {name: set(VALUES[name]) for name in ("method", "family", "clamp")} == {
+        "method": set(METHODS),
+        "family": set(FAMILIES),
+        "clamp": set(CLAMPS),
+    }
+
+
+@pytest.mark.parametrize(("name", "parameter", "row"), cases({name: door.rows for name, door in FUNCTIONS.items()}))
 def test_every_parameter_has_an_effect(
-    name: str, parameter: str, desk: list[int | None], capsys: pytest.CaptureFixture[str]
+    name: str, parameter: str, row: Row | Elsewhere, desk: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     door = FUNCTIONS[name]
-    check(
-        door.rows[parameter], lambda *more: called(door.call, {**door.base, **dict(more[0]), **dict(more[1])}, desk, capsys)
-    )
+    check(row, lambda *more: called(door.call, {**door.base, **dict(more[0]), **dict(more[1])}, desk, capsys))
+
+
+@pytest.mark.parametrize(("option", "value", "row"), cases(VALUES))
+def test_every_value_has_an_effect(
+    option: str, value: str, row: Row | Elsewhere, desk: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = {"kind": AnytimeRegressor, "X": X, "y": TRAIN["y"], **LINEAR}
+    check(row, lambda *more: called(fitted, {**base, **dict(more[0]), **dict(more[1])}, desk, capsys))
 
 
 DATED = {**GROUPS, "groups": [*GROUPS["groups"], {"name": "day", "features": ["d"], "cost": 5.0}]}
@@ -644,6 +716,7 @@ def by_command(content: dict[str, Any]) -> Seen:
 
 
 def test_every_key_of_a_groups_file_has_a_row() -> None:
+    assert named("models/guides/groups.md", "field") <= set(KEYS)
     kinds = (FeatureGroups, FeatureGroup, CallCost, ColumnBasis)
     assert set(KEYS) == {key for kind in kinds for key in kind.model_fields}.union(*(b.parts for b in BASES.values()))
 
@@ -661,14 +734,17 @@ COLUMN = {"categories": "k", "date": "d"}
 def test_a_stated_basis_gives_the_same_terms_by_every_door(name: str, desk: Any) -> None:
     basis = BASES[name].example or name
     frame = TRAIN.assign(d=pd.to_datetime(TRAIN["d"]))[[COLUMN.get(name, "h")]].set_axis(["x0"], axis=1)
-    y, options = TRAIN["y"], {"cv": 3, "min_level_rows": 10, "alpha": 0.01}
+    y, options = TRAIN["y"], {name: LINEAR[name] for name in ("cv", "min_level_rows", "alpha")}
     frame.assign(y=y).to_parquet("one.parquet")
     array = frame.to_numpy()
     stated = {"groups": {"one": ["x0"]}, "bases": {"x0": basis}}
     found = {
         "frame": AnytimeRegressor(basis=basis, **options).fit(frame, y).model_,
         "array": AnytimeRegressor(basis=basis, **options).fit(array, y).model_,
-        "partial_fit": AnytimeRegressor(basis=basis, **options).partial_fit(array[:50], y[:50]).partial_fit(array[50:], y[50:]).model_,
+        "partial_fit": AnytimeRegressor(basis=basis, **options)
+        .partial_fit(array[:50], y[:50])
+        .partial_fit(array[50:], y[50:])
+        .model_,
         "groups": AnytimeRegressor(stated, **options).fit(frame, y).model_,
     }
     words = f"--target y --folds 3 --min-level-rows 10 --basis {basis} --out"

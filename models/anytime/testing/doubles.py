@@ -68,7 +68,7 @@ def linear_model(
             "groups": [
                 {"name": group, "features": [f"{group}{i}" for i in range(len(values))], "cost": cost[group]}
                 for group, values in coefficients.items()
-            ]
+            ],
         }
     )
     steps = tuple(
