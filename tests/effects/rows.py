@@ -125,7 +125,7 @@ def of_model(model: Model) -> Seen:
         "costs": rounded(model.costs),
         "alphas": rounded([step.alpha for step in steps]),
         "coefficients": [rounded(prefixes.packed), rounded(prefixes.mean), rounded(prefixes.intercept)],
-        "errors": [manifest.prior_error, *(step.cv_error for step in steps)],
+        "errors": rounded([np.nan if e is None else e for e in (manifest.prior_error, *(s.cv_error for s in steps))]),
         "responses": manifest.responses,
         "classes": manifest.classes,
         "guarantee": manifest.guarantee,

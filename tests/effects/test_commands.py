@@ -35,7 +35,7 @@ SCHEDULER = Elsewhere("tests/models/training/test_dask.py", "--scheduler")
 PRICES = {"hour": 9.0, "size": 2.0, "code": {"fixed": 20.0, "per_row": 0.5}, "town": 1.0}
 
 EXTRACTORS = """
-from threading import Barrier
+from threading import Barrier, current_thread, main_thread
 NOW = [0]
 def spend(number, result):
     NOW[0] += number * 1_000_000
@@ -50,7 +50,7 @@ INPUTS = [{"h": 1.0, "x": 2.0, "k": 9}]
 def together():
     barrier = Barrier(2)
     def met(row):
-        barrier.wait(0.05)
+        barrier.wait(0 if current_thread() is main_thread() else 60)
         return [row["h"]]
     return {"hour": met, "size": met}
 def cooling():
@@ -166,7 +166,7 @@ BASE = {
     "report": "m.safetensors --out out/r.html",
     "compare": "t.csv --groups g.json --target y --alpha 0.01 --folds 3 --basis linear",
     "what-if": "m.safetensors --without town",
-    "plot": "m.safetensors --out out/p.svg",
+    "plot": "m.safetensors --out out/p.png",
     "resequence": "m.safetensors --cost hour=1 --out out/m.safetensors",
     "profile": "extracting:EXTRACTORS t.csv --groups two.json --out out/g.yaml --limit 9",
     "costs": "--from metrics.txt --model m.safetensors",
@@ -369,11 +369,11 @@ TABLES: dict[str, Table] = {
         **reading("counts.safetensors --data {}", "out", gaps="lacks.csv"),
     },
     "plot": {
-        "model": Row("other.safetensors", "text"),
-        "--out": Row("--out out/other.svg", "files", shows="other.svg"),
-        "--shapes": Row("--shapes", "text"),
-        "--prefix": Row("--prefix 1", "text", given="--shapes"),
-        "--top": Row("--top 1", "text", given="--shapes"),
+        "model": Row("other.safetensors", "bytes"),
+        "--out": Row("--out out/other.png", "files", shows="other.png"),
+        "--shapes": Row("--shapes", "bytes"),
+        "--prefix": Row("--prefix 1", "bytes", given="--shapes"),
+        "--top": Row("--top 1", "bytes", given="--shapes"),
     },
     "resequence": {
         "model": Row("other.safetensors", "coefficients"),
@@ -556,22 +556,26 @@ class Desk:
         self.settings: list[dict[str, Any]] = []
 
     def call(self, capsys: pytest.CaptureFixture[str], *words: str) -> Seen:
-        """Return what a call prints and writes."""
+        """Return the result of a call, which is made once."""
         if words not in self.known:
-            for file in Path("out").iterdir():
-                file.unlink()
-            self.threads.clear()
-            self.settings.clear()
-            capsys.readouterr()
-            code, printed = main(words), capsys.readouterr()
-            seen: dict[str, Any] = {"code": code, "out": printed.out, "err": printed.err}
-            written = sorted(Path("out").iterdir())
-            seen |= {"files": [file.name for file in written], "threads": max(self.threads, default=None)}
-            seen |= {"settings": [*self.settings], "json": numbers_of(printed.out)}
-            for file in written:
-                seen |= of_file(file)
-            self.known[words] = seen
+            self.known[words] = self.made(capsys, *words)
         return self.known[words]
+
+    def made(self, capsys: pytest.CaptureFixture[str], *words: str) -> Seen:
+        """Make a call; return what it prints and writes."""
+        for file in Path("out").iterdir():
+            file.unlink()
+        self.threads.clear()
+        self.settings.clear()
+        capsys.readouterr()
+        code, printed = main(words), capsys.readouterr()
+        seen: dict[str, Any] = {"code": code, "out": printed.out, "err": printed.err, "json": numbers_of(printed.out)}
+        written = sorted(Path("out").iterdir())
+        seen |= {"files": [file.name for file in written], "threads": max(self.threads, default=None)}
+        seen |= {"settings": [*self.settings]}
+        for file in written:
+            seen |= of_file(file)
+        return seen
 
 
 @pytest.fixture(scope="module")
@@ -627,3 +631,9 @@ def test_every_name_in_the_guides_tables_has_a_row() -> None:
     assert named("models/guides/columns.md", "`--basis`") <= set(VALUES["--basis"])
     assert named("models/guides/choices.md", "`--method`") | {"--cost-blind"} <= {*VALUES["--method"], *options}
     assert named("models/guides/choices.md", "`--family`", 1) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("command", [name for name, rows in TABLES.items() if Row in map(type, rows.values())])
+def test_the_same_call_has_the_same_result(command: str, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (desk.made(capsys, command, *merged(BASE[command])) for _ in range(2))
+    assert first == second

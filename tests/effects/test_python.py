@@ -139,8 +139,16 @@ def picky(kind: Any = AnytimeRegressor) -> Any:
     return kind(alpha=1e-4, basis="linear", cv=3).fit(OF_ORDERS, ORDERS["y" if kind is AnytimeRegressor else "c"])
 
 
-def model() -> LoadedModel:
-    return regressor().model_
+def model(alpha: float = 0.01) -> LoadedModel:
+    return regressor(alpha).model_
+
+
+def other_model() -> LoadedModel:
+    return model(0.5)
+
+
+def picky_model(kind: Any = AnytimeRegressor) -> Any:
+    return picky(kind).model_
 
 
 def streamed(kind: Any, *, classes: Any = None, **given: Any) -> Any:
@@ -196,7 +204,7 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
     target, base = TRAIN[y], {"X": X}
     other = {"y": Row({"y": target[::-1].to_numpy()}, "value"), "X": Row({"X": X.assign(h=1.0, x=0.0)}, "value")}
     table = {"X": Row({"X": X[:3]}, "value")}
-    best = {"estimator": picky(kind), "X": OF_ORDERS}
+    best = {"estimator": partial(picky, kind), "X": OF_ORDERS}
     within = {"budget": Row({"budget": 1.0}, "value"), "policy": Row({"policy": "best"}, "value", given=best)}
     scored = within | {"policy": Row({"policy": "best"}, "value", given=best | {"y": ORDERS[y][::-1]})}
     weighted = other | {"sample_weight": Row({"sample_weight": TRAIN["w"]}, "value")}
@@ -240,7 +248,7 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
     return {f"{kind.__name__}.{name}": door for name, door in doors.items()}
 
 
-def opened(model: Any = None, rows: int | None = 1, **values: Any) -> Prediction:
+def opened(model: Any = None, rows: int | None = 1) -> Prediction:
     prediction = Prediction(model or regressor().model_, rows)
     prediction.add("hour", [[12.0]] * (rows or 1))
     prediction.add("code", [[2]] * (rows or 1))
@@ -268,7 +276,7 @@ class Extractors:
         def extract(x: float) -> list[float]:
             self.calls.append(name)
             if self.meets and name in "ab":
-                self.barrier.wait(0.2)
+                self.barrier.wait(2.0)
             if name == "a":
                 Event().wait(self.waits_s)
             if name == self.fails:
@@ -315,7 +323,7 @@ def in_runner(rows: Table, **base: Any) -> Door:
     return Door(Runner, ran, base, rows)
 
 
-PICKY = {"model": picky().model_, "table": OF_ORDERS}
+PICKY = {"model": picky_model, "table": OF_ORDERS}
 TABLE: Table = {
     "table": Row({"table": X[:3]}, "value"),
     "budget": Row({"budget": 1.0}, "value"),
@@ -351,9 +359,9 @@ FUNCTIONS: dict[str, Door] = {
     "calibrate": Door(
         calibrate,
         lambda table, **given: calibrate(table=open_table(table), **given),
-        {"model": model(), "table": "o.csv"},
+        {"model": model, "table": "o.csv"},
         {
-            "model": Row({"model": regressor(0.5).model_}, "calibration"),
+            "model": Row({"model": other_model}, "calibration"),
             "table": Row({"table": "t.csv"}, "calibration"),
             "coverage": Row({"coverage": 0.5}, "calibration"),
             "drop_missing": Row({"drop_missing": True}, "code", given={"table": "gaps.csv"}),
@@ -362,9 +370,9 @@ FUNCTIONS: dict[str, Door] = {
     "certify": Door(
         certify,
         certify,
-        {"model": model()},
+        {"model": model},
         {
-            "model": Row({"model": regressor(0.5).model_}, "certificate"),
+            "model": Row({"model": other_model}, "certificate"),
             "nodes": Row({"nodes": 1}, "certificate"),
             "seconds": Row({"seconds": 0.0}, "certificate"),
             "n_jobs": Row({"n_jobs": 3}, "threads"),
@@ -374,9 +382,9 @@ FUNCTIONS: dict[str, Door] = {
     "evaluate": Door(
         evaluate,
         lambda table, **given: str(evaluate(table=open_table(table), **given).measures),
-        {"model": model(), "table": "o.csv"},
+        {"model": model, "table": "o.csv"},
         {
-            "model": Row({"model": regressor(0.5).model_}, "value"),
+            "model": Row({"model": other_model}, "value"),
             "table": Row({"table": "t.csv"}, "value"),
             "weights": Row({"weights": "w"}, "value"),
             "drop_missing": Row({"drop_missing": True}, "code", given={"table": "gaps.csv"}),
@@ -414,9 +422,9 @@ FUNCTIONS: dict[str, Door] = {
     "resequence": Door(
         resequence,
         resequence,
-        {"model": model()},
+        {"model": model},
         {
-            "model": Row({"model": regressor(0.5).model_}, "coefficients"),
+            "model": Row({"model": other_model}, "coefficients"),
             "groups": Row({"groups": load_groups(PRICED)}, "order"),
             "name": Row({"name": "another"}, "name", shows="another"),
             "data": Elsewhere("tests/models/training/test_stopping.py", "data="),
@@ -437,14 +445,16 @@ FUNCTIONS: dict[str, Door] = {
         {
             **TABLE,
             "policy": Row(
-                {"policy": "best"}, "value", given={"model": picky(AnytimeClassifier).model_, "table": OF_ORDERS}
+                {"policy": "best"},
+                "value",
+                given={"model": partial(picky_model, AnytimeClassifier), "table": OF_ORDERS},
             ),
             "explain": TABLE["explain"],
         },
     ),
     "LoadedModel.what_if": Door(
         LoadedModel.what_if,
-        model().what_if,
+        lambda **given: model().what_if(**given),
         {"without": "town"},
         {
             "costs": Row({"costs": {"hour": 9.0}}, "value"),
@@ -453,7 +463,9 @@ FUNCTIONS: dict[str, Door] = {
             "data": Elsewhere("tests/models/training/test_what_if.py", "data="),
         },
     ),
-    "LoadedModel.sharing": Door(LoadedModel.sharing, model().sharing, {}, {"prefix": Row({"prefix": 1}, "value")}),
+    "LoadedModel.sharing": Door(
+        LoadedModel.sharing, lambda **given: model().sharing(**given), {}, {"prefix": Row({"prefix": 1}, "value")}
+    ),
     "LoadedModel.plot": Door(
         LoadedModel.plot,
         lambda **given: model().plot(**given)._repr_html_(),
@@ -476,7 +488,7 @@ FUNCTIONS: dict[str, Door] = {
         Prediction,
         lambda **given: answered(**given).prediction,
         {},
-        {"model": Row({"model": regressor(0.5).model_}, "value"), "rows": Row({"rows": 2}, "value")},
+        {"model": Row({"model": other_model}, "value"), "rows": Row({"rows": 2}, "value")},
     ),
     "Prediction.add": Door(
         Prediction.add,
@@ -509,7 +521,7 @@ FUNCTIONS: dict[str, Door] = {
             "patience_ms": Elsewhere(RUNNER, "patience_ms"),
             "skip": Row({"skip": False}, "groups", given={"model": runner_model(b=60_000.0)}),
             "times": Row({"times": {"b": [60_000.0]}}, "groups"),
-            "time_limits": Row({"time_limits": {"a": 20.0}}, "groups", given={"how": (("waits_s", 0.2),)}),
+            "time_limits": Row({"time_limits": {"a": 20.0}}, "groups", given={"how": (("waits_s", 1.0),)}),
             "reuse": Elsewhere(RUNNER, "reuse="),
             "order": Row({"order": ["c", "b", "a"]}, "calls"),
             "example": Row({"example": 5.0}, "calls", given={"max_workers": 1}),
@@ -581,9 +593,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
 def called(
     call: Callable[..., Any], given: dict[str, Any], threads: list[int], capsys: pytest.CaptureFixture[str]
 ) -> Seen:
+    """Return the result of a call; models and estimators are made when it needs them."""
     threads.clear()
+    made = {
+        key: value() if key in ("model", "estimator") and callable(value) else value for key, value in given.items()
+    }
     try:
-        seen = {"code": 0, "err": "", **seen_of(call(**given))}
+        seen = {"code": 0, "err": "", **seen_of(call(**made))}
     except AnytimeError as error:
         seen = {"code": 2, "err": str(error)}
     return {**seen, "threads": max(threads, default=None), "out": capsys.readouterr().out}
@@ -644,6 +660,13 @@ def test_every_parameter_has_an_effect(
 ) -> None:
     door = FUNCTIONS[name]
     check(row, lambda *more: called(door.call, {**door.base, **dict(more[0]), **dict(more[1])}, desk, capsys))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_same_call_has_the_same_result(name: str, desk: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (called(FUNCTIONS[name].call, FUNCTIONS[name].base, desk, capsys) for _ in range(2))
+    assert first["code"] == 0
+    assert {**first, "answer": None} == {**second, "answer": None}  # the answer of a runner states its time
 
 
 @pytest.mark.parametrize(("option", "value", "row"), cases(VALUES))

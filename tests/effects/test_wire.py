@@ -296,7 +296,7 @@ BODIES: dict[str, tuple[str, type[msgspec.Struct], Any, dict[str, Row | Elsewher
             "model_name": Elsewhere("tests/service/api/test_oip.py", "model_name"),
             "model_version": Elsewhere("tests/service/api/test_oip.py", "model_version"),
             "parameters": Row(infers(budget=1), "groups"),
-            "outputs": Row(asked(), "err"),
+            "outputs": Row(asked(), "outputs"),
         },
     ),
     "parameter": (
@@ -426,7 +426,7 @@ FRAMES: dict[str, dict[str, Row | Elsewhere]] = {
         "updates": Row(
             begin(updates=True),
             "messages",
-            given=begin(deadline_ms=300) | {"end": False, "groups": LATER},
+            given=begin(deadline_ms=1_500) | {"end": False, "groups": LATER},
             shows="update",
         ),
         "traceparent": Elsewhere("tests/service/telemetry/test_tracing.py", "traceparent"),
@@ -438,7 +438,7 @@ FRAMES: dict[str, dict[str, Row | Elsewhere]] = {
         "took_ms": Row(group(took_ms=7000), "timed", shows="7", given={"groups": {"speed": [2.0]}}),
         "dtype": Row(group(dtype="f4"), "code", group(dtype="f8"), given={"groups": {"speed": FLOATS}}),
     },
-    "end": {"id": Row({"end": 9}, "reason", given=begin(deadline_ms=300) | {"groups": LATER}, shows="deadline")},
+    "end": {"id": Row({"end": 9}, "reason", given=begin(deadline_ms=1_500) | {"groups": LATER}, shows="deadline")},
 }
 TYPES: dict[str, type[msgspec.Struct]] = {"begin": BeginFrame, "group": PackedGroupFrame, "end": EndFrame}
 
@@ -497,9 +497,14 @@ def predicted(desk: Desk, *, groups: Any = ALL, busy: bool = False, **options: A
         return client.predict(groups, **{"model": "lens"} | options)
 
 
-def constructed(desk: Desk, **options: Any) -> Any:
+def constructed(desk: Desk, *, model: str | None = "lens", **options: Any) -> Any:
     """Return the answer of a second run, while an extractor of the first one is still running."""
     released, calls = Event(), list[None]()
+    if options.pop("transport", False):
+        options |= {
+            "url": "http://localhost",
+            "transport": create_app(ModelRegistry.of([trained_model("alone")]), LIMITS),
+        }
 
     def first(values: Any) -> Any:
         calls.append(values)
@@ -509,8 +514,8 @@ def constructed(desk: Desk, **options: Any) -> Any:
 
     extractors = {name: lambda _, name=name: first(ALL[name]) for name in ALL}
     with client_of(desk, **options) as client:
-        client.run(extractors, None, 30, model="lens")
-        answer = client.run(extractors, None, 2_000, model="lens")
+        client.run(extractors, None, 30, model=model)
+        answer = client.run(extractors, None, 2_000, model=model)
         released.set()
         return answer
 
@@ -571,11 +576,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], d
             "timeout_s": Elsewhere("tests/service/client/test_network.py", "timeout_s=0.5"),
             "max_workers": Row({"max_workers": 1}, "groups"),
             "ssl": Elsewhere("tests/service/server/test_tls.py", "ssl="),
-            "transport": Row(
-                {"transport": create_app(ModelRegistry.of([picky_model()]), LIMITS), "url": "http://localhost"},
-                "code",
-                code=2,
-            ),
+            "transport": Row({"transport": True}, "model", given={"model": None}, shows="alone"),
         },
     ),
     "Client.predict": (
