@@ -65,18 +65,16 @@ def calibrated(model: Model, *thresholds: float) -> Model:
 
 def served() -> list[Model]:
     """Models whose answers have every field."""
-    lens, binomial = (
-        calibrated(trained_model(), 2.0, 1.5, 1.0, 0.5),
-        calibrated(likelihood_model("binomial"), 0.8, 0.7, 0.6, 0.6),
-    )
+    lens = calibrated(trained_model(), 2.0, 1.5, 1.0, 0.5)
+    binomial = calibrated(likelihood_model("binomial"), 0.8, 0.7, 0.6, 0.6)
     return [lens, picky_model(), binomial, likelihood_model("multinomial"), columns_model()]
 
 
-# Requests: {"query", "body", "headers", "content", "path"}; `busy` is a server without room for one more prediction.
-
-
 class Desk:
-    """The services, and a connection to each."""
+    """A service and a busy one, which admits no prediction, and a connection to each.
+
+    A request is a dict of `query`, `headers`, `json` or `content`, and of names in the `path`; `busy` chooses the service.
+    """
 
     def __init__(self, service: Running, busy: Running) -> None:
         self.of = {False: service, True: busy}
@@ -193,7 +191,7 @@ def bytes_of(**body: Any) -> dict[str, Any]:
     return {"content": content, "headers": stated}
 
 
-def asked(**options: Any) -> dict[str, Any]:
+def output(**options: Any) -> dict[str, Any]:
     return {"json": {"inputs": tensors(ALL), "outputs": [{"name": "prediction", **options}]}}
 
 
@@ -296,7 +294,7 @@ BODIES: dict[str, tuple[str, type[msgspec.Struct], Any, dict[str, Row | Elsewher
             "model_name": Elsewhere("tests/service/api/test_oip.py", "model_name"),
             "model_version": Elsewhere("tests/service/api/test_oip.py", "model_version"),
             "parameters": Row(infers(budget=1), "groups"),
-            "outputs": Row(asked(), "outputs"),
+            "outputs": Row(output(), "outputs"),
         },
     ),
     "parameter": (
@@ -347,18 +345,18 @@ BODIES: dict[str, tuple[str, type[msgspec.Struct], Any, dict[str, Row | Elsewher
     "output": (
         "post /v2/models/{name}/infer",
         InferOutput,
-        asked(),
+        output(),
         {
-            "name": Row(asked(name="probabilities"), "code", code=422),
-            "parameters": Row(asked(parameters={"binary_data": True}), "media"),
+            "name": Row(output(name="probabilities"), "code", code=422),
+            "parameters": Row(output(parameters={"binary_data": True}), "media"),
         },
     ),
     "output parameter": (
         "post /v2/models/{name}/infer",
         InferOutputParameters,
-        asked(),
+        output(),
         {
-            "binary_data": Row(asked(parameters={"binary_data": True}), "media"),
+            "binary_data": Row(output(parameters={"binary_data": True}), "media"),
             "content_type": Elsewhere("tests/service/api/test_oip.py", "content_type"),
             "headers": Elsewhere("tests/service/api/test_oip.py", "headers"),
         },
