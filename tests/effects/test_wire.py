@@ -73,7 +73,7 @@ def served() -> list[Model]:
 class Desk:
     """A service and a busy one, which admits no prediction, and a connection to each.
 
-    A request is a dict of `query`, `headers`, `json` or `content`, and of names in the `path`; `busy` chooses the service.
+    A request is a dict of `query`, `headers`, `json` or `content`, and names in the `path`; `busy` chooses the service.
     """
 
     def __init__(self, service: Running, busy: Running) -> None:
