@@ -475,11 +475,22 @@ class FeatureGroups(BaseModel):
 
     def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
         """Return the groups with these bases, as far as they have the columns."""
-        return self.model_copy(update={"bases": {name: bases[name] for name in self.features if name in bases}})
+        return self.model_copy(update={"bases": {name: bases[name] for name in self._stated(bases)}})
 
     def with_types(self, types: Mapping[str, ColumnType]) -> FeatureGroups:
         """Return the groups with these types, as far as they have the columns."""
-        return self.model_copy(update={"types": {name: types[name] for name in self.features if name in types}})
+        return self.model_copy(update={"types": {name: types[name] for name in self._stated(types)}})
+
+    def _stated(self, columns: Mapping[str, Any]) -> list[str]:
+        """Return which of some columns these groups have, in their order; last those that a pattern stands for."""
+        patterns = [name for name in self.features if is_pattern(name)]
+        of_patterns = [name for name in columns if any(_matches(pattern, name) for pattern in patterns)]
+        return [name for name in self.features if name in columns] + of_patterns
+
+    @property
+    def bare(self) -> FeatureGroups:
+        """Return the groups without what training learned of their columns: a file states what is not to be learned."""
+        return self.model_copy(update={"bases": {}, "types": {}, "pairs": ()})
 
     @property
     def known_types(self) -> dict[str, ColumnType]:

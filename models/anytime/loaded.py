@@ -10,7 +10,7 @@ from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.model.file import read_model
 from anytime.model.model import Model
-from anytime.types import Float, Policy
+from anytime.types import Policy
 
 if TYPE_CHECKING:
     from anytime.evaluation.page.document import Picture
@@ -156,13 +156,12 @@ class LoadedModel(Model):
         answer = self.answer(table, **options)
         return (answer.prediction, answer.contributions) if options.get("explain") else answer.prediction
 
-    def predict_proba(self, table: Any, **options: Unpack[TableOptions]) -> Float:
+    def predict_proba(self, table: Any, **options: Unpack[TableOptions]) -> Any:
         """Return the probabilities (rows, classes) of a table's rows, as `predict`; the model must have classes."""
         if self.manifest.classes is None:
             raise ValuesError(f"model {self.name!r} predicts numbers; probabilities require a model of classes")
         answer = self.answer(table, **options)
-        assert answer.probabilities is not None  # noqa: S101
-        return answer.probabilities
+        return (answer.probabilities, answer.contributions) if options.get("explain") else answer.probabilities
 
     def answer(self, table: Any, **options: Unpack[TableOptions]) -> TableAnswer:
         """Return predictions of all rows of a table with what they are based on; arguments and errors as `predict`."""

@@ -96,7 +96,7 @@ def costs(
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
     if out is not None:
-        write_groups(groups, out)
+        write_groups(groups.bare, out)
     if distributions is not None:
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)

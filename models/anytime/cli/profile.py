@@ -68,7 +68,7 @@ def profile(
     quantile, counts = checked_quantile(cost_quantile), _row_counts(rows)
     check_writable(out, SUFFIXES)
     check_writable(distributions, (".json",))
-    known = load(groups).groups if groups.suffix == ".safetensors" else load_groups(groups)
+    known = load(groups).groups.bare if groups.suffix == ".safetensors" else load_groups(groups)
     priced(known, dict.fromkeys(known.featured, 0.0))  # check before the work
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)
     with progress("measuring", measurements(rows_of, counts, repeats), "inputs") as advance:
@@ -78,8 +78,6 @@ def profile(
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
     measured_costs = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
     costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, measured_costs)
-    if groups.suffix != ".safetensors":  # a file states what is not to be learned; a model has learned all
-        costs = costs.model_copy(update={"bases": known.bases})
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)

@@ -223,7 +223,7 @@ def fitted_cost(rows: Sequence[float], times: Sequence[float], weights: Sequence
     return CallCost(fixed=fixed, per_row=per_row)
 
 
-def priced(groups: FeatureGroups, costs: Mapping[str, float | CallCost]) -> FeatureGroups:
+def priced(groups: FeatureGroups, costs: dict[str, float | CallCost]) -> FeatureGroups:
     """Return the groups with these costs in milliseconds, by name; other groups keep theirs, converted.
 
     Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
@@ -238,11 +238,8 @@ def priced(groups: FeatureGroups, costs: Mapping[str, float | CallCost]) -> Feat
             f"{listed(unknown)} have no measured cost, and {groups.cost_unit!r} is not a unit of time; "
             "give their costs in ms, and cost_unit ms"
         )
-    repriced = [
-        group.model_copy(update={"cost": costs.get(group.name, group.call_cost.scaled(factor or 0.0))})
-        for group in groups.groups
-    ]
-    return FeatureGroups(cost_unit="ms", rows=groups.rows, groups=tuple(repriced))
+    scaled = {group.name: group.call_cost.scaled(factor or 0.0) for group in groups.groups}
+    return groups.with_prices(scaled | costs, "ms")
 
 
 class Estimate(NamedTuple):

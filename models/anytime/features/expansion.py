@@ -26,11 +26,11 @@ from anytime.errors import GroupsError
 from anytime.features.bases import (
     DATES,
     LEVEL_ROWS,
+    UNSTATED,
     Basis,
     ColumnSample,
     Reader,
     checked,
-    default_basis,
     distinct_names,
     same_values,
 )
@@ -493,7 +493,7 @@ def _column(name: str, given: ColumnBasis | None, kind: ColumnType | None) -> Co
     """Return a column whose basis is complete."""
     given = ColumnBasis() if given is None else given
     try:
-        basis = checked(given.basis or default_basis("number"), given, ColumnSample(np.empty(0), 0))
+        basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
         return Column(name, basis, given.range, bool(given.missing), kind)
     except GroupsError as error:
         raise GroupsError(f"column {name!r}: {error}") from None

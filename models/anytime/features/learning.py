@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import (
-    BASES,
     LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
+    UNSTATED,
     Basis,
     Clamp,
     ColumnSample,
@@ -24,7 +24,6 @@ from anytime.features.bases import (
     checked,
     default_basis,
     learned,
-    parsed_basis,
 )
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import ColumnBasis, FeatureGroups
@@ -62,12 +61,12 @@ def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
-    """Return whether something of the columns, given the type of each, is to be learned from rows."""
-    learns = (option is not None and parsed_basis(option)[0].learns) or clamp not in (None, "auto", "off")
+    """Return whether the groups lack the basis or the clamp of some column, given the type of each in the table."""
+    stated = option not in (None, UNSTATED) or clamp not in (None, "auto", "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
-        else learns or BASES[default_basis(kind)].learns
+        else stated or default_basis(kind) != UNSTATED
         for name, kind in zip(groups.features, kinds, strict=True)
     )
 

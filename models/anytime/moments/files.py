@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anytime._files import Arrays, FileKind, has_kind, read, write
 from anytime.errors import ArtifactError, TableError, clipped
-from anytime.features.bases import default_basis
+from anytime.features.bases import UNSTATED
 from anytime.features.expansion import Expansion
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.moments.moments import Moments
@@ -250,7 +250,7 @@ def are_moments(path: Path) -> bool:
 
 def _basis(given: ColumnBasis | None) -> dict[str, Any]:
     """Return what determines the terms of a column, as in a groups file."""
-    return (given or ColumnBasis(basis=default_basis("number"))).model_dump(exclude_none=True, exclude={"quantiles"})
+    return (given or ColumnBasis(basis=UNSTATED)).model_dump(exclude_none=True, exclude={"quantiles"})
 
 
 def _shown(value: Any) -> str:

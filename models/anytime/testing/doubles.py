@@ -64,10 +64,11 @@ def linear_model(
     cost = {group: (costs or {}).get(group, 1.0) for group in coefficients}
     groups = load_groups(
         {
+            "cost_unit": "ms",
             "groups": [
                 {"name": group, "features": [f"{group}{i}" for i in range(len(values))], "cost": cost[group]}
                 for group, values in coefficients.items()
-            ]
+            ],
         }
     )
     steps = tuple(

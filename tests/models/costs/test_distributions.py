@@ -101,6 +101,15 @@ def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, t
         CostDistributions.load(path)
 
 
+def test_groups_with_other_costs_keep_what_is_stated_of_their_columns() -> None:
+    features = [{"name": "a", "features": ["a_*"], "cost": 5.0}, {"name": "b", "features": ["b0"], "cost": 7.0}]
+    stated = {"types": {"a_1": "text", "b0": "number"}, "bases": {"a_1": "categories", "b0": "cyclic:24"}}
+    given = load_groups({"cost_unit": "ms", "groups": features, **stated})
+    found = priced(given.for_rows(3), {"a": 2.0})
+    assert (found.types, found.bases, found.rows) == (given.types, given.bases, 3)
+    assert found.bare == load_groups({"cost_unit": "ms", "groups": features, "rows": 3}).with_prices({"a": 2.0}, "ms")
+
+
 def test_groups_are_priced_in_milliseconds_and_those_that_are_not_measured_keep_their_costs() -> None:
     found = priced(groups("s", draw=0.5), {"a": 2.0})
     assert found.cost_unit == "ms"

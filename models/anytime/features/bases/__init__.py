@@ -44,6 +44,7 @@ __all__ = [
     "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
+    "UNSTATED",
     "VALUE",
     "Basis",
     "Categories",
@@ -105,6 +106,10 @@ def parsed_basis(text: str) -> tuple[type[Basis], float | None]:
 def default_basis(kind: Kind) -> str:
     """Return the basis of a column for which the user gives none."""
     return next(name for name, basis in BASES.items() if kind in basis.default_for)
+
+
+UNSTATED = default_basis("number")
+"""The basis of a column that groups state nothing of once they are learned."""
 
 
 def checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | None = None) -> Basis:

@@ -235,8 +235,6 @@ class Basis(ABC):
         Valid K of `name:K`; empty if the basis has no size.
     parts : frozenset[str]
         Fields of its own in a groups file, which are learned where they are absent.
-    learns : bool
-        Whether rows decide anything of it.
     clamp : Clamp
         The default clamp; None if values are never clamped.
     choices : tuple[int, ...]
@@ -251,7 +249,6 @@ class Basis(ABC):
     default_for: ClassVar[frozenset[Kind]] = frozenset()
     sizes: ClassVar[range] = range(0)
     parts: ClassVar[frozenset[str]] = frozenset()
-    learns: ClassVar[bool] = True
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
     by_level: ClassVar[bool] = False

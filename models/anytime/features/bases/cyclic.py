@@ -24,7 +24,6 @@ class Cyclic(Basis):
     name: ClassVar[str] = "cyclic"
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "cyclic:24"
-    learns: ClassVar[bool] = False
     clamp: ClassVar[Clamp] = None
 
     period: float

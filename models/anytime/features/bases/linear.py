@@ -17,7 +17,6 @@ class Linear(Basis):
     name: ClassVar[str] = "linear"
     fits: ClassVar[frozenset[Kind]] = NUMERIC | {"bool"}
     default_for: ClassVar[frozenset[Kind]] = frozenset({"number", "integer", "bool"})
-    learns: ClassVar[bool] = False
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
