@@ -43,8 +43,9 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 
 # Builds the commit BASE in an environment of its own (.venv-same) and prints what the working tree does differently: the
-# command line and the estimators on tables with many options, and exchanges with the server. ARGS='--tolerance 1e-6' ignores
-# smaller differences of numbers; '--only library' or service; --fresh records BASE again.
+# command line and the estimators with many options on several tables, and exchanges with the server.
+# ARGS='--tolerance 1e-6' ignores smaller differences of numbers; '--only library' or service; '--match command/clinic';
+# --fresh records BASE again.
 BASE ?=
 same: .venv/ready
 	$(BIN)/python tests/same/run.py --base '$(BASE)' --data $(DATA) $(ARGS)

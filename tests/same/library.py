@@ -166,7 +166,7 @@ ESTIMATOR: list[dict[str, Any]] = [
 MAX_CLASSES = 10
 """A target of more values is not trained as classes, which would take minutes."""
 
-DATA_LINES = 10
+DATA_LINES = 4
 """Lines of BOTH that the sets of DATA are trained with: they have more columns, and other tables have the rest."""
 
 MODEL = """
