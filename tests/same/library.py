@@ -202,13 +202,14 @@ plot m.safetensors --shapes --out m.txt
 report m.safetensors --test {new} --calibrate {held} --out m.html
 groups {train} {words} --out draft.yaml
 groups {train} {words} --by-prefix _ --cost {group}=3 --out draft.yaml
+groups {train} {words} --by-prefix _ --out other.yaml
 basis {train} {targets} --groups groups.json --basis hinge:3 --out bases.json
 moments {train} {words} --groups bases.json --out a.moments
 moments {held} {words} --groups bases.json --out b.moments
 moments a.moments b.moments --out c.moments
 moments c.moments --minus b.moments --out d.moments
 moments a.moments b.moments --decay 0.5 --out e.moments
-moments {train} {words} --groups groups.json --basis auto --clamp auto --out f.moments
+moments {train} {words} --groups groups.json --basis auto --clamp 0.05 --out f.moments
 train c.moments --out of_moments.safetensors
 show of_moments.safetensors --json
 train d.moments --method omp --alpha 0.1 --out of_moments.safetensors
@@ -380,7 +381,8 @@ class Probe:
             samples = {group: {"samples": [1.0, 2.0, 4.5]} for group in self.group_names}
             times = {"format": 1, "unit": "ms", "source": "anytime profile", "paired": False, "groups": samples}
             Path("times.json").write_text(json.dumps(times), encoding="utf-8")
-            found = {"train": self.train("--calibrate {held} --basis hinge:2 --alpha 0.01")}
+            calibrate = "" if "weights" in self.task.roles else "--calibrate {held} "  # which accepts no weights
+            found = {"train": self.train(f"{calibrate}--basis hinge:2 --alpha 0.01")}
             return found | {line: command(self.words(line)) for line in MODEL.strip().split("\n")}
 
     @property
@@ -485,11 +487,14 @@ class Probe:
             def learn() -> Record:
                 fitted = self.make(alpha=0.01, basis="hinge:1").fit(X, y, **further)
                 fitted.save("m.safetensors")
-                model, held = anytime.load("m.safetensors"), self.task.read(self.inputs, "held")
+                model, held = anytime.load("m.safetensors"), anytime.open_table(self.names["held"])
+                weights = self.task.roles.get("weights")
                 return {
                     "loaded": self.learned(type(fitted).load("m.safetensors")),
-                    "evaluated": anytime.evaluate(model, held),
-                    "calibrated": attempt(lambda: manifest(anytime.calibrate(model, held))["calibration"]),
+                    "evaluated": anytime.evaluate(model, held, weights=weights, drop_missing=True),
+                    "calibrated": attempt(
+                        lambda: manifest(anytime.calibrate(model, held, drop_missing=True))["calibration"]
+                    ),
                     "certified": attempt(lambda: manifest(anytime.certify(model))["certificate"]),
                     "resequenced": attempt(lambda: manifest(anytime.resequence(model))),
                 }
