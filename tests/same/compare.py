@@ -95,7 +95,7 @@ def _walk(base: Any, here: Any, path: tuple[str | int, ...], tolerance: float) -
             else:
                 sides = [short(each[key]) if key in each else "absent" for each in (base, here)]
                 yield _difference((*path, key), math.inf, *sides)
-        if set(base) == set(here) and list(base) != list(here):
+        if path and set(base) == set(here) and list(base) != list(here):  # cases have no order
             yield _difference(path, math.inf, "order " + short(list(base)), short(list(here)))
     elif isinstance(base, list) and isinstance(here, list) and len(base) == len(here) and not _are_numbers(base, here):
         for place, pair in enumerate(zip(base, here, strict=True)):

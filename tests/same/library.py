@@ -405,6 +405,7 @@ class Probe:
     def estimator(self, given: dict[str, Any]) -> Record:
         """Fit an estimator; return what it learned and predicts."""
         X, y, further = self.rows("train")
+        np.random.seed(0)
         return attempt(lambda: self.learned(self.make(**given).fit(X, y, **further)))
 
     def learned(self, fitted: Any) -> Record:

@@ -97,7 +97,11 @@ def recorded(python: Path, path: list[Path], inputs: Path, part: str, jobs: int,
             subprocess.Popen([*command, str(out), str(place), str(count), match], cwd=name, env=variables)
             for place, out in enumerate(outs)
         ]
-        codes = [each.wait() for each in running]
+        try:
+            codes = [each.wait() for each in running]
+        finally:
+            for each in running:
+                each.kill()
         if any(codes):
             sys.exit(2)  # the probe printed why
         for out in outs:
