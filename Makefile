@@ -5,7 +5,7 @@ ARGS ?=
 ENGINE ?= docker
 IMAGE ?= anytime-linear
 
-.PHONY: demo test check-all clocks test-kernels test-versions check format bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
+.PHONY: demo test check-all clocks test-kernels test-versions check format same bench bench-training bench-likelihood bench-serving bench-starting bench-runner bench-proxies bench-sessions bench-large bench-cluster bench-peers bench-tables soak loop overload faults load hostile image image-test docs lock release clean
 
 demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo-ready)
 	$(BIN)/anytime demo $(ARGS)
@@ -47,6 +47,14 @@ check: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Builds the commit BASE in an environment of its own (.venv-same) and prints what the working tree does differently: the
+# command line and the estimators with many options on several tables, and exchanges with the server.
+# ARGS='--tolerance 1e-6' ignores smaller differences of numbers; '--only library' or service; '--match command/clinic';
+# --fresh records BASE again.
+BASE ?=
+same: .venv/ready
+	$(BIN)/python tests/same/run.py --base '$(BASE)' --data $(DATA) $(ARGS)
 
 # All four run; a ratio of more than 1.15 times its limit fails.
 bench: .venv/ready
@@ -180,4 +188,4 @@ image-test: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peers .venv-versions build dist site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers .venv-same .venv-versions build dist site .mypy_cache .pytest_cache .ruff_cache
