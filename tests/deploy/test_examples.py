@@ -48,7 +48,8 @@ def test_the_ranking_improves_with_its_budget_on_a_running_server(
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "argv", ["ranking.py", "--save", str(tmp_path / "ranking.safetensors")])
     import_module("ranking").main()  # in this process, which has imported scikit-learn
-    with command(tmp_path / "ranking.safetensors", ANYTIME_MAX_LATENESS_MS="1e6") as (_, service):
+    patient = {"ANYTIME_MAX_LATENESS_MS": "1e6", "ANYTIME_MAX_DEADLINE_MS": "1e7"}
+    with command(tmp_path / "ranking.safetensors", **patient) as (_, service):
         printed = run("ranking.py", "--url", service.url, "--seconds", 0)
     rows = re.findall(r"^(no deadline|\d+ ms|budget \S+ ms) +(\d\.\d) +(\d\.\d+) +(\S+)%", printed, flags=re.MULTILINE)
     kinds = [kind.split()[0] for kind, *_ in rows]

@@ -44,7 +44,9 @@ def compiled(model: Model, folder: Path, source: str, *options: str) -> Path:
 
 def printed(path: Path, lines: list[str]) -> list[str]:
     """The lines that a program prints for some lines of input."""
-    done = subprocess.run([path], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [path], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=600
+    )
     return done.stdout.splitlines()
 
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROUNDS = 20000 };
+enum { ROUNDS = 4000 };
 
 static anytime_m_prediction predictions[ROUNDS];
 static atomic_int adding, done;
