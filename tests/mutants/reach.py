@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,15 +17,21 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from coverage import CoverageData
+from coverage.exceptions import DataError
 
 BUDGET_S = 40.0
 """Recorded time of the tests that try one mutant, at most. It was recorded under coverage, so they take less."""
+
+FIRST_S = 6.0
+"""Recorded time of those that are tried first: most mutants are noticed by them."""
 
 FILE_S = 0.5
 """Time to import a file of tests."""
 
 MIRRORED = 4.0
 """A test of the mirrored folder is preferred to a test elsewhere that is as many times quicker."""
+
+PHASE = re.compile(r" \((setup|call|teardown)\)$")
 
 
 def copy_tree(root: Path, tree: Path) -> None:
@@ -94,11 +102,11 @@ class Reach:
         whole = CoverageData(basename=str(self.data))
         for path in self.folder.glob("part.*"):
             part = CoverageData(basename=str(path))
-            part.read()
-            whole.update(part)
+            with contextlib.suppress(DataError):  # of a process that a test killed while it was writing
+                part.read()
+                whole.update(part)
+            path.unlink(missing_ok=True)
         whole.write()
-        for path in self.folder.glob("part.*"):
-            path.unlink()
 
     @cached_property
     def seconds(self) -> dict[str, dict[str, float]]:
@@ -122,46 +130,53 @@ class Reach:
         return longest
 
     def _contexts(self, file: str) -> dict[int, set[str]]:
-        """Return the tests that reach each line of a file, as recorded."""
+        """Return the tests that reach each line of a file, as recorded; the empty name stands for none, or unknown."""
         data = CoverageData(basename=str(self.data))
         data.read()
-        return {
-            line: {
-                name.rsplit(" (", 1)[0] if name.endswith((" (setup)", " (call)", " (teardown)")) else name
-                for name in names
-            }
-            & self.seconds.keys()
-            for line, names in data.contexts_by_lineno(str(self.tree / file)).items()
-        }
+        by_line = data.contexts_by_lineno(str(self.tree / file))
+        return {line: {PHASE.sub("", name) for name in names} for line, names in by_line.items()}
 
-    def reaching(self, file: str, line: int, source: str) -> set[str]:
-        """Return the tests that reach a line, or what is nearest: its function, its file, the mirrored folder."""
+    def reaching(self, file: str, line: int, source: str) -> list[set[str]]:
+        """Return the tests that reach a line.
+
+        If there are none, or if the line also runs at import or in a process of an unknown test, those of what is
+        nearest follow: its function, its file, the mirrored folder.
+        """
         beginning = mirrored(file)
         near = {name for name in self.seconds if name.startswith(beginning)}
         if not (self.tree / file).exists():
-            return near
+            return [near]
         recorded = (self.tree / file).read_text(encoding="utf-8")
         blocks = SequenceMatcher(None, source.splitlines(), recorded.splitlines(), autojunk=False).get_matching_blocks()
         moved = [line - block.a + block.b for block in blocks if block.a < line <= block.a + block.size]
+        spans = [*(_spans(ast.parse(recorded), moved[0]) if moved else ()), (1, len(recorded))]
         by_line = self.contexts(file)
-        for first, last in (*(_spans(ast.parse(recorded), moved[0]) if moved else ()), (1, len(recorded))):
-            if found := set().union(*(by_line.get(each, ()) for each in range(first, last + 1))):
-                return found
-        return near
+        levels: list[set[str]] = []
+        for first, last in spans:
+            names = set().union(*(by_line.get(each, ()) for each in range(first, last + 1)))
+            levels.append((names & self.seconds.keys()).difference(*levels))
+            if any(levels) and "" not in names:
+                return levels
+        return [*levels, near.difference(*levels)]
 
-    def chosen(self, file: str, names: set[str]) -> list[str]:
-        """Return tests that take at most `BUDGET_S`: quick ones, and those of the mirrored folder, file by file."""
+    def chosen(self, file: str, levels: Sequence[set[str]]) -> list[list[str]]:
+        """Return tests to try first, then others, each file by file: quick ones and those of the mirrored folder."""
         beginning = mirrored(file)
-        total = {name: sum(self.seconds[name].values()) for name in names}
-        taken: dict[str, list[str]] = {}
-        spent: dict[str, float] = {}
-        for name in sorted(names, key=lambda n: (total[n] / (MIRRORED if n.startswith(beginning) else 1.0), n)):
+        waves: list[dict[str, list[str]]] = [{}, {}]
+        spent = 0.0
+
+        def weight(name: str) -> tuple[float, str]:
+            return sum(self.seconds[name].values()) / (MIRRORED if name.startswith(beginning) else 1.0), name
+
+        for name in (name for level in levels for name in sorted(level, key=weight)):
             of = name.split("::")[0]
-            more = total[name] + (FILE_S + self.fixtures[of] if of not in taken else 0.0)
-            if sum(spent.values()) + more <= BUDGET_S:
-                taken.setdefault(of, []).append(name)
-                spent[of] = spent.get(of, 0.0) + more
-        return [name for of in sorted(taken, key=spent.__getitem__) for name in taken[of]]
+            for wave, limit in zip(waves, (FIRST_S, BUDGET_S), strict=True):
+                more = sum(self.seconds[name].values()) + (FILE_S + self.fixtures[of] if of not in wave else 0.0)
+                if spent + more <= limit:
+                    wave.setdefault(of, []).append(name)
+                    spent += more
+                    break
+        return [[name for tests in wave.values() for name in tests] for wave in waves if wave]
 
 
 def _spans(module: ast.Module, line: int) -> list[tuple[int, int]]:

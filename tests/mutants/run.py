@@ -1,9 +1,10 @@
 """`make mutants`: change one operator, constant or branch at a time, and report the share that the tests notice.
 
 A mutant is tried in a copy of the project, with the tests that reach its line, at most 60 s. It is noticed if a test
-fails, or if the limit is exceeded by tests that end well before it without the change. Results are stored in `.mutants`
-at once; the next call continues, and retries the mutants of files that have changed. The map of the tests that reach a
-line is made by the first call, which runs the whole suite. Equivalent mutants are listed in `equivalent.txt`.
+fails, or if the limit is exceeded, twice, by tests that end well before it without the change. Results are stored in
+`.mutants` at once; the next call continues, and retries the mutants of files that have changed. The map of the tests
+that reach a line is made by the first call, which runs the whole suite. Equivalent mutants are listed in
+`equivalent.txt`.
 """
 
 from __future__ import annotations
@@ -147,23 +148,29 @@ def changed_to(path: Path, text: str) -> Iterator[None]:
         os.utime(path, (at, at))
 
 
-def tried(tree: Path, mutant: Mutant, changed: str, tests: Sequence[str]) -> tuple[str, str, int]:
-    """Try a mutant; return the outcome, the test that noticed, and the number of tests that decided."""
-    while tests:
-        with changed_to(tree / mutant.file, changed):
-            code, output = run_tests(tree, tests, LIMIT_S)
-        if code is None:
-            if run_tests(tree, tests, WELL_BELOW * LIMIT_S)[0] is not None:
-                return "noticed", "the limit", len(tests)
-            tests = tests[: len(tests) // 2]
-        elif missing := set(re.findall(r"^ERROR: not found: \S+?/(tests/.*)$", output, flags=re.MULTILINE)):
-            tests = [name for name in tests if name not in missing]
-        elif code == 0:
-            return "survived", "", len(tests)
-        else:
-            failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, flags=re.MULTILINE)
-            return "noticed", failed[1] if failed else f"exit code {code}", len(tests)
-    return "unreached", "", 0
+def tried(tree: Path, mutant: Mutant, changed: str, waves: Sequence[Sequence[str]]) -> tuple[str, str, int]:
+    """Try a mutant with some tests, then with others; return the outcome, the test that noticed, and how many ran."""
+    ran = 0
+    for wave in waves:
+        tests, exceeded = list(wave), False
+        while tests:
+            with changed_to(tree / mutant.file, changed):
+                code, output = run_tests(tree, tests, LIMIT_S)
+            if code == 0:
+                ran += len(tests)
+                break
+            if code is None:
+                if run_tests(tree, tests, WELL_BELOW * LIMIT_S)[0] != 0:
+                    del tests[len(tests) // 2 :]
+                elif exceeded:
+                    return "noticed", "the limit", ran + len(tests)
+                exceeded = True  # twice, since other processes may have been in the way
+            elif missing := set(re.findall(r"^ERROR: not found: \S+?/(tests/.*)$", output, flags=re.MULTILINE)):
+                tests = [name for name in tests if name not in missing]
+            else:
+                failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, flags=re.MULTILINE)
+                return "noticed", failed[1] if failed else f"exit code {code}", ran + len(tests)
+    return ("survived" if ran else "unreached"), "", ran
 
 
 def one_line(mutant: Mutant, source: str, changed: str) -> str:

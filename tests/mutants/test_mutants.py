@@ -94,8 +94,8 @@ def test_what_a_test_notices_is_told_from_what_none_notices(root: Path) -> None:
     )
     tests = ["tests/test_toy.py::test_larger", "tests/test_toy.py::test_gone"]
     noticed, survivor = of("AddNot"), of("ReplaceComparisonOperator_Gt_GtE")
-    assert tried(root, noticed, mutated(TOY, noticed) or "", tests[:1]) == ("noticed", tests[0], 1)
-    assert tried(root, survivor, mutated(TOY, survivor) or "", tests) == ("survived", "", 1)
+    assert tried(root, noticed, mutated(TOY, noticed) or "", [tests[:1]]) == ("noticed", tests[0], 1)
+    assert tried(root, survivor, mutated(TOY, survivor) or "", [tests[1:], tests[:1]]) == ("survived", "", 1)
     assert tried(root, survivor, mutated(TOY, survivor) or "", []) == ("unreached", "", 0)
     assert (root / FILE).read_text(encoding="utf-8") == TOY
 
@@ -112,9 +112,13 @@ def test_exceeding_the_limit_is_noticed_if_the_tests_end_without_the_change(
         return (0 if seconds <= limit_s else None), ""
 
     monkeypatch.setattr(run, "run_tests", simulated)
-    assert tried(root, mutant, changed, ["quick", "hanging"]) == ("noticed", "the limit", 2)
-    assert tried(root, mutant, changed, ["quick", "slow", "hanging"]) == ("survived", "", 1)  # too many to judge a hang
-    assert tried(root, mutant, changed, ["quick", "slow"]) == ("survived", "", 2)
+    assert tried(root, mutant, changed, [["quick"], ["hanging"]]) == ("noticed", "the limit", 2)
+    assert tried(root, mutant, changed, [["quick", "slow", "hanging"]]) == (
+        "survived",
+        "",
+        1,
+    )  # too slow to judge a hang
+    assert tried(root, mutant, changed, [["quick", "slow"]]) == ("survived", "", 2)
 
 
 def test_continuing_tries_only_what_has_no_result_and_again_retries_survivors(root: Path) -> None:
@@ -191,19 +195,18 @@ def toy_map(root: Path) -> Reach:
 
 
 def test_the_tests_that_reach_a_line_are_found_after_an_edit(reach: Reach) -> None:
-    slow, quick = "tests/a.py::slow", "tests/models/selection/b.py::quick"
-    assert reach.reaching(FILE, 6, TOY) == {slow}
-    assert reach.reaching(FILE, 7, TOY) == {quick}
-    assert reach.reaching(FILE, 9, "# new\n# lines\n" + TOY) == {quick}
-    assert reach.reaching(FILE, 4, TOY) == {slow, quick}  # the head of the function: the tests of its body
-    assert reach.reaching(FILE, 1, TOY) == {slow, quick}  # runs at import: the tests of the file
-    of_folder = {quick, "tests/models/selection/c.py::other"}
-    assert reach.reaching("models/anytime/selection/new.py", 1, TOY) == of_folder
+    slow, quick, other = "tests/a.py::slow", "tests/models/selection/b.py::quick", "tests/models/selection/c.py::other"
+    assert reach.reaching(FILE, 6, TOY) == [{slow}]
+    assert reach.reaching(FILE, 7, TOY) == [{quick}]
+    assert reach.reaching(FILE, 9, "# new\n# lines\n" + TOY) == [{quick}]
+    assert reach.reaching(FILE, 4, TOY) == [{slow, quick}]  # the head of the function: the tests of its body
+    assert reach.reaching(FILE, 1, TOY) == [{slow, quick}, {other}]  # runs at import: the tests of the file, and near
+    assert reach.reaching("models/anytime/selection/new.py", 1, TOY) == [{quick, other}]
 
 
-def test_few_tests_are_chosen_those_of_the_mirrored_folder_and_quick_ones_first(reach: Reach) -> None:
+def test_quick_tests_and_those_of_the_mirrored_folder_are_tried_first(reach: Reach) -> None:
     everything = set(reach.seconds)
-    assert reach.chosen(FILE, everything) == ["tests/models/selection/b.py::quick", "tests/a.py::slow"]
+    assert reach.chosen(FILE, [everything]) == [["tests/models/selection/b.py::quick"], ["tests/a.py::slow"]]
     assert BUDGET_S < 30.0 + 39.0
     assert mirrored("service/anytime_service/http/auth.py") == "tests/service/http/"
     assert mirrored("models/anytime/groups.py") == "tests/models/test_groups"
