@@ -31,6 +31,9 @@ FILE_S = 0.5
 MIRRORED = 4.0
 """A test of the mirrored folder is preferred to a test elsewhere that is as many times quicker."""
 
+POLICY = "tests/test_house.py"
+"""Tests of what runs at import, such as the documented default of a setting."""
+
 PHASE = re.compile(r" \((setup|call|teardown)\)$")
 
 
@@ -140,10 +143,10 @@ class Reach:
         """Return the tests that reach a line.
 
         If there are none, or if the line also runs at import or in a process of an unknown test, those of what is
-        nearest follow: its function, its file, the mirrored folder.
+        nearest follow: its function, its file, the mirrored folder and the rules for the whole project.
         """
         beginning = mirrored(file)
-        near = {name for name in self.seconds if name.startswith(beginning)}
+        near = {name for name in self.seconds if name.startswith((beginning, POLICY))}
         if not (self.tree / file).exists():
             return [near]
         recorded = (self.tree / file).read_text(encoding="utf-8")
