@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -64,16 +65,19 @@ class Mutant:
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """Yield the mutants of a source file; some of them do not compile."""
     nodes = list(ast_nodes(get_ast(source)))
-    lines = [line.strip() for line in source.splitlines()]
+    lines = source.splitlines()
     annotations = _annotations(source)
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
         seen: Counter[str] = Counter()
         positions = ((node, start) for node in nodes for start, _ in operator.mutation_positions(node))
         for index, (node, start) in enumerate(positions):
-            text = lines[start[0] - 1]
+            line = lines[start[0] - 1]
+            text = line.strip()
             if "if TYPE_CHECKING" in text or ("BitOr_" in name and any(a <= start < b for a, b in annotations)):
                 continue  # runs nowhere
+            if name == "ExceptionReplacer" and not re.match(r"\w+(?![\w.])", line[start[1] :]):
+                continue  # cosmic-ray cannot replace a dotted name
             if "Binary" in name and node.parent.type not in ARITHMETIC:
                 continue  # the `*` before keywords, or the `**` of a dict
             yield Mutant(file, text, name, seen[text], start[0], index)

@@ -63,6 +63,9 @@ def test_stars_before_arguments_are_no_operators_and_what_does_not_compile_is_no
     source = "def f(a, *b, c, **d):\n    return {**d, 'a': [*b], 'c': c ** a, 'f': f(a, *b, **d)}\n"
     found = list(mutants_of(FILE, source + "def g(a, *, b): pass\n"))
     assert [(mutant.operator, mutant.line) for mutant in found] == [("ReplaceBinaryOperator_Pow_Mul", 2)]
+    handlers = "try: pass\nexcept a.B: pass\nexcept (a.B, C): pass\n"
+    changed = [mutated(handlers, mutant) for mutant in mutants_of(FILE, handlers)]
+    assert changed == [handlers.replace("C", "CosmicRayTestingException")]
     cases = "match a:\n    case int() | str(): pass\n"
     assert [mutated(cases, mutant) for mutant in mutants_of(FILE, cases)] == [None]
 
