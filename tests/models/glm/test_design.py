@@ -270,6 +270,7 @@ def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest
     case = weighted("binomial")
     design = design_of(case, held_bytes=4 * 32 * 8 * 10)
     kinds = [part.mapped is not None for part in design.row_blocks]
+    assert max(part.Z.shape[1] for part in design.row_blocks) <= 32
     assert kinds == sorted(kinds)
     assert 0 < sum(kinds) < len(kinds)
     np.testing.assert_array_equal(
