@@ -85,10 +85,25 @@ class Reach:
         self.data = folder / "coverage"
         self.contexts = lru_cache(self._contexts)
 
-    def record(self, root: Path, tests: Sequence[str], jobs: int) -> None:
-        """Run tests under coverage in a new copy of the project, and replace the map."""
+    def record(self, root: Path, jobs: int) -> None:
+        """Run all tests under coverage in a new copy of the project, and replace the map."""
         shutil.rmtree(self.folder, ignore_errors=True)
         copy_tree(root, self.tree)
+        self._run(["tests"], jobs)
+
+    def update(self, root: Path, jobs: int) -> None:
+        """Run the tests that are new or changed since, with the sources that were recorded, and add them to the map."""
+        changed = []
+        for path in sorted((root / "tests").rglob("*.py")):
+            name, text = str(path.relative_to(root)), path.read_bytes()
+            if not (self.tree / name).exists() or (self.tree / name).read_bytes() != text:
+                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.tree / name).write_bytes(text)
+                changed += [name] if path.name.startswith("test_") else []
+        if changed:
+            self._run(changed, jobs)
+
+    def _run(self, tests: Sequence[str], jobs: int) -> None:
         variables = {
             "COVERAGE_PROCESS_START": str(self.tree / "tests/mutants/coverage.ini"),
             "MUTANTS_TREE": str(self.tree),
@@ -103,6 +118,7 @@ class Reach:
     def combine(self) -> None:
         """Merge the parts that the processes have written."""
         whole = CoverageData(basename=str(self.data))
+        whole.read()  # otherwise the first update would erase it
         for path in self.folder.glob("part.*"):
             part = CoverageData(basename=str(path))
             with contextlib.suppress(DataError):  # of a process that a test killed while it was writing
@@ -113,11 +129,14 @@ class Reach:
 
     @cached_property
     def seconds(self) -> dict[str, dict[str, float]]:
-        """Times of the phases of each test that passed."""
-        found: dict[str, dict[str, float]] = defaultdict(dict)
+        """Times of the phases of each test that passed the last time."""
+        found: dict[str, dict[str, float]] = {}
         failed = set()
         for line in self.times.read_text(encoding="utf-8").splitlines():
             name, phase, outcome, seconds = json.loads(line)
+            if phase == "setup":
+                found[name] = {}
+                failed.discard(name)
             found[name][phase] = seconds
             if outcome != "passed":
                 failed.add(name)

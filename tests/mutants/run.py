@@ -3,8 +3,8 @@
 A mutant is tried in a copy of the project, with the tests that reach its line, at most 60 s. It is noticed if a test
 fails, or if the limit is exceeded, twice, by tests that end well before it without the change. Results are stored in
 `.mutants` at once; the next call continues, and retries the mutants of files that have changed. The map of the tests
-that reach a line is made by the first call, which runs the whole suite. Equivalent mutants are listed in
-`equivalent.txt`.
+that reach a line is made by the first call, which runs the whole suite; later calls add new and changed tests to it.
+Equivalent mutants are listed in `equivalent.txt`.
 """
 
 from __future__ import annotations
@@ -263,8 +263,10 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(report(known[mutant.key] for mutant, *_ in sample if mutant.key in known)))
         return 0
     reach = Reach(FOLDER / "map")
-    if not reach.data.exists():
-        reach.record(ROOT, ["tests"], options.jobs)
+    if reach.data.exists():
+        reach.update(ROOT, options.jobs)
+    else:
+        reach.record(ROOT, options.jobs)
     trees: SimpleQueue[Path] = SimpleQueue()
     for number in range(options.jobs):
         copy_tree(ROOT, FOLDER / str(number))

@@ -216,6 +216,32 @@ def test_quick_tests_and_those_of_the_mirrored_folder_are_tried_first(reach: Rea
     assert mirrored("models/anytime_reproduction/uai/bounds.py") == "tests/reproduction/"
 
 
+def test_new_and_changed_tests_are_added_to_the_map(reach: Reach, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[list[str]] = []
+
+    def simulated(self: Reach, tests: Sequence[str], jobs: int) -> None:
+        runs.append(list(tests))
+        part = CoverageData(basename=str(self.folder / "part.1"))
+        part.set_context("tests/test_new.py::test_it")
+        part.add_lines({str(self.tree / FILE): [7]})
+        part.write()
+        (self.folder / "part.2").write_bytes(b"of a killed process")
+        with self.times.open("a", encoding="utf-8") as file:
+            file.writelines(
+                json.dumps(["tests/test_new.py::test_it", p, "passed", 0.1]) + "\n" for p in ("setup", "call")
+            )
+        self.combine()
+
+    monkeypatch.setattr(Reach, "_run", simulated)
+    (root / "tests").mkdir()
+    (root / "tests/test_new.py").write_text("def test_it(): pass", encoding="utf-8")
+    (root / "tests/problems.py").touch()
+    reach.update(root, 1)
+    reach.update(root, 1)
+    assert runs == [["tests/test_new.py"]]
+    assert reach.reaching(FILE, 7, TOY) == [{"tests/test_new.py::test_it", "tests/models/selection/b.py::quick"}]
+
+
 def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
     files = {key.split(" | ")[0] for key in equivalent()}
     sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
