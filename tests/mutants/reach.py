@@ -65,7 +65,7 @@ def mirrored(file: str) -> str:
     return (
         f"{place}/"
         if package == "anytime_reproduction"
-        else (f"{place}/{folders[0]}/" if len(folders) > 1 else f"{place}/test_{folders[-1]}")
+        else (f"{place}/{folders[0]}/" if len(folders) > 1 else f"{place}/test_{folders[-1].lstrip('_')}")
     )
 
 

@@ -212,7 +212,7 @@ def test_quick_tests_and_those_of_the_mirrored_folder_are_tried_first(reach: Rea
     assert reach.chosen(FILE, [everything]) == [["tests/models/selection/b.py::quick"], ["tests/a.py::slow"]]
     assert BUDGET_S < 30.0 + 39.0
     assert mirrored("service/anytime_service/http/auth.py") == "tests/service/http/"
-    assert mirrored("models/anytime/groups.py") == "tests/models/test_groups"
+    assert mirrored("models/anytime/_linalg.py") == "tests/models/test_linalg"
     assert mirrored("models/anytime_reproduction/uai/bounds.py") == "tests/reproduction/"
 
 
