@@ -162,7 +162,8 @@ class Reach:
         """Return the tests that reach a line.
 
         If there are none, or if the line also runs at import or in a process of an unknown test, those of what is
-        nearest follow: its function, its file, the mirrored folder and the rules for the whole project.
+        nearest follow: its function, its file, the mirrored folder and the rules for the whole project. These two are
+        the first if the line is in no function.
         """
         beginning = mirrored(file)
         near = {name for name in self.seconds if name.startswith((beginning, POLICY))}
@@ -171,15 +172,17 @@ class Reach:
         recorded = (self.tree / file).read_text(encoding="utf-8")
         blocks = SequenceMatcher(None, source.splitlines(), recorded.splitlines(), autojunk=False).get_matching_blocks()
         moved = [line - block.a + block.b for block in blocks if block.a < line <= block.a + block.size]
-        spans = [*(_spans(ast.parse(recorded), moved[0]) if moved else ()), (1, len(recorded))]
+        spans = _spans(ast.parse(recorded), moved[0]) if moved else []
         by_line = self.contexts(file)
-        levels: list[set[str]] = []
-        for first, last in spans:
+        levels: list[set[str]] = [] if spans else [near]
+        for first, last in (*spans, (1, len(recorded))):
             names = set().union(*(by_line.get(each, ()) for each in range(first, last + 1)))
             levels.append((names & self.seconds.keys()).difference(*levels))
             if any(levels) and "" not in names:
-                return levels
-        return [*levels, near.difference(*levels)]
+                break
+        else:
+            levels.append(near.difference(*levels))
+        return [level for level in levels if level]
 
     def chosen(self, file: str, levels: Sequence[set[str]]) -> list[list[str]]:
         """Return tests to try first, then others, each file by file: quick ones and those of the mirrored folder."""
