@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from anytime.cli.main import COMMANDS
 from anytime.cli.train import train
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
+from anytime_service.limits.tuning import TUNING
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.problem import KINDS
 from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame
@@ -131,6 +132,10 @@ def test_every_setting_is_documented_with_its_default_and_its_limits() -> None:
         expected[PREFIX + name.upper()] = (f"`{shown}`" if shown else "none", limits(field))
     assert {name: (default, limit.strip()) for name, default, limit, _ in rows} == expected
     assert all(meaning.strip() for *_, meaning in rows)
+
+
+def test_the_time_that_a_body_may_continue_after_its_answer_is_documented() -> None:
+    assert f"when the service does ({TUNING.linger_s:g} s)" in " ".join(text_of("deploy/README.md").split())
 
 
 def test_every_option_of_train_is_documented() -> None:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
-from anytime.errors import ValuesError, clipped, listed, suggestion, summary
+from anytime.errors import ValuesError, clipped, listed, suggestion
 from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
 from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
@@ -823,8 +823,6 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
                 values = values.astype(np.float64)
         except OverflowError as error:
             raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
-        except (TypeError, ValueError) as error:
-            raise refused(f"not all numbers ({summary(error)})") from error
     # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
     if not _absolute_sum(values) <= LARGEST:
         # Signalling NaNs, which raw bytes may contain, become quiet NaNs.

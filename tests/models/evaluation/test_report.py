@@ -222,6 +222,16 @@ def test_charts_survive_what_data_may_be() -> None:
     Page(bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]))
 
 
+def test_the_largest_share_of_a_strip_is_drawn_equally_tall_whatever_it_is() -> None:
+    def heights(*shares: float) -> list[float]:
+        chart = Chart("t", (0.0, 2.0), (0.0, 1.0), "x", "y")
+        chart.strip(np.array([0.0, 1.0, 2.0]), np.array(shares), ["a", "b"])
+        return [float(each) for each in re.findall(r'<rect class="rows".*?height="([\d.]+)"', chart.svg())]
+
+    assert heights(0.1, 0.2) == heights(0.4, 0.8) == [heights(0.8, 0.8)[0] / 2, heights(0.8, 0.8)[0]]
+    assert heights(0.0, 0.0) == [0.0, 0.0]
+
+
 def test_labels_do_not_cover_each_other() -> None:
     chart = Chart("t", (0.0, 100.0), (0.0, 1.0), "x", "y")
     for x, words in ((10.0, "first"), (11.0, "hidden"), (40.0, "second"), (99.0, "third"), (98.0, "hidden too")):

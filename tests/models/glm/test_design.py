@@ -9,12 +9,13 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 
+from anytime._linalg import single_blas_thread
 from anytime.errors import EnvironmentFailure
 from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
-from anytime.glm.search import QuadraticModel
+from anytime.glm.search import LikelihoodSearch, QuadraticModel
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Rule
@@ -70,6 +71,23 @@ def weighted(family: Family) -> Case:
     case = clean(family, 0.5, 0)
     weights = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], size=len(case.X))
     return Case(case.family, case.X, case.Y, weights, case.groups, case.alpha)
+
+
+# The noise.
+
+
+@pytest.mark.parametrize("family", ["binomial", "multinomial"])
+def test_noise_is_the_variance_of_a_gradient_as_a_share_of_what_stands_for_the_second_derivatives(
+    family: Family,
+) -> None:
+    """Of one predictor that is the Hessian itself, of several it is Boehning's bound, for every predictor alike."""
+    case = weighted(family)
+    design = design_of(case)
+    mean = design.gram.y_mean
+    share = 1.0 if family == "binomial" else float(np.sum(mean * (1 - mean))) / search.BOUND
+    with single_blas_thread():
+        found = LikelihoodSearch(design, case.groups, Rule("cp"), case.alpha, EXACT).candidates.state
+    assert found.noise == pytest.approx(share / design.weight)
 
 
 # The derivatives.
@@ -272,6 +290,7 @@ def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest
     case = weighted("binomial")
     design = design_of(case, held_bytes=4 * 32 * 8 * 10)
     kinds = [part.mapped is not None for part in design.row_blocks]
+    assert max(part.Z.shape[1] for part in design.row_blocks) <= 32
     assert kinds == sorted(kinds)
     assert 0 < sum(kinds) < len(kinds)
     np.testing.assert_array_equal(

@@ -829,6 +829,16 @@ def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_r
         assert (answer.groups, answer.reason) == (("a",), "end")
 
 
+@pytest.mark.parametrize("worker", WORKERS)
+def test_each_of_two_groups_is_given_up_at_its_time_limit(worker: Worker) -> None:
+    limits = {"a": 50.0, "b": 50.0}
+    own = extractors(a=hanging, b=hanging)
+    with Runner(a_model(moments=True), own, worker, time_limits=limits, patience_ms=100.0, max_workers=3) as runner:
+        answer = runner.run(X, LONG_MS)
+        assert (answer.groups, answer.reason) == (("c",), "end")
+        assert [runner.counts[group].hung for group in "ab"] == [1, 1]
+
+
 def test_a_group_that_hangs_is_left_out_so_that_workers_stay_free() -> None:
     deadline_ms = 400.0
     with Runner(a_model(moments=True), extractors(b=hanging), max_workers=2) as runner:

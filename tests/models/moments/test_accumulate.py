@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from anytime.errors import TableError
-from anytime.moments.accumulate import Block, accumulate, fold_moments_of, moments_of
+from anytime.errors import TableError, TrainingError
+from anytime.moments.accumulate import Block, accumulate, check_memory, fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
 from models.properties import quick
@@ -518,3 +518,15 @@ def test_a_constant_with_gaps_is_constant_after_any_merge(
         gram = Gram.of(Moments.merged(parts))
         assert gram.constant.tolist() == [True, False]
         assert gram.x_mean[0] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(("clamps", "matrices"), [(False, 5 + 2), (True, 5 * 7 + 2)])
+def test_moments_need_a_matrix_for_each_fold_and_two_more(
+    clamps: bool, matrices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = 8 * 100**2 * matrices
+    monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: needed)
+    check_memory(100, 5, clamps=clamps)
+    monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: needed - 1)
+    with pytest.raises(TrainingError, match=f"100 terms, whose moments in 5 folds need {needed} bytes"):
+        check_memory(100, 5, clamps=clamps)

@@ -268,6 +268,15 @@ def test_rows_that_are_not_there_cannot_be_taken_away() -> None:
     assert whole.without(whole).rows == 0
 
 
+def test_rows_of_no_weight_remain_without_any_value() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(10, 3)), rng.normal(size=10)
+    rest = moments_of(X, y, np.repeat([1.0, 0.0], 5)).without(moments_of(X[:5], y[:5]))
+    assert (rest.rows, rest.weight) == (5, 0.0)
+    assert not rest.mean.any()
+    assert not rest.scatter.any()
+
+
 def test_a_decayed_stream_counts_old_rows_less() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(90, 3)), rng.normal(size=90)

@@ -77,6 +77,13 @@ def test_every_operation_has_a_name_of_its_own_an_answer_and_its_problems(app: A
                 assert "application/problem+json" in operation["responses"][status]["content"], operation["operationId"]
 
 
+def test_an_operation_answers_200_unless_it_creates_deletes_or_upgrades(app: AnytimeAPI) -> None:
+    operations = [each for item in app.openapi()["paths"].values() for each in item.values()]
+    statuses = {each["operationId"]: min(each["responses"]) for each in operations}
+    others = {"stream": "101", "create_session": "201", "delete_session": "204"}
+    assert {name: status for name, status in statuses.items() if status != "200"} == others
+
+
 def test_what_a_request_for_a_prediction_may_say_is_documented(app: AnytimeAPI) -> None:
     paths = app.openapi()["paths"]
     headers = {"Request-Timeout-Ms", "grpc-timeout"}

@@ -65,6 +65,12 @@ def test_a_header_of_an_option_is_sent_once(server: Running, name: str) -> None:
     assert (response.status_code, response.json()["field"]) == (422, name.lower())
 
 
+def test_the_accepted_types_may_be_in_several_fields(server: Running) -> None:
+    headers = [("accept", "text/html"), ("content-type", "application/json"), ("accept", "application/msgpack")]
+    response = httpx.post(f"{server.url}/predict", content=b'{"groups": {}}', headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/msgpack")
+
+
 def test_the_stream_has_no_query(server: Running) -> None:
     with pytest.raises(InvalidStatus) as refused:
         connect(f"{server.url.replace('http', 'ws')}/stream?deadline_ms=5")

@@ -122,6 +122,13 @@ def test_waiting_requests_count_by_the_mean_duration_of_a_turn() -> None:
     assert admission.retry_after_s(now) == 1
 
 
+def test_a_loop_that_always_works_is_as_busy_as_its_cycles_say_from_the_start() -> None:
+    admission = Admission(1_000.0, lambda: 0)
+    admission.record_cycle(1.0, 1.0, 1.0)
+    admission.record_cycle(21.0, 20.0, 20.0)
+    assert admission.busy == pytest.approx(1.0 - 1.0 / 20.0**0.5)  # half of the way to the new cycle, in logarithms
+
+
 def test_cycles_are_measured_only_while_there_are_requests() -> None:
     woken: list[None] = []
     opened = 0

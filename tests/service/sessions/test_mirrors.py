@@ -244,7 +244,15 @@ def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(con
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello", message(1, {"speed": [1.0]})[:-1], message(1, {"speed": [1.0]}) + b"x", b"\xff" * 40]
+    "content",
+    [
+        b"",
+        b"hello",
+        message(1, {"speed": [1.0]})[:-1],
+        message(1, {"speed": [1.0]}) + b"x",
+        message(1, {f"group {number}": [1.0] for number in range(BOUNDS.fields)}),
+        b"\xff" * 40,
+    ],
 )
 def test_content_that_is_not_a_message_is_an_error(content: bytes) -> None:
     with pytest.raises(DamagedSessionError):

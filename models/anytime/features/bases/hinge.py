@@ -180,7 +180,7 @@ class Octiles(Hinge):
 
 def has_two_values(sample: ColumnSample) -> bool:
     """Return whether a column has two values at most, so that all terms but itself are collinear with it."""
-    return int(distinct_values(sample.counts[0]).sum()) <= 2 if len(sample.values) else False
+    return int(distinct_values(sample.counts[0]).sum()) <= 2
 
 
 def common_values(sample: ColumnSample) -> tuple[float, ...]:
