@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from ssl import SSLContext
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 import msgspec
@@ -131,6 +131,14 @@ class Endpoint:
         http = f"{stream.replace('ws', 'http')}://{base}"
         return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl, app)
 
+    def redirected(self, path: str, status: int, location: str | None) -> ReplyError | None:
+        """Return the error of a response to `path` if it is a redirect: no key is sent to where it leads."""
+        if location is None or not 300 <= status < 400:
+            return None
+        target = urlsplit(urljoin(self.http + path, location))._replace(query="", fragment="").geturl()
+        where = without_password(target).removesuffix(path)
+        return ReplyError(f"{self.url} redirects to {where} ({status}); expected the address of the server itself")
+
 
 KEEPALIVE_S = 2.0  # lifetime of idle connections: servers close theirs after 5 s, so reusing an older one could fail
 
@@ -187,6 +195,9 @@ class Control:
             raise ConnectionLostError(f"{method} {path} at {self._endpoint.url} broke: {reason}") from error
         if response.is_success:
             return body
+        redirect = self._endpoint.redirected(path, response.status_code, response.headers.get("location"))
+        if redirect is not None:
+            raise redirect
         retry_after_s = seconds_of(response.headers.get("retry-after", ""))
         if MEDIA_TYPE in response.headers.get("content-type", ""):
             raise decode_problem(body, response.status_code, retry_after_s)
@@ -575,6 +586,13 @@ def result_of(task: asyncio.Task[Result | ClientError]) -> Result:
     return result
 
 
+class _Connect(connect):
+    """A handshake that follows no redirect, as the HTTP client."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
 class Connection:
     """A connection to one server, with a new link after each loss; belongs to one event loop."""
 
@@ -666,7 +684,7 @@ class Connection:
         where: dict[str, Any] = {"unix": True, "path": endpoint.uds}
         if endpoint.uds is None:
             where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
-        return await connect(
+        return await _Connect(
             endpoint.stream,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,  # it hardly shrinks numbers, and costs time
@@ -685,4 +703,5 @@ class Connection:
         if MEDIA_TYPE in response.headers.get("Content-Type", "") and response.body:
             with suppress(ReplyError):
                 return decode_problem(bytes(response.body), status, seconds_of(response.headers.get("Retry-After", "")))
-        return ConnectionLostError(f"{self._endpoint.url} refused the connection with HTTP status {status}")
+        redirect = self._endpoint.redirected("/stream", status, response.headers.get("Location"))
+        return redirect or ConnectionLostError(f"{self._endpoint.url} refused the connection with HTTP status {status}")
