@@ -179,18 +179,20 @@ class Control:
             request = self._client().build_request(
                 method, self._endpoint.http + path, params=params, content=content, headers=headers, timeout=timeout
             )
-            try:
-                response, body = await self._exchange(request)
-            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-                if once or isinstance(error, httpx.ConnectError):
-                    raise
-                response, body = await self._exchange(request)
+            # The timeout of httpx is that of each read, and an application in this process has none.
+            async with asyncio.timeout(2 * self._endpoint.timeout_s + waits_s):
+                try:
+                    response, body = await self._exchange(request)
+                except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                    if once or isinstance(error, httpx.ConnectError):
+                        raise
+                    response, body = await self._exchange(request)
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.InvalidURL, UnicodeError) as error:
             raise ConnectionLostError(f"cannot connect to {self._endpoint.url}: {error}") from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             late = f"{self._endpoint.url} did not reply within {timeout.read:g} s"
             raise NoAnswerError(f"{late} to {method} {path}") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, AssertionError) as error:  # the latter of an application that sends no reply
             reason = str(error) or type(error).__name__
             raise ConnectionLostError(f"{method} {path} at {self._endpoint.url} broke: {reason}") from error
         if response.is_success:
@@ -243,7 +245,7 @@ class Control:
     def _transport(self) -> httpx.AsyncBaseTransport | None:
         """Return what replaces a connection to a host; None for a host."""
         if self._endpoint.app is not None:
-            return httpx.ASGITransport(self._endpoint.app)
+            return httpx.ASGITransport(self._endpoint.app, raise_app_exceptions=False)
         return None if self._endpoint.uds is None else httpx.AsyncHTTPTransport(uds=self._endpoint.uds)
 
 

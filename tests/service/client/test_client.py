@@ -683,6 +683,31 @@ def test_a_client_that_is_dropped_ends_its_thread(server: Running) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "error"),
+    [
+        (asyncio.events, "new_event_loop", OSError(24, "Too many open files")),
+        (asyncio.Runner, "run", RuntimeError("Runner.run() cannot be called from a running event loop")),  # gevent
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_client_whose_thread_does_not_start_is_an_error(
+    where: Any, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    before = set(threading.enumerate())
+    with monkeypatch.context() as broken:
+        broken.setattr(where, name, fail)
+        with pytest.raises(ClientError, match="the client's event loop does not start in its thread: ") as raised:
+            Client("http://127.0.0.1:9")
+    assert str(error) in str(raised.value)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_a_call_that_is_under_way_when_the_client_closes_ends(server: Running, stuck: Stuck) -> None:
     client = Client(server.url)
     extractors = but(lab=stuck)
