@@ -251,10 +251,10 @@ class AsyncClient:
     ) -> tuple[Answer, _Deadline | None]:
         self._check()
         if options.deadline_ms is None:
-            url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
-            answer = await self._answered(Call(self._connection, options, time.perf_counter() + timeout_s), groups)
+            call = Call(self._connection, options, time.perf_counter() + self._endpoint.timeout_s)
+            answer = await self._answered(call, groups)
             if answer is None:
-                raise NoAnswerError(f"{url} did not answer within {timeout_s:g} s; is it overloaded?")
+                raise self._connection.overdue(begun=call.has_begun)
             return answer, None
         length_s, known = options.deadline_ms / 1e3, self._known.cached(options.model)
         if known is None:

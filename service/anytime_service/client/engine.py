@@ -132,6 +132,11 @@ class Call:
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has begun on the server, also after `close`."""
+        return self._channel is not None or self._closed is not None
+
     async def begin(self, *, throttled: bool = True) -> None:
         """Begin on the server; return without a beginning if the deadline expires first.
 
@@ -216,10 +221,10 @@ class Call:
         reason: Reason = "deadline"
         if self.refused is not None:
             why, reason = f"the server refused: {self.refused.detail}", "overload"
-        elif self._broken is None:
-            why = "no answer arrived before the deadline"
-        else:
+        elif self._broken is not None:
             why = f"the connection broke: {self._broken}"
+        else:
+            why = f"no {'answer arrived' if self.has_begun else 'connection was open'} before the deadline"
         what = "the base rate, since no update arrived" if self._update is None else "the last update received"
         return replace(self._update or base, reason=reason).with_note(f"{why}; this is {what}")
 

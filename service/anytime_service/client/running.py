@@ -27,7 +27,7 @@ from anytime.inference.prediction import Answer
 from anytime.inference.schedule import Failure, Schedule
 from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call
-from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
@@ -253,7 +253,7 @@ class KnownModels:
         if call.refused is not None:
             raise call.refused
         if answer is None:
-            raise NoAnswerError(f"the server did not answer within {self._timeout_s:g} s")
+            raise self._connection.overdue(begun=call.has_begun)
         return answer
 
 

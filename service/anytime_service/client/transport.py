@@ -37,7 +37,8 @@ from websockets.typing import Subprotocol
 
 from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer
-from anytime_service.client.environment import certificates, proxy_of, without_password
+from anytime_service.client.addresses import NEXT_AFTER_S, connected
+from anytime_service.client.environment import PORTS, certificates, proxy_of, without_password
 from anytime_service.client.errors import (
     ClientError,
     ClosedError,
@@ -131,6 +132,10 @@ class Endpoint:
         http = f"{stream.replace('ws', 'http')}://{base}"
         return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl, app)
 
+    def unreachable(self, error: Exception) -> ConnectionLostError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return ConnectionLostError(f"cannot connect to {self.url}: {reason}")
+
     def redirected(self, path: str, status: int, location: str | None) -> ReplyError | None:
         """Return the error of a response to `path` if it is a redirect: no key is sent to where it leads."""
         if location is None or not 300 <= status < 400:
@@ -188,7 +193,7 @@ class Control:
                         raise
                     response, body = await self._exchange(request)
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.InvalidURL, UnicodeError) as error:
-            raise ConnectionLostError(f"cannot connect to {self._endpoint.url}: {error}") from error
+            raise self._endpoint.unreachable(error) from error
         except (httpx.TimeoutException, TimeoutError) as error:
             late = f"{self._endpoint.url} did not reply within {timeout.read:g} s"
             raise NoAnswerError(f"{late} to {method} {path}") from error
@@ -628,6 +633,13 @@ class Connection:
         await asyncio.wait({attempt}, timeout=max(0.0, until - time.perf_counter()))
         return result_of(attempt) if attempt.done() else None
 
+    def overdue(self, *, begun: bool) -> ClientError:
+        """Return the error of a call without an answer within the timeout."""
+        late = f"within {self._endpoint.timeout_s:g} s"
+        if not begun:
+            return self._endpoint.unreachable(TimeoutError(f"no connection {late}"))
+        return NoAnswerError(f"{self._endpoint.url} did not answer {late}; is it overloaded?")
+
     async def close(self) -> None:
         self._closed = True
         if self._attempt is not None:
@@ -672,8 +684,7 @@ class Connection:
         except InvalidStatus as error:
             return self._refusal(error)
         except (OSError, WebSocketException, UnicodeError) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            return ConnectionLostError(f"cannot connect to {endpoint.url}: {reason}")
+            return endpoint.unreachable(error)
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close(1002)
             return ConnectionLostError(
@@ -686,6 +697,12 @@ class Connection:
         where: dict[str, Any] = {"unix": True, "path": endpoint.uds}
         if endpoint.uds is None:
             where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
+            if endpoint.proxy is None:
+                parts = urlsplit(endpoint.http)
+                async with asyncio.timeout(endpoint.timeout_s):
+                    where["sock"] = await connected(parts.hostname or "", parts.port or PORTS[parts.scheme])
+            elif isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # uvloop has no such option
+                where["happy_eyeballs_delay"] = NEXT_AFTER_S
         return await _Connect(
             endpoint.stream,
             subprotocols=[Subprotocol(SUBPROTOCOL)],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from anytime_service.client import Client, ReplyError
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ReplyError
+from service.serving import VALUES, Running
 
 CALLS: dict[str, Callable[[Client], Any]] = {
     "websocket": lambda client: client.predict({"speed": [1.0]}),
@@ -90,3 +93,151 @@ def test_a_redirect_to_a_path_shows_the_whole_address_and_no_password() -> None:
             client.predict({"speed": [1.0]})
         with pytest.raises(ReplyError, match=r"redirects to https://anytime\.example \(302\)"):
             client.predict({"speed": [1.0]})
+
+
+# addresses of a name
+
+
+@contextmanager
+def hole(address: str, port: int) -> Iterator[None]:
+    """An address that does not answer: a socket whose queue is full, so that the system drops further connections."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listening, ExitStack() as waiting:
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((address, port))
+        listening.listen(0)
+        for _ in range(6):
+            one = waiting.enter_context(socket.socket(family))
+            one.setblocking(False)
+            one.connect_ex((address, port))
+        yield
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that gives the name `localhost` some addresses."""
+    real = socket.getaddrinfo
+
+    def resolve(*addresses: str) -> None:
+        def getaddrinfo(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
+            if host not in ("localhost", b"localhost"):
+                return real(host, port, *rest, **options)
+            return [found for each in addresses for found in real(each, port, type=socket.SOCK_STREAM)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    return resolve
+
+
+ANSWERING: dict[str, Callable[[Client], bool]] = {
+    "websocket": lambda client: client.predict(VALUES).complete,
+    "http": lambda client: bool(client.models()),
+}
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux, which drops connections")
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+@pytest.mark.parametrize(
+    ("dead", "refusing"),
+    [
+        (["::1"], []),
+        (["127.0.0.2"], []),
+        (["::1", "127.0.0.2"], []),
+        ([], ["::1", "127.0.0.2"]),
+        (["::1"], ["127.0.0.2"]),
+    ],
+)
+def test_an_address_that_does_not_answer_does_not_cost_the_time_limit(
+    server: Running, resolve: Callable[..., None], kind: str, dead: list[str], refusing: list[str]
+) -> None:
+    resolve(*dead, *refusing, "127.0.0.1")
+    with ExitStack() as holes:
+        for address in dead:
+            try:
+                holes.enter_context(hole(address, server.port))
+            except OSError:
+                pytest.skip("no IPv6 on this machine")
+        # Without the second address a call raises after 60 s.
+        with Client(f"http://localhost:{server.port}", timeout_s=60) as client:
+            assert ANSWERING[kind](client)
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+def test_a_name_without_an_address_that_answers_is_an_error(resolve: Callable[..., None], kind: str) -> None:
+    resolve("127.0.0.2", "127.0.0.3")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        refused = pytest.raises(ConnectionLostError, match=f"cannot connect to http://localhost:{port}: ")
+        with Client(f"http://localhost:{port}") as client, refused:
+            ANSWERING[kind](client)
+        dead = pytest.raises(
+            ConnectionLostError, match=f"cannot connect to http://localhost:{port}: .*([Tt]ime|no connection within)"
+        )
+        with hole("127.0.0.2", port), Client(f"http://localhost:{port}", timeout_s=0.3) as client, dead:
+            ANSWERING[kind](client)
+
+
+def test_another_event_loop_connects_to_any_address(server: Running) -> None:
+    """uvloop has no option for it; here the IPv6 address of localhost, if there is one, refuses."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def predicted() -> bool:
+        async with AsyncClient(f"http://localhost:{server.port}") as client:
+            return bool(await client.models()) and (await client.predict(VALUES)).complete
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(predicted())
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+def test_a_proxy_is_found_at_any_address(
+    server: Running, resolve: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that passes every connection on to the server."""
+    running: set[asyncio.Task[Any]] = set()
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while content := await source.read(65536):
+            target.write(content)
+        target.write_eof()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.add(cast(asyncio.Task[Any], asyncio.current_task()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        there, back = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            if head.startswith(b"CONNECT "):
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:  # an absolute address, which the server accepts
+                back.write(head)
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+        finally:
+            for end in (back, writer):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def main() -> bool:
+        proxy = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://localhost:{port}")
+        try:
+            with hole("127.0.0.2", port):
+                async with AsyncClient(f"http://127.0.0.1:{server.port}", timeout_s=60) as client:
+                    if kind == "http":
+                        return bool(await client.models())
+                    return (await client.predict(VALUES)).complete
+        finally:
+            proxy.close()
+            await asyncio.wait(running, timeout=60)
+
+    resolve("127.0.0.2", "127.0.0.1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert asyncio.run(main())
+    assert running, "the client used no proxy"
