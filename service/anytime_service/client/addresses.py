@@ -10,7 +10,6 @@ import asyncio
 import socket
 from asyncio.staggered import staggered_race
 from functools import partial
-from itertools import chain, zip_longest
 from typing import Any
 
 NEXT_AFTER_S = 0.25
@@ -19,16 +18,16 @@ NEXT_AFTER_S = 0.25
 async def connected(host: str, port: int) -> socket.socket:
     """Return a socket that is connected to the first address of a name that answers; raise OSError if none does."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    first = [each for each in found if each[0] == found[0][0]]
-    others = [each for each in found if each[0] != found[0][0]]
-    ordered = [each for each in chain(*zip_longest(first, others)) if each is not None]
-    made, _, errors = await staggered_race([partial(_attempt, *each) for each in ordered], NEXT_AFTER_S)
+    # The first address of each family, then the second of each, and so on.
+    ordered = sorted(found, key=lambda each: [other for other in found if other[0] == each[0]].index(each))
+    made, _, errors = await staggered_race([partial(_attempt, each) for each in ordered], NEXT_AFTER_S)
     if made is None:
         raise OSError("; ".join(dict.fromkeys(map(str, errors))))
     return made
 
 
-async def _attempt(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+async def _attempt(found: tuple[int, int, int, str, Any]) -> socket.socket:
+    family, kind, protocol, _, address = found
     made = socket.socket(family, kind, protocol)
     try:
         made.setblocking(False)
