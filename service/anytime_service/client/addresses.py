@@ -21,9 +21,9 @@ async def connected(host: str, port: int) -> socket.socket:
     # The first address of each family, then the second of each, and so on.
     ordered = sorted(found, key=lambda each: [other for other in found if other[0] == each[0]].index(each))
     made, _, errors = await staggered_race([partial(_attempt, each) for each in ordered], NEXT_AFTER_S)
-    if made is None:
-        raise OSError("; ".join(dict.fromkeys(map(str, errors))))
-    return made
+    if isinstance(made, socket.socket):
+        return made
+    raise OSError("; ".join(dict.fromkeys(map(str, errors))))
 
 
 async def _attempt(found: tuple[int, int, int, str, Any]) -> socket.socket:

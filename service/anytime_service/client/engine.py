@@ -25,7 +25,7 @@ from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import Encoded
-from anytime_service.client.transport import Channel, Connection, Link, Outcome
+from anytime_service.client.transport import KEY_REFUSED, Channel, Connection, Link, Outcome
 from anytime_service.schemas.codecs import located
 from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
 
@@ -85,8 +85,6 @@ class EventQueue(Generic[Event]):
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)
 
-
-_REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
 
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 """Values of a group that the client sends after the answer, only to report its computation time."""
@@ -275,7 +273,7 @@ class Call:
         try:
             self._open(await self._connection.link(self.until))
         except ClientError as error:
-            if isinstance(error, ProblemError) and error.status in _REFUSED:
+            if isinstance(error, ProblemError) and error.status in KEY_REFUSED:
                 raise  # the network is not the cause, so the next call would fail too
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error

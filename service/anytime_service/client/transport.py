@@ -2,7 +2,7 @@
 
 `Control` sends the HTTP requests. `Link` is one open WebSocket that many predictions share, each with its own id. Its
 memory is bounded: it stores the last update of each prediction, a limited number of abandoned predictions, and a
-limited number of unsent bytes. A lost link stays lost; `Connection` creates a new one.
+limited number of unsent bytes. A lost link stays lost; `Connection` creates a new one at once, in the background.
 
 Callers that need a link during an attempt to connect share the attempt. If it is refused, all of them receive the
 error. Pauses between attempts double from 50 ms to 1 s and vary randomly by half, so that not all clients reconnect at
@@ -429,11 +429,18 @@ class Channel:
 class Link:
     """An open WebSocket with its reader and writer tasks; belongs to one event loop.
 
-    It updates `margin` from answers that a deadline interrupted.
+    It updates `margin` from answers that a deadline interrupted, and calls `on_loss` once.
     """
 
-    def __init__(self, socket: ClientConnection | InProcessSocket, margin: NetworkMargin) -> None:
+    def __init__(
+        self,
+        socket: ClientConnection | InProcessSocket,
+        margin: NetworkMargin,
+        on_loss: Callable[[], None] = lambda: None,
+    ) -> None:
         self.lost: ConnectionLostError | None = None
+        self.opened = time.perf_counter()
+        self._on_loss = on_loss
         self._socket = socket
         self._margin = margin
         self._next = 0
@@ -564,6 +571,7 @@ class Link:
         self._ending = asyncio.create_task(self._end())
         for channel in channels:
             channel.deliver(self.lost)
+        self._on_loss()
 
 
 def _closing(error: ConnectionClosed) -> str:
@@ -576,6 +584,8 @@ def _closing(error: ConnectionClosed) -> str:
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
+KEY_REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
+MAX_IDLE_PAUSE_S = 60.0  # longest pause between attempts in the background, for which no call waits
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0  # the client detects a silent network after 15 s; until then, each prediction misses its answer
 
@@ -613,6 +623,7 @@ class Connection:
         self._refusals = 0
         self._retry_at = 0.0
         self._closing: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
         self._closed = False
 
     async def link(self, until: float) -> Link | None:
@@ -642,12 +653,28 @@ class Connection:
 
     async def close(self) -> None:
         self._closed = True
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.gather(self._attempt, return_exceptions=True)
+        tasks = [each for each in (self._attempt, self._keeping) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._link is not None:
             await self._link.close()
         await asyncio.gather(*self._closing)
+
+    def _lost(self) -> None:
+        if not self._closed and self._endpoint.app is None:
+            self._keeping = asyncio.create_task(self._keep_open())
+
+    async def _keep_open(self) -> None:
+        """Connect again in the background after a loss: a server closes idle connections, and calls must not wait."""
+        pause_s = 0.0 if self._link is None or self._link.opened + MAX_PAUSE_S < time.perf_counter() else MAX_PAUSE_S
+        while not self._closed:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
+            with suppress(ClientError):  # the next call reports it
+                await self.link(time.perf_counter() + 3.0 * self._endpoint.timeout_s)
+            if self._refused is None or getattr(self._refused, "status", None) in KEY_REFUSED:
+                return
+            pause_s = min(2.0 * pause_s + MAX_PAUSE_S, MAX_IDLE_PAUSE_S)
 
     async def _connect(self) -> Link | ClientError:
         try:
@@ -690,7 +717,7 @@ class Connection:
             return ConnectionLostError(
                 f"{endpoint.url} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
             )
-        return Link(socket, self.margin)
+        return Link(socket, self.margin, self._lost)
 
     async def _shake_hands(self) -> ClientConnection:
         endpoint = self._endpoint

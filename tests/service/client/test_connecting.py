@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Thread
 from typing import Any, cast
 
 import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
 
-from anytime_service.client import AsyncClient, Client, ConnectionLostError, ReplyError
-from service.serving import VALUES, Running
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError
+from anytime_service.client.transport import Connection, Endpoint
+from anytime_service.settings import Settings
+from service.client.test_network import Network, fake, frames, reply
+from service.serving import VALUES, Running, run_service, small_model
 
 CALLS: dict[str, Callable[[Client], Any]] = {
     "websocket": lambda client: client.predict({"speed": [1.0]}),
@@ -241,3 +247,118 @@ def test_a_proxy_is_found_at_any_address(
         monkeypatch.delenv(name, raising=False)
     assert asyncio.run(main())
     assert running, "the client used no proxy"
+
+
+# lost connections
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, f"{what}, not within 60 s"
+        time.sleep(0.005)
+
+
+def link_of(client: Client) -> Any:
+    return client._async._connection._link
+
+
+def connected_again(client: Client, before: Any) -> Any:
+    """Wait until the client, which is not called, has a new open link."""
+    until(lambda: link_of(client) is not before and link_of(client).lost is None, "the client connects again")
+    return link_of(client)
+
+
+def test_a_connection_that_the_idle_timeout_closes_is_opened_again_without_a_call() -> None:
+    with run_service([small_model()], Settings(port=0, idle_timeout_s=0.2)) as service, Client(service.url) as client:
+        client.warm_up()
+        link = link_of(client)
+        for _ in range(3):  # the pause may be longer than several timeouts
+            link = connected_again(client, link)
+        assert client.predict(VALUES, deadline_ms=60_000).complete
+
+
+def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running) -> None:
+    with closing(Network(server.port)) as network, Client(network.url) as client:
+        assert client.predict(VALUES).complete
+        for count in (2, 3):
+            before = link_of(client)
+            network.cut()
+            connected_again(client, before)
+            assert network.connections == count
+        assert client.predict(VALUES).complete
+        assert network.connections == 3, "the call found an open connection"
+
+
+def test_a_server_that_restarts_is_found_again_without_a_call(server: Running) -> None:
+    with closing(Network(server.port)) as network, Client(network.url) as client:
+        client.warm_up()
+        before = link_of(client)
+        network.shut()
+        until(lambda: client._async._connection._refusals >= 2, "the client tries more than once")
+        network.open()
+        connected_again(client, before)
+        assert client.predict(VALUES, deadline_ms=60_000).complete
+
+
+def test_a_key_that_is_refused_is_not_sent_again_without_a_call() -> None:
+    tried: list[str | None] = []
+
+    def refuse(connection: ServerConnection, request: Request) -> Response | None:
+        tried.append(request.headers.get("Authorization"))
+        if len(tried) == 1:
+            return None
+        problem = '{"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": "removed"}'
+        response = connection.respond(401, problem)
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/problem+json"
+        return response
+
+    async def leaving(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin":
+                await socket.send(reply("answer", frame["id"]))
+                return  # the server closes the connection
+
+    with fake(leaving, refuse) as url, Client(url, api_key="sesame") as client:
+        client.predict(VALUES)
+        connection = client._async._connection
+        until(lambda: connection._keeping is not None and connection._keeping.done(), "the client gives up")
+        assert tried == ["Bearer sesame"] * 2
+        with pytest.raises(ProblemError, match="removed"):
+            client.predict(VALUES)
+
+
+def test_a_client_that_closes_connects_no_more(server: Running) -> None:
+    with closing(Network(server.port)) as network:
+        with Client(network.url) as client:
+            client.warm_up()
+            network.shut()
+            until(lambda: client._async._connection._refusals, "the client tries again")
+        assert client._async._connection._keeping.done()  # type: ignore[union-attr]
+
+
+def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a fake clock: one attempt a minute at last, and the first one after a second where a connection just began."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 20:
+            raise asyncio.CancelledError
+
+    class Refusing(Connection):
+        async def link(self, _: float) -> None:
+            self._refused = ConnectionLostError("nobody answers")
+            raise self._refused
+
+    async def keep() -> None:
+        connection = Refusing(Endpoint.of("http://127.0.0.1:9", None, 1.0, None))
+        monkeypatch.setattr("anytime_service.client.transport.asyncio.sleep", sleep)
+        monkeypatch.setattr("anytime_service.client.transport.random.uniform", lambda _, high: high)
+        with pytest.raises(asyncio.CancelledError):
+            await connection._keep_open()
+
+    asyncio.run(keep())
+    assert pauses[:8] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 60.0, 60.0]
+    assert set(pauses[8:]) == {60.0}
