@@ -597,8 +597,8 @@ class Client:
     the base rate, and its `note` says so. The first call with a deadline requests the model before its clock starts;
     `warm_up` does that in advance.
 
-    After a connection breaks or is closed as idle, the client reconnects in the background, and the next call does if that
-    has not succeeded. The client repeats an interrupted prediction if there is time.
+    After a connection breaks or is closed as idle, the client reconnects in the background; until that succeeds, the
+    next call does. The client repeats an interrupted prediction if there is time.
     Close a client, or use `with`; a garbage-collected client closes by itself. A forked process must not use the client
     of its parent: every call raises ClosedError there.
     """
