@@ -35,6 +35,7 @@ from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
+from anytime_service.hangup import remembered
 from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
@@ -284,6 +285,9 @@ class Server(uvicorn.Server):
         self._key_watcher.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+            if remembered:
+                remembered.clear()
+                self._on_hangup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
