@@ -360,6 +360,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
+        root_path=settings.root_path,
         # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
         timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
     )
