@@ -197,14 +197,41 @@ class AsyncClient:
         return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
 
     async def warm_up(
-        self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
+        self,
+        extractors: Extractors | None = None,
+        *,
+        model: str | None = None,
+        worker: Worker = "thread",
+        example: Any = None,
     ) -> None:
-        """Connect, request the model, and start workers for extractors, before the first call needs them."""
+        """Connect, request the model, and start workers for extractors, before the first call needs them.
+
+        Parameters
+        ----------
+        extractors : Extractors | None
+            Extractors of later calls of `run`; None starts no workers.
+        model : str | None
+            Name of the model; optional if the server has one model.
+        worker : Worker
+            "thread" or "process", as for `run`.
+        example
+            An input of one row whose groups are computed once by every worker, as for `anytime.Runner`; None computes
+            nothing.
+
+        Raises
+        ------
+        ExtractorError
+            Extractors are missing, belong to no group or do not start, or `example` is not picklable for a process.
+        ClientError
+            The server is unreachable, or refuses.
+        """
         self._check()
         if extractors is None:
             await self._known.learn(model)
         else:
-            await self._prepared(extractors, model, worker)
+            known, pool = await self._prepared(extractors, model, worker)
+            if example is not None:
+                await pool.warm_up(known.description, example)
 
     async def close(self) -> None:
         """Close the connections, and end the workers and running predictions. Idempotent."""
