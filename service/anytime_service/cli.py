@@ -68,12 +68,8 @@ def serve(
     _open_streams()
     remember()
     try:
-        from anytime_service.telemetry.tracing import checked_environment  # noqa: PLC0415
-
-        with checked_environment():
-            from anytime_service.models.registry import load_registry  # noqa: PLC0415
-            from anytime_service.server.run import serve as run  # noqa: PLC0415
-            from anytime_service.settings import load_settings  # noqa: PLC0415
+        from anytime_service import load_registry, load_settings  # noqa: PLC0415
+        from anytime_service import serve as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in _REQUIREMENTS:
             raise

@@ -155,10 +155,9 @@ def checked_environment() -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, StopIteration) as error:  # the last of an unknown provider
-        parts = {name: filter(None, value.replace(",", " ").split()) for name, value in variables.items()}
-        invalid = [name for name, each in parts.items() if any(part in str(error) for part in each)]
         why = str(error) or type(error).__name__
-        raise AnytimeError(f"cannot set up tracing from {listed(invalid or list(parts))}: {why}") from error
+        invalid = [name for name in variables if any(part in why for part in variables[name].replace(",", " ").split())]
+        raise AnytimeError(f"cannot set up tracing from {listed(invalid or list(variables))}: {why}") from error
     finally:
         os.environ.update(variables)
 

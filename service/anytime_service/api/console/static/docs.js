@@ -1,4 +1,4 @@
-// Shows the OpenAPI document of this server, and asks for a key as the console does, which shares it in this tab. The
+// Shows the OpenAPI document of this server, and prompts for a key as the console does, which shares it in this tab. The
 // validator is off, because it would send the address to another server.
 import { KeyNeeded, get, key } from "./service.js";
 
