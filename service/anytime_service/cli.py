@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from anytime.errors import AnytimeError
+from anytime_service.hangup import remember
 
 _REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
 
@@ -65,10 +66,10 @@ def serve(
     Example: anytime serve model.safetensors --port 8000
     """
     _open_streams()
+    remember()
     try:
-        from anytime_service.models.registry import load_registry  # noqa: PLC0415
-        from anytime_service.server.run import serve as run  # noqa: PLC0415
-        from anytime_service.settings import load_settings  # noqa: PLC0415
+        from anytime_service import load_registry, load_settings  # noqa: PLC0415
+        from anytime_service import serve as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in _REQUIREMENTS:
             raise

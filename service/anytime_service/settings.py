@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
 from anytime_service.keys import Key, read_keys
-from anytime_service.urls import MEMORY, checked_address, origin_of
+from anytime_service.urls import MEMORY, checked_address, listed_origin
 
 PREFIX = "ANYTIME_"
 
@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is all IPv4 addresses, :: all addresses.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 is any free port.")
     uds: Path | None = Field(None, description="Unix socket to listen on instead of a host and port.")
+    root_path: str = Field(
+        "", pattern=r"^(/[\w.~-]+)*$", description="Path before all routes, like /anytime, that a proxy removes."
+    )
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Separate port for /metrics and the probes.")
     metrics_host: str | None = Field(None, description="Address to listen on for metrics; by default that of host.")
     log_format: Literal["text", "json"] = Field("text", description="Format of log lines: text or json.")
@@ -98,13 +101,13 @@ class Settings(BaseSettings):
     @field_validator("models", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+        return tuple(filter(None, _entries(value))) if isinstance(value, str) else value
 
     @field_validator("api_keys", mode="before")
     @classmethod
     def _keys(cls, value: Any) -> Any:
         try:
-            return read_keys(value) if isinstance(value, str) else value
+            return read_keys(",".join(_entries(value))) if isinstance(value, str) else value
         except KeysError as error:
             raise PydanticCustomError("keys", "{why}", {"why": str(error)}) from None
 
@@ -113,15 +116,23 @@ class Settings(BaseSettings):
     def _origins(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        origins = [origin_of(text.strip()) for text in value.split(",")]
+        origins = [listed_origin(text) for text in _entries(value)]
         if None in origins:
-            raise PydanticCustomError("origins", "expected origins like https://app.example.com:8443, without a path")
+            raise PydanticCustomError(
+                "origins",
+                "expected origins like https://app.example.com:8443 or tauri://localhost, without a path or a pattern",
+            )
         return tuple(origins)
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
     def _lowercase(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
+
+
+def _entries(text: str) -> list[str]:
+    """Return the entries of a list; spaces and line ends around them, and a comma at the end, do not count."""
+    return [each.strip() for each in text.strip().removesuffix(",").split(",")]
 
 
 def load_settings(**given: Any) -> Settings:

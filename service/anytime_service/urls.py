@@ -19,7 +19,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from anytime_service.errors import OriginError
 
-_ORIGIN = re.compile(r"(https?)://([^\s/?#@,]+)")
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^\s/?#@,]+)")
+_LISTED = re.compile(r"(?!wss?:|file:)[^:]+://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
 _PORTS = {"http": ":80", "https": ":443"}
 _SECURE = ("https", "wss")
 _SHOWN = 100
@@ -68,9 +69,18 @@ class Origins:
 
 
 def origin_of(text: str) -> str | None:
-    """Return an origin as browsers write it: scheme, lowercase host, port unless it is the default. None if invalid."""
+    """Return an origin as browsers write it: scheme, lowercase host, port unless it is the default. None if invalid.
+
+    Apps and extensions have schemes of their own, like `tauri://localhost` and `chrome-extension://ID`.
+    """
     match = _ORIGIN.fullmatch(text.lower())
-    return f"{match[1]}://{match[2].removesuffix(_PORTS[match[1]])}" if match else None
+    return f"{match[1]}://{match[2].removesuffix(_PORTS.get(match[1], ' '))}" if match else None
+
+
+def listed_origin(text: str) -> str | None:
+    """Return an origin of the operator's list as `origin_of` does; None if no page or app has such an origin."""
+    origin = origin_of(text)
+    return origin if origin is not None and _LISTED.fullmatch(origin) else None
 
 
 def _name(host: str) -> str:

@@ -111,7 +111,7 @@ class Reach:
             "MUTANTS_TESTS": str(self.times),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.contexts"]
-        chosen = ["-m", "not alone", "--numprocesses", str(jobs), "--dist", "worksteal", *tests]
+        chosen = ["--numprocesses", str(jobs), "--dist", "worksteal", *tests]
         subprocess.run([*command, *chosen], cwd=self.tree, env=environment(self.tree) | variables, check=False)
         self.combine()
 

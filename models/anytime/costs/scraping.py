@@ -18,10 +18,10 @@ from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from anytime._files import read_text
 from anytime.costs.distributions import CostDistributions, Histogram, fitted_cost
@@ -67,8 +67,15 @@ class Piece(NamedTuple):
     text: str
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """urllib would copy the header with the key to the new address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def scraped(source: str, api_key: str | None = None) -> str:
-    """Return the text of a service's metrics, or raise AnytimeError.
+    """Return the text of a service's metrics, or raise AnytimeError. No redirect is followed.
 
     `source` is `http://host:port/metrics`, `https://...` (without a path: `/metrics`), or the path of a file.
     """
@@ -86,11 +93,13 @@ def scraped(source: str, api_key: str | None = None) -> str:
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     try:
-        with urlopen(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
+        with build_opener(_NoRedirects).open(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
             content: bytes = response.read()
             return content.decode("utf-8")
     except HTTPError as error:
         hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
+        if location := error.headers.get("Location"):
+            hint = f", a redirect to {urljoin(address, location)}; expected the address of the metrics themselves"
         kind = EnvironmentFailure if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else AnytimeError
         raise kind(f"{address} returned {error.code} {error.reason}{hint}") from error
     except (InvalidURL, ValueError) as error:

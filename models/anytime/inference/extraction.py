@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence, Set
 from threading import TIMEOUT_MAX, Condition
 from typing import Any, NamedTuple, Protocol
 
@@ -273,8 +273,23 @@ def computed(
             values = extractors[task.group](x, *[results[name] for name in task.uses])
         except BaseException as raised:  # sys.exit in an extractor counts as a failure
             error = summary(raised)
-            in_order = False
+        if error is None and not task.shared:
+            error = _unusable(values)
+        if error is not None:
+            values, in_order = None, False
         took_ms = (time.perf_counter() - begin) * 1e3
         if task.shared and error is None:
             results[task.group] = values
         yield Arrival(task.group, values, took_ms, error)
+
+
+def _unusable(result: object) -> str | None:
+    """Return why the result of an extractor is not the values of a group; None if it may be."""
+    if isinstance(result, Coroutine):
+        result.close()  # otherwise Python warns that nobody awaits it
+    if isinstance(result, Awaitable | AsyncIterator):
+        return f"its extractor is async and returned a {type(result).__name__}; expected a function that returns values"
+    if result is None or isinstance(result, Iterator | Mapping | Set):
+        what = "None (is a return missing?)" if result is None else f"a {type(result).__name__}"
+        return f"its extractor returned {what}; expected an array or lists of values"
+    return None

@@ -13,17 +13,18 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 from pydantic import TypeAdapter
 
+from anytime.errors import summary
 from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
@@ -196,14 +197,41 @@ class AsyncClient:
         return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
 
     async def warm_up(
-        self, extractors: Extractors | None = None, *, model: str | None = None, worker: Worker = "thread"
+        self,
+        extractors: Extractors | None = None,
+        *,
+        model: str | None = None,
+        worker: Worker = "thread",
+        example: Any = None,
     ) -> None:
-        """Connect, request the model, and start workers for extractors, before the first call needs them."""
+        """Connect, request the model, and start workers for extractors, before the first call needs them.
+
+        Parameters
+        ----------
+        extractors : Extractors | None
+            Extractors of later calls of `run`; None starts no workers.
+        model : str | None
+            Name of the model; optional if the server has one model.
+        worker : Worker
+            "thread" or "process", as for `run`.
+        example
+            An input of one row whose groups are computed once by every worker, as for `anytime.Runner`; None computes
+            nothing.
+
+        Raises
+        ------
+        ExtractorError
+            Extractors are missing, belong to no group or do not start, or `example` is not picklable for a process.
+        ClientError
+            The server is unreachable, or refuses.
+        """
         self._check()
         if extractors is None:
             await self._known.learn(model)
         else:
-            await self._prepared(extractors, model, worker)
+            known, pool = await self._prepared(extractors, model, worker)
+            if example is not None:
+                await pool.warm_up(known.description, example)
 
     async def close(self) -> None:
         """Close the connections, and end the workers and running predictions. Idempotent."""
@@ -250,10 +278,10 @@ class AsyncClient:
     ) -> tuple[Answer, _Deadline | None]:
         self._check()
         if options.deadline_ms is None:
-            url, timeout_s = self._endpoint.url, self._endpoint.timeout_s
-            answer = await self._answered(Call(self._connection, options, time.perf_counter() + timeout_s), groups)
+            call = Call(self._connection, options, time.perf_counter() + self._endpoint.timeout_s)
+            answer = await self._answered(call, groups)
             if answer is None:
-                raise NoAnswerError(f"{url} did not answer within {timeout_s:g} s; is it overloaded?")
+                raise self._connection.overdue(begun=call.has_begun)
             return answer, None
         length_s, known = options.deadline_ms / 1e3, self._known.cached(options.model)
         if known is None:
@@ -473,6 +501,7 @@ class Portal:
     """A background thread with an event loop, which runs coroutines for other threads until it is closed.
 
     It awaits `at_end` in the loop on closing. The thread is a daemon, so a program can end without closing the portal.
+    Raise ClientError if the thread or its loop does not start. If the thread ends by itself, the portal is closed.
     """
 
     def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
@@ -480,12 +509,16 @@ class Portal:
         self._process = os.getpid()
         self._lock = Lock()
         self._stopped = False
-        self._ready = Event()
+        self._ready: Future[None] = Future()
+        self._calls: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._thread = Thread(target=lambda: asyncio.run(self._main()), name="anytime-client", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        self._thread = Thread(target=self._run, name="anytime-client", daemon=True)
+        try:
+            self._thread.start()
+            self._ready.result()
+        except (OSError, RuntimeError) as error:  # no free descriptor or thread, or gevent's loop runs in its place
+            raise ClientError(f"the client's event loop does not start in its thread: {summary(error)}") from error
 
     def call(self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Return the result of a coroutine function that the loop runs; raise its exception.
@@ -498,6 +531,7 @@ class Portal:
             if self._stopped:
                 raise ClosedError("this client is closed; create a new one")
             future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+            self._calls.add(future)
         try:
             return future.result()
         except CancelledError:
@@ -505,6 +539,8 @@ class Portal:
         except BaseException:  # Ctrl-C while waiting: the coroutine ends too
             future.cancel()
             raise
+        finally:
+            self._calls.discard(future)
 
     def stop(self) -> None:
         """Signal the loop and its thread to end; do nothing in a forked process. Idempotent."""
@@ -520,11 +556,28 @@ class Portal:
         if self._process == os.getpid():
             self._thread.join()
 
+    def _run(self) -> None:
+        main = self._main()
+        try:
+            asyncio.run(main)
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+        finally:
+            main.close()
+            for future in tuple(self._calls):
+                future.cancel()
+
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set()
-        await self._stop.wait()
-        await self._at_end()
+        self._ready.set_result(None)
+        try:
+            await self._stop.wait()
+        finally:  # also where SystemExit in a task ends the loop
+            with self._lock:
+                self._stopped = True
+            await self._at_end()
 
 
 def _blocking(
@@ -571,7 +624,8 @@ class Client:
     the base rate, and its `note` says so. The first call with a deadline requests the model before its clock starts;
     `warm_up` does that in advance.
 
-    After a connection breaks, the next call reconnects. The client repeats an interrupted prediction if there is time.
+    After a connection breaks or is closed as idle, the client reconnects in the background; until that succeeds, the
+    next call does. The client repeats an interrupted prediction if there is time.
     Close a client, or use `with`; a garbage-collected client closes by itself. A forked process must not use the client
     of its parent: every call raises ClosedError there.
     """

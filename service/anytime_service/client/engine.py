@@ -25,7 +25,7 @@ from anytime.model.model import checked_budget
 from anytime.types import Overload, Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import Encoded
-from anytime_service.client.transport import Channel, Connection, Link, Outcome
+from anytime_service.client.transport import KEY_REFUSED, Channel, Connection, Link, Outcome
 from anytime_service.schemas.codecs import located
 from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
 
@@ -86,8 +86,6 @@ class EventQueue(Generic[Event]):
         self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)
 
 
-_REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
-
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 """Values of a group that the client sends after the answer, only to report its computation time."""
 
@@ -131,6 +129,11 @@ class Call:
         self._ended = False
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has begun on the server, also after `close`."""
+        return self._channel is not None or self._closed is not None
 
     async def begin(self, *, throttled: bool = True) -> None:
         """Begin on the server; return without a beginning if the deadline expires first.
@@ -216,10 +219,10 @@ class Call:
         reason: Reason = "deadline"
         if self.refused is not None:
             why, reason = f"the server refused: {self.refused.detail}", "overload"
-        elif self._broken is None:
-            why = "no answer arrived before the deadline"
-        else:
+        elif self._broken is not None:
             why = f"the connection broke: {self._broken}"
+        else:
+            why = f"no {'answer arrived' if self.has_begun else 'connection was open'} before the deadline"
         what = "the base rate, since no update arrived" if self._update is None else "the last update received"
         return replace(self._update or base, reason=reason).with_note(f"{why}; this is {what}")
 
@@ -270,7 +273,7 @@ class Call:
         try:
             self._open(await self._connection.link(self.until))
         except ClientError as error:
-            if isinstance(error, ProblemError) and error.status in _REFUSED:
+            if isinstance(error, ProblemError) and error.status in KEY_REFUSED:
                 raise  # the network is not the cause, so the next call would fail too
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error

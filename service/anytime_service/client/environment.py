@@ -22,6 +22,9 @@ from urllib.request import getproxies
 
 from anytime_service.client.errors import ClientError
 
+PORTS = {"http": 80, "https": 443}
+"""Default ports; the system's list of services may be missing."""
+
 _SOCKS = ("socks5", "socks5h")
 _SCHEMES = ("http", "https", *_SOCKS)
 
@@ -35,7 +38,7 @@ def proxy_of(url: str) -> str | None:
     proxies = getproxies()
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
     proxy = proxies.get(kind)
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    port = parts.port or PORTS[parts.scheme]
     if not proxy or _is_excepted(parts.hostname or "", port, proxies.get("no", "")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"

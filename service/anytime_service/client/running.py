@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -27,7 +29,7 @@ from anytime.inference.prediction import Answer
 from anytime.inference.schedule import Failure, Schedule
 from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call
-from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
+from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Connection, Control, result_of
 from anytime_service.schemas.catalogue import ModelSummary
@@ -48,6 +50,26 @@ class Pool:
     workers: Workers
     users: int = 0
     schedules: dict[int, Schedule] = field(default_factory=dict)
+
+    async def warm_up(self, description: ModelSummary, x: Any) -> None:
+        """Compute every group of one row once in every worker, then once more for their durations, as `Runner` does."""
+        schedule = self.schedule(description, 1)
+        groups = {group.name: group for group in description.groups}
+        steps = tasks_of([step.adds for step in description.steps], groups, self.extractors)
+
+        def measure(arrival: Arrival) -> bool:
+            if arrival.error is None:
+                schedule.measured(arrival.group, arrival.took_ms, time.perf_counter())
+            else:
+                schedule.failed(arrival.group, arrival.error, time.perf_counter())
+            return True
+
+        for count, receive in ((self.workers.count, lambda _: True), (1, measure)):
+            extractions = [Extraction(list(chain.from_iterable(steps)), x, receive) for _ in range(count)]
+            for extraction in extractions:
+                self.workers.start(extraction)
+            for extraction in extractions:
+                await asyncio.to_thread(extraction.wait, math.inf)
 
     def schedule(self, description: ModelSummary, rows: int) -> Schedule:
         found = self.schedules.get(rows)
@@ -253,7 +275,7 @@ class KnownModels:
         if call.refused is not None:
             raise call.refused
         if answer is None:
-            raise NoAnswerError(f"the server did not answer within {self._timeout_s:g} s")
+            raise self._connection.overdue(begun=call.has_begun)
         return answer
 
 

@@ -2,7 +2,7 @@
 
 `Control` sends the HTTP requests. `Link` is one open WebSocket that many predictions share, each with its own id. Its
 memory is bounded: it stores the last update of each prediction, a limited number of abandoned predictions, and a
-limited number of unsent bytes. A lost link stays lost; `Connection` creates a new one.
+limited number of unsent bytes. A lost link stays lost; `Connection` creates a new one at once, in the background.
 
 Callers that need a link during an attempt to connect share the attempt. If it is refused, all of them receive the
 error. Pauses between attempts double from 50 ms to 1 s and vary randomly by half, so that not all clients reconnect at
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from ssl import SSLContext
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 import msgspec
@@ -37,7 +37,8 @@ from websockets.typing import Subprotocol
 
 from anytime.inference.deadline import early_ms
 from anytime.inference.prediction import Answer
-from anytime_service.client.environment import certificates, proxy_of, without_password
+from anytime_service.client.addresses import NEXT_AFTER_S, connected
+from anytime_service.client.environment import PORTS, certificates, proxy_of, without_password
 from anytime_service.client.errors import (
     ClientError,
     ClosedError,
@@ -131,6 +132,18 @@ class Endpoint:
         http = f"{stream.replace('ws', 'http')}://{base}"
         return cls(url, http, f"{stream}://{base}/stream", uds, headers, timeout_s, ssl, app)
 
+    def unreachable(self, error: Exception) -> ConnectionLostError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return ConnectionLostError(f"cannot connect to {self.url}: {reason}")
+
+    def redirected(self, path: str, status: int, location: str | None) -> ReplyError | None:
+        """Return the error of a response to `path` if it is a redirect: no key is sent to where it leads."""
+        if location is None or not 300 <= status < 400:
+            return None
+        target = urlsplit(urljoin(self.http + path, location))._replace(query="", fragment="").geturl()
+        where = without_password(target).removesuffix(path)
+        return ReplyError(f"{self.url} redirects to {where} ({status}); expected the address of the server itself")
+
 
 KEEPALIVE_S = 2.0  # lifetime of idle connections: servers close theirs after 5 s, so reusing an older one could fail
 
@@ -171,22 +184,27 @@ class Control:
             request = self._client().build_request(
                 method, self._endpoint.http + path, params=params, content=content, headers=headers, timeout=timeout
             )
-            try:
-                response, body = await self._exchange(request)
-            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-                if once or isinstance(error, httpx.ConnectError):
-                    raise
-                response, body = await self._exchange(request)
+            # The timeout of httpx is that of each read, and an application in this process has none.
+            async with asyncio.timeout(2 * self._endpoint.timeout_s + waits_s):
+                try:
+                    response, body = await self._exchange(request)
+                except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                    if once or isinstance(error, httpx.ConnectError):
+                        raise
+                    response, body = await self._exchange(request)
         except (httpx.ConnectTimeout, httpx.ConnectError, httpx.InvalidURL, UnicodeError) as error:
-            raise ConnectionLostError(f"cannot connect to {self._endpoint.url}: {error}") from error
-        except httpx.TimeoutException as error:
+            raise self._endpoint.unreachable(error) from error
+        except (httpx.TimeoutException, TimeoutError) as error:
             late = f"{self._endpoint.url} did not reply within {timeout.read:g} s"
             raise NoAnswerError(f"{late} to {method} {path}") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, AssertionError) as error:  # the latter of an application that sends no reply
             reason = str(error) or type(error).__name__
             raise ConnectionLostError(f"{method} {path} at {self._endpoint.url} broke: {reason}") from error
         if response.is_success:
             return body
+        redirect = self._endpoint.redirected(path, response.status_code, response.headers.get("location"))
+        if redirect is not None:
+            raise redirect
         retry_after_s = seconds_of(response.headers.get("retry-after", ""))
         if MEDIA_TYPE in response.headers.get("content-type", ""):
             raise decode_problem(body, response.status_code, retry_after_s)
@@ -232,7 +250,7 @@ class Control:
     def _transport(self) -> httpx.AsyncBaseTransport | None:
         """Return what replaces a connection to a host; None for a host."""
         if self._endpoint.app is not None:
-            return httpx.ASGITransport(self._endpoint.app)
+            return httpx.ASGITransport(self._endpoint.app, raise_app_exceptions=False)
         return None if self._endpoint.uds is None else httpx.AsyncHTTPTransport(uds=self._endpoint.uds)
 
 
@@ -411,11 +429,18 @@ class Channel:
 class Link:
     """An open WebSocket with its reader and writer tasks; belongs to one event loop.
 
-    It updates `margin` from answers that a deadline interrupted.
+    It updates `margin` from answers that a deadline interrupted, and calls `on_loss` once.
     """
 
-    def __init__(self, socket: ClientConnection | InProcessSocket, margin: NetworkMargin) -> None:
+    def __init__(
+        self,
+        socket: ClientConnection | InProcessSocket,
+        margin: NetworkMargin,
+        on_loss: Callable[[], None] = lambda: None,
+    ) -> None:
         self.lost: ConnectionLostError | None = None
+        self.opened = time.perf_counter()
+        self._on_loss = on_loss
         self._socket = socket
         self._margin = margin
         self._next = 0
@@ -546,6 +571,7 @@ class Link:
         self._ending = asyncio.create_task(self._end())
         for channel in channels:
             channel.deliver(self.lost)
+        self._on_loss()
 
 
 def _closing(error: ConnectionClosed) -> str:
@@ -558,6 +584,8 @@ def _closing(error: ConnectionClosed) -> str:
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
+KEY_REFUSED = (401, 403)  # HTTP statuses of a missing, invalid or removed key
+MAX_IDLE_PAUSE_S = 60.0  # longest pause between attempts in the background, for which no call waits
 PING_INTERVAL_S = 5.0
 PING_TIMEOUT_S = 10.0  # the client detects a silent network after 15 s; until then, each prediction misses its answer
 
@@ -575,6 +603,13 @@ def result_of(task: asyncio.Task[Result | ClientError]) -> Result:
     return result
 
 
+class _Connect(connect):
+    """A handshake that follows no redirect, as the HTTP client."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
 class Connection:
     """A connection to one server, with a new link after each loss; belongs to one event loop."""
 
@@ -588,6 +623,7 @@ class Connection:
         self._refusals = 0
         self._retry_at = 0.0
         self._closing: set[asyncio.Task[None]] = set()
+        self._keeping: asyncio.Task[None] | None = None
         self._closed = False
 
     async def link(self, until: float) -> Link | None:
@@ -608,14 +644,37 @@ class Connection:
         await asyncio.wait({attempt}, timeout=max(0.0, until - time.perf_counter()))
         return result_of(attempt) if attempt.done() else None
 
+    def overdue(self, *, begun: bool) -> ClientError:
+        """Return the error of a call without an answer within the timeout."""
+        late = f"within {self._endpoint.timeout_s:g} s"
+        if not begun:
+            return self._endpoint.unreachable(TimeoutError(f"no connection {late}"))
+        return NoAnswerError(f"{self._endpoint.url} did not answer {late}; is it overloaded?")
+
     async def close(self) -> None:
         self._closed = True
-        if self._attempt is not None:
-            self._attempt.cancel()
-            await asyncio.gather(self._attempt, return_exceptions=True)
+        tasks = [each for each in (self._attempt, self._keeping) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._link is not None:
             await self._link.close()
         await asyncio.gather(*self._closing)
+
+    def _lost(self) -> None:
+        if not self._closed and self._endpoint.app is None:
+            self._keeping = asyncio.create_task(self._keep_open())
+
+    async def _keep_open(self) -> None:
+        """Connect again in the background after a loss: a server closes idle connections, and calls must not wait."""
+        pause_s = 0.0 if self._link is None or self._link.opened + MAX_PAUSE_S < time.perf_counter() else MAX_PAUSE_S
+        while not self._closed:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
+            with suppress(ClientError):  # the next call reports it
+                await self.link(time.perf_counter() + 3.0 * self._endpoint.timeout_s)
+            if self._refused is None or getattr(self._refused, "status", None) in KEY_REFUSED:
+                return
+            pause_s = min(2.0 * pause_s + MAX_PAUSE_S, MAX_IDLE_PAUSE_S)
 
     async def _connect(self) -> Link | ClientError:
         try:
@@ -652,21 +711,26 @@ class Connection:
         except InvalidStatus as error:
             return self._refusal(error)
         except (OSError, WebSocketException, UnicodeError) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            return ConnectionLostError(f"cannot connect to {endpoint.url}: {reason}")
+            return endpoint.unreachable(error)
         if socket.subprotocol != SUBPROTOCOL:
             await socket.close(1002)
             return ConnectionLostError(
                 f"{endpoint.url} does not speak {SUBPROTOCOL}; expected the address of an anytime server"
             )
-        return Link(socket, self.margin)
+        return Link(socket, self.margin, self._lost)
 
     async def _shake_hands(self) -> ClientConnection:
         endpoint = self._endpoint
         where: dict[str, Any] = {"unix": True, "path": endpoint.uds}
         if endpoint.uds is None:
             where = {"ssl": endpoint.context, "proxy": endpoint.proxy}
-        return await connect(
+            if endpoint.proxy is None:
+                parts = urlsplit(endpoint.http)
+                async with asyncio.timeout(endpoint.timeout_s):
+                    where["sock"] = await connected(parts.hostname or "", parts.port or PORTS[parts.scheme])
+            elif isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # uvloop has no such option
+                where["happy_eyeballs_delay"] = NEXT_AFTER_S
+        return await _Connect(
             endpoint.stream,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,  # it hardly shrinks numbers, and costs time
@@ -685,4 +749,5 @@ class Connection:
         if MEDIA_TYPE in response.headers.get("Content-Type", "") and response.body:
             with suppress(ReplyError):
                 return decode_problem(bytes(response.body), status, seconds_of(response.headers.get("Retry-After", "")))
-        return ConnectionLostError(f"{self._endpoint.url} refused the connection with HTTP status {status}")
+        redirect = self._endpoint.redirected("/stream", status, response.headers.get("Location"))
+        return redirect or ConnectionLostError(f"{self._endpoint.url} refused the connection with HTTP status {status}")

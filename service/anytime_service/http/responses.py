@@ -128,7 +128,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _problem_at(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    return problem_response(infer_problem(problem) if is_oip(request.url.path) else problem, headers)
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return problem_response(infer_problem(problem) if is_oip(path) else problem, headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -35,6 +35,7 @@ from anytime_service.app import create_app, create_side_app
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
+from anytime_service.hangup import remembered
 from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
@@ -284,6 +285,9 @@ class Server(uvicorn.Server):
         self._key_watcher.start()
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+            if remembered:
+                remembered.clear()
+                self._on_hangup()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
@@ -356,6 +360,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         ws="none",  # `HttpProtocol` has its own
         log_config=log_config(settings),
         server_header=False,
+        root_path=settings.root_path,
         # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
         timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
     )

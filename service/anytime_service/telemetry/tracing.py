@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from anytime._version import __version__
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, listed
 from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
@@ -142,6 +143,25 @@ def collector(environment: Mapping[str, str]) -> str | None:
     return address
 
 
+@contextmanager
+def checked_environment() -> Iterator[None]:
+    """Enclose imports and calls that read OpenTelemetry's variables, as the framework's import does.
+
+    Without a collector they do not see the variables. Otherwise raise AnytimeError, which names those that are invalid.
+    """
+    variables = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+    for name in variables if collector(os.environ) is None else ():
+        del os.environ[name]
+    try:
+        yield
+    except (ValueError, RuntimeError, StopIteration) as error:  # the last of an unknown provider
+        why = str(error) or type(error).__name__
+        invalid = [name for name in variables if any(part in why for part in variables[name].replace(",", " ").split())]
+        raise AnytimeError(f"cannot set up tracing from {listed(invalid or list(variables))}: {why}") from error
+    finally:
+        os.environ.update(variables)
+
+
 def load_tracing() -> Tracing | None:
     """Set up tracing from the environment; return None if no collector is configured.
 
@@ -149,21 +169,20 @@ def load_tracing() -> Tracing | None:
     """
     if collector(os.environ) is None:
         return None
+    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    attributes = {"service.version": __version__} | ({} if named else {"service.name": "anytime"})
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        with checked_environment():
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+            from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+            from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+            provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            return Tracing(provider)
     except ModuleNotFoundError as error:
         raise AnytimeError(
             f"tracing is configured, but {error.name} is not installed; run pip install 'anytime-linear[telemetry]' or "
             "unset OTEL_*"
         ) from error
-    named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    attributes = {SERVICE_VERSION: __version__} | ({} if named else {SERVICE_NAME: "anytime"})
-    try:
-        provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    except ValueError as error:
-        raise AnytimeError(f"cannot set up tracing from the variables OTEL_*: {error}") from error
-    return Tracing(provider)

@@ -156,6 +156,13 @@ class _Metrics(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.seen.append((self.path, self.headers["Authorization"]))  # type: ignore[attr-defined]
+        if self.path.startswith("/moved"):  # the status and the new address
+            _, _, status, location = self.path.split("/", 3)
+            self.send_response(int(status))
+            self.send_header("Location", location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         refused = self.path.startswith("/secret") and self.headers["Authorization"] != "Bearer sesame"
         self.send_response(401 if refused else 200)
         self.end_headers()
@@ -188,6 +195,27 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer
         scraped(f"{base}/secret", "wrong")
     with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
         scraped(f"{base}/bytes")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("there", ["http://localhost:{other}", "http://127.0.0.1:{other}", "https://127.0.0.1:{port}"])
+def test_the_key_is_not_sent_to_where_the_address_redirects(metrics: HTTPServer, status: int, there: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Metrics) as other:
+        other.seen = []  # type: ignore[attr-defined]
+        target = there.format(other=other.server_port, port=metrics.server_port) + "/login"
+        address = f"http://127.0.0.1:{metrics.server_port}/moved/{status}/{target}"
+        with pytest.raises(AnytimeError, match=f"returned {status} .*, a redirect to {target}; expected the address"):
+            scraped(address, "sesame")
+        other.timeout = 0
+        other.handle_request()  # a connection would wait here
+        assert other.seen == []  # type: ignore[attr-defined]
+    assert [key for _, key in metrics.seen] == ["Bearer sesame"]  # type: ignore[attr-defined]
+
+
+def test_a_redirect_without_a_host_is_shown_as_an_address(metrics: HTTPServer) -> None:
+    base = f"http://127.0.0.1:{metrics.server_port}"
+    with pytest.raises(AnytimeError, match=f"a redirect to {base}/login;"):
+        scraped(f"{base}/moved/302//login", "sesame")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,20 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
+import httpx
 from fastapi.openapi.models import OpenAPI
 from starlette.routing import Route
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
+from anytime_service.client import Client
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame
 from anytime_service.settings import Settings
-from service.serving import VALUES, Running
+from service.serving import VALUES, Running, run_service, small_model
 
 IN_A_SESSION = {*PARAMETERS} - {"model", "rows"}
 ITSELF = {"/docs", "/openapi.json"}
@@ -114,3 +116,24 @@ def test_an_answer_has_the_fields_of_the_document_in_every_form(app: AnytimeAPI,
         with service.stream(form) as stream:
             stream.say("begin", 1, deadline_ms=0)
             assert set(stream.answer(1)) - {"form"} == documented | {"type", "id"}
+
+
+def test_a_path_that_a_proxy_removes_is_in_addresses_of_the_service() -> None:
+    """The proxy passes on /models for /any/time/models."""
+    with run_service([small_model()], Settings(port=0, root_path="/any/time")) as service:
+        assert service.get("/openapi.json").json()["servers"] == [{"url": "/any/time"}]
+        created = httpx.post(f"{service.url}/sessions", json={})
+        assert created.headers["location"] == f"/any/time/sessions/{created.json()['id']}"
+        assert httpx.get(f"{service.url}/models/").headers["location"] == "../models", "relative, so right at any path"
+        for path in ("/v2/models/none", "/v2/models/brake/config", "/v2/nothing"):
+            assert "error" in service.get(path).json(), "as the Open Inference Protocol has it"
+        assert service.get("/livez").status_code == 200
+        with service.stream() as stream:
+            stream.say("begin", 1, deadline_ms=0)
+            assert stream.answer(1)["reason"] == "deadline"
+        with Client(service.url) as client:
+            assert client.predict(VALUES).complete
+            assert client.models()[0].name == "brake"
+    with run_service([small_model()], Settings(port=0)) as service:
+        assert "servers" not in service.get("/openapi.json").json()
+        assert httpx.post(f"{service.url}/sessions", json={}).headers["location"].startswith("/sessions/")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -28,6 +29,8 @@ import pytest
 import anytime_service.client as package
 from anytime.errors import AnytimeError, ExtractorError, ValuesError
 from anytime.inference.prediction import Prediction
+from anytime.inference.runner import Runner
+from anytime.inference.workers import Worker
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime_service.client import (
@@ -69,6 +72,17 @@ def too_wide(x: dict[str, Any]) -> Any:
 
 def words(x: dict[str, Any]) -> Any:
     return ["fast"]
+
+
+class Noting:
+    """An extractor that leaves a file for each call."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+    def __call__(self, x: dict[str, Any]) -> Any:
+        (x["folder"] / f"{self.group}-{time.perf_counter_ns()}-{os.getpid()}").touch()
+        return x[self.group]
 
 
 class Stuck:
@@ -362,6 +376,58 @@ def test_run_computes_every_group_and_answers_as_soon_as_it_can(client: Client, 
     answer = client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker=worker)
     assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
     assert (answer.reason, answer.complete, answer.note) == ("complete", True, None)
+
+
+async def awaiting(x: Any) -> Any:
+    return x["lab"]
+
+
+def forgetting(x: Any) -> Any:
+    x["lab"]
+
+
+@pytest.mark.parametrize(("extractor", "why"), [(awaiting, "is async and returned a coroutine"), (forgetting, "None")])
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_a_result_that_is_not_values_is_named(
+    client: Client, extractor: Callable[[Any], Any], why: str, worker: Worker
+) -> None:
+    extractors = but(lab=extractor)
+    client.warm_up(extractors, model="brake", worker=worker)
+    answer = client.run(extractors, VALUES, LONG_MS, model="brake", worker=worker)
+    assert answer.groups == ("speed", "hog")
+    assert "group 'lab' failed: its extractor " in (answer.note or "")
+    assert why in (answer.note or "")
+
+
+@pytest.mark.parametrize("worker", ["thread", "process"])
+def test_an_example_is_computed_in_advance_as_by_a_runner(
+    client: Client, model: Model, worker: Worker, tmp_path: Path
+) -> None:
+    x = {**VALUES, "folder": tmp_path}
+    extractors = {name: Noting(name) for name in VALUES}
+
+    def counts() -> dict[str, int]:
+        found = Counter(path.name.partition("-")[0] for path in tmp_path.iterdir())
+        for path in tmp_path.iterdir():
+            path.unlink()
+        return dict(found)
+
+    with Runner(model, extractors, worker, example=x):
+        wanted = counts()
+    client.warm_up(extractors, model="brake", worker=worker, example=x)
+    assert counts() == wanted
+    assert client.run(extractors, x, LONG_MS, model="brake", worker=worker).complete
+    client.warm_up(extractors, model="brake", worker=worker)
+    assert counts() == dict.fromkeys(VALUES, 1), "without an example nothing is computed in advance"
+
+
+def test_an_example_whose_extractor_fails_is_logged_and_the_client_works(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    extractors = but(lab=broken)
+    client.warm_up(extractors, model="brake", example=VALUES)
+    assert "no light" in caplog.text
+    assert client.run(extractors, VALUES, LONG_MS, model="brake").groups == ("speed", "hog")
 
 
 def test_run_answers_at_the_deadline_while_the_extractor_still_works(client: Client, stuck: Stuck) -> None:
@@ -670,6 +736,31 @@ def test_a_client_that_is_dropped_ends_its_thread(server: Running) -> None:
     del client
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "error"),
+    [
+        (asyncio.events, "new_event_loop", OSError(24, "Too many open files")),
+        (asyncio.Runner, "run", RuntimeError("Runner.run() cannot be called from a running event loop")),  # gevent
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_client_whose_thread_does_not_start_is_an_error(
+    where: Any, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    before = set(threading.enumerate())
+    with monkeypatch.context() as broken:
+        broken.setattr(where, name, fail)
+        with pytest.raises(ClientError, match="the client's event loop does not start in its thread: ") as raised:
+            Client("http://127.0.0.1:9")
+    assert str(error) in str(raised.value)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_a_call_that_is_under_way_when_the_client_closes_ends(server: Running, stuck: Stuck) -> None:

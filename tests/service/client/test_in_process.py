@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +15,15 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.client import AsyncClient, Client, ClientError, ConnectionLostError, ProblemError
+from anytime_service.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    ClosedError,
+    ConnectionLostError,
+    NoAnswerError,
+    ProblemError,
+)
 from anytime_service.keys import read_keys
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -105,6 +115,64 @@ def test_an_application_that_fails_or_speaks_something_else_is_lost(caplog: pyte
         for app, why in ((failing, "no such thing"), (silent, "does not speak"), (closing, "HTTP status 403")):
             with Client(transport=app) as client, pytest.raises(ConnectionLostError, match=why):
                 client.predict(VALUES)
+
+
+def test_a_request_to_an_application_that_fails_or_hangs_is_an_error() -> None:
+    async def failing(*_: object) -> None:
+        raise RuntimeError("no such thing")
+
+    async def silent(*_: object) -> None:
+        """Send no reply."""
+
+    async def hanging(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def dripping(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        while True:
+            await send({"type": "http.response.body", "body": b" ", "more_body": True})
+            await asyncio.sleep(0.01)
+
+    for app, error, why in (
+        (failing, ProblemError, r"Internal Server Error \(500\)"),
+        (silent, ConnectionLostError, "GET /models at http://localhost broke"),
+        (hanging, NoAnswerError, "did not reply within 0.1 s to GET /models"),
+        (dripping, NoAnswerError, "did not reply within 0.1 s to GET /models"),
+    ):
+        with Client(transport=app, timeout_s=0.1) as client, pytest.raises(error, match=why):
+            client.models()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_application_that_ends_the_loop_ends_every_call(model: Model) -> None:
+    """SystemExit in a task ends its event loop, for which the callers wait."""
+    waiting = threading.Event()
+
+    async def leaving(scope: Any, _receive: Any, _send: Any) -> None:
+        if scope["path"] == "/models":
+            waiting.set()
+            await asyncio.Event().wait()
+        sys.exit(3)
+
+    client = Client(transport=leaving)
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            client.models()
+        except ClientError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert waiting.wait(60)
+    with pytest.raises(ClosedError):
+        client.predict(VALUES)
+    thread.join(60)
+    assert [type(error) for error in errors] == [ClosedError]
+    with pytest.raises(ClosedError, match="create a new one"):
+        client.models()
+    client.close()
 
 
 def test_ssl_and_an_application_are_an_error() -> None:

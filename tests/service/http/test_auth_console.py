@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -113,3 +114,21 @@ def test_the_page_requests_a_new_key_after_the_key_is_replaced(visit: Visit, fil
     begun(visit)
     visit.tick("speed", "hog")
     expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")
+
+
+def test_the_routes_are_shown_and_tried_out_with_a_key_that_no_other_site_gets(visit: Visit) -> None:
+    visit.page.goto(f"{visit.url}/docs")
+    asked = visit.page.get_by_role("heading", name="This service requires an API key")
+    expect(asked).to_be_visible()
+    for wrong in (WRONG, "a key with spaces"):
+        tell(visit, wrong)
+        expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
+    tell(visit, PREDICTING)
+    expect(asked).to_be_hidden()
+    operation = visit.page.locator("#operations-predictions-predict")
+    operation.get_by_role("button").first.click()
+    operation.get_by_role("button", name="Try it out").click()
+    operation.locator("textarea").fill('{"groups": {}}')
+    operation.get_by_role("button", name="Execute").click()
+    operation.locator(".live-responses-table").get_by_text('"prediction"').wait_for()
+    assert visit.origins == {urlsplit(visit.url).netloc}

@@ -16,7 +16,7 @@ from anytime_service.errors import OriginError
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings, load_settings
-from anytime_service.urls import Origins, origin_of
+from anytime_service.urls import Origins, listed_origin
 from service.doors import MANAGING, PREDICTING, bearer, keyed, refused, sent
 from service.serving import Running, run_service, small_model
 
@@ -206,10 +206,51 @@ def test_listed_origins_are_normalised_as_browsers_send_them(monkeypatch: pytest
         "https://a.example,,",
         "ws://a.example",
     ):
-        assert origin_of(wrong) is None
+        assert listed_origin(wrong) is None
         monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", wrong)
         with pytest.raises(AnytimeError, match=r"ANYTIME_ALLOWED_ORIGINS: expected origins like .* \(got "):
             load_settings()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["tauri://localhost", "capacitor://localhost", "chrome-extension://mhjfbmdgcfjbbpaeojofohoefgiehjai", "app://-"],
+)
+def test_origins_of_apps_and_extensions_can_be_listed(origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", origin.upper())
+    listed = load_settings().allowed_origins
+    assert listed == (origin,)
+    Origins(listed, local=True).check({b"host": b"localhost:8000", b"origin": origin.encode()}, "http")
+    for others in ((), ("https://app.example",)):
+        with pytest.raises(OriginError):
+            Origins(others, local=True).check({b"host": b"localhost:8000", b"origin": origin.encode()}, "http")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*",
+        "https://*",
+        "https://*.example.com",
+        "https://app.example.com:*",
+        "https://app.example.com:99999999",
+        "https://app.example.com:0",
+        "https://app.example.com:",
+        "https://(a|b).example.com",
+        "https://b\u00fccher.example",
+        "null",
+        "file://",
+        "file://localhost",
+        "wss://app.example.com",
+        "tauri://",
+        "://localhost",
+        "regex:https://.*",
+    ],
+)
+def test_what_matches_no_origin_is_an_error_at_start(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYTIME_ALLOWED_ORIGINS", f"https://app.example.com,{pattern}")
+    with pytest.raises(AnytimeError, match=r"ANYTIME_ALLOWED_ORIGINS: expected origins like .* \(got "):
+        load_settings()
 
 
 def test_over_a_unix_socket_and_if_insecure_any_name_is_accepted(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from anytime_service.telemetry import tracing
 from anytime_service.telemetry.logs import JsonFormatter
 from anytime_service.telemetry.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
-from service.commands import command
+from service.commands import ENVIRONMENT, command
 from service.serving import VALUES, Running, logged, running, small_model
 from waiting import until
 
@@ -280,3 +282,66 @@ def test_a_collector_that_is_not_there_costs_no_answer(monkeypatch: pytest.Monke
         with traced(monkeypatch, f"http://127.0.0.1:{nobody.getsockname()[1]}") as service:
             for _ in range(20):
                 assert service.post({"groups": VALUES}).json()["complete"]
+
+
+IMPORTING = """
+import sys
+from anytime.errors import AnytimeError
+from anytime_service.telemetry.tracing import load_tracing
+try:
+    from anytime_service import Settings, create_app, load_registry, serve
+    tracing = load_tracing()
+except AnytimeError as error:
+    sys.exit(f"error: {error}")
+print("off" if tracing is None else "on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_PROPAGATORS", "tracecontext,baggage,b3"),
+        ("OTEL_PROPAGATORS", "jaeger"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "none"),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "-1"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+        ("OTEL_PYTHON_METER_PROVIDER", "unknown"),
+        ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "unknown"),
+    ],
+)
+@pytest.mark.parametrize("on", [True, False, None])
+def test_an_invalid_variable_is_named_where_traces_are_on_and_counts_for_nothing_where_they_are_off(
+    name: str, value: str, *, on: bool | None
+) -> None:
+    environment = {**ENVIRONMENT, name: value}
+    if on is not None:
+        environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
+    if on is False:
+        environment["OTEL_SDK_DISABLED"] = "true"
+    code = [sys.executable, "-c", IMPORTING]
+    done = subprocess.run(code, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if on:
+        assert done.returncode == 1
+        line = done.stderr.splitlines()[-1]  # OpenTelemetry logs before it raises, for some
+        assert line.startswith("error: cannot set up tracing from ")
+        assert name in line
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "off\n", "")
+
+
+def test_a_server_with_an_invalid_variable_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "m.safetensors")
+    environment = {**ENVIRONMENT, "OTEL_PROPAGATORS": "b3", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    serve = [sys.executable, "-m", "anytime", "serve", str(tmp_path), "--port", "0"]
+    done = subprocess.run(serve, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot set up tracing from 'OTEL_PROPAGATORS': Propagator b3 not found")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_environment_is_as_before_when_the_imports_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PROPAGATORS", "b3")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    with tracing.checked_environment():
+        assert "OTEL_PROPAGATORS" not in os.environ
+    assert os.environ["OTEL_PROPAGATORS"] == "b3"

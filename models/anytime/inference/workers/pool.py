@@ -22,8 +22,8 @@ from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
-from anytime.errors import ExtractorError, suggestion
-from anytime.inference.extraction import Extraction, Task, computed
+from anytime.errors import ExtractorError, suggestion, summary
+from anytime.inference.extraction import Arrival, Extraction, Task, computed
 from anytime.inference.workers.process import (
     ProcessWorker,
     WorkerLostError,
@@ -162,22 +162,26 @@ class Workers:
         Raises ExtractorError if the workers are closed, or the input is not picklable for a process.
         """
         extraction.x = self._pack(extraction.x)
+        grown: list[Future[None]] = []
+        own: tuple[ProcessWorker, Condition] | None = None
         with self._lock:
             if self._closed:
                 raise ExtractorError("these workers are closed; create new ones")
             if self._queue:  # extractions cancelled in the queue would pile up behind hanging extractors
                 self._queue = deque(waiting for waiting in self._queue if not waiting.finished)
             if math.isfinite(until) and self._idle and isinstance(worker := self._idle[-1][0], ProcessWorker):
-                _, woken = self._idle.pop()
+                own = worker, self._idle.pop()[1]
                 self._serving[worker] = extraction
             else:
                 self._queue.extend([extraction] * extraction.workers)
                 for _ in range(extraction.workers):
                     starting = sum([each is None for each in self._threads.values()])
                     if not self._wake() and len(self._queue) > starting and self.count < self.max_workers:
-                        self._grow().add_done_callback(_log_refusal)
-                return
-        self._converse(worker, woken, extraction, until)
+                        grown.append(self._grow())
+        for started in grown:
+            started.add_done_callback(self._refused)
+        if own is not None:
+            self._converse(*own, extraction, until)
 
     def _converse(self, worker: ProcessWorker, woken: Condition, extraction: Extraction, until: float) -> None:
         """Exchange the messages of an extraction with an idle process until a time; then its thread continues."""
@@ -250,8 +254,24 @@ class Workers:
         started: Future[None] = Future()
         thread = Thread(target=self._run_thread, args=(started,), name="anytime-worker", daemon=True)
         self._threads[thread] = None
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads
+            del self._threads[thread]
+            started.set_exception(ExtractorError(f"a worker's thread does not start: {summary(error)}"))
         return started
+
+    def _refused(self, started: Future[None]) -> None:
+        """Log a worker that failed to start in the background; fail what waits if no other worker can compute it."""
+        error = started.exception()
+        if error is None:
+            return
+        _log.warning("a worker did not start: %s", error)
+        with self._lock:
+            waiting = {each for each in self._queue if not (self._threads or each.finished)}
+        for extraction in waiting:  # without the lock: its caller may need it to answer
+            extraction.put(Arrival(extraction.tasks[0].group, error=f"no worker starts: {summary(error)}"))
+            extraction.cancel()
 
     def _run_thread(self, started: Future[None]) -> None:
         """Run one thread: create a worker, give it one extraction after another, and replace it when it is lost."""
@@ -272,8 +292,9 @@ class Workers:
             with self._lock:
                 del self._threads[current_thread()]
                 self._serving.pop(worker, None)
-                if lost and not self._closed:
-                    self._grow().add_done_callback(_log_refusal)
+                replaced = self._grow() if lost and not self._closed else None
+            if replaced is not None:
+                replaced.add_done_callback(self._refused)
             worker.close()
 
     def _serve(self, worker: ProcessWorker | _ThreadWorker) -> bool:
@@ -341,10 +362,3 @@ def _renew_pools() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_renew_pools)
-
-
-def _log_refusal(started: Future[None]) -> None:
-    """Log a worker that failed to start in the background, where no caller waits for it."""
-    error = started.exception()
-    if error is not None:
-        _log.warning("a worker did not start: %s", error)

@@ -20,6 +20,7 @@ reports it at the end of the job, the parent writes its next input to new memory
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import multiprocessing
@@ -29,6 +30,7 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import time
 import weakref
 from collections import deque
@@ -37,7 +39,7 @@ from contextlib import suppress
 from ctypes import c_longlong
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -240,8 +242,30 @@ def _unpicklable(what: str, error: Exception, remedy: str = "") -> ExtractorErro
     return ExtractorError(f"{what} is not picklable for a process ({summary(error)}); {remedy}use worker='thread'")
 
 
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process receives when the thread that started it ends."""
+
+
+def _end_with_parent() -> None:
+    """Let this process end with its parent, whatever its extractor does.
+
+    On Linux the kernel ends it with the parent's thread, which lives as long as this process, even while C code keeps
+    the GIL. On other systems, and where the parent ended before, a thread does.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    Thread(target=_await_parent, name="anytime-parent", daemon=True).start()
+
+
+def _await_parent() -> None:
+    if (parent := multiprocessing.process.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
 def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlong) -> None:
-    """Run the child: compute jobs until the other end of the pipe is closed."""
+    """Run the child: compute jobs until the other end of the pipe is closed, or the parent has ended."""
+    _end_with_parent()
     # Ctrl-C reaches every process of a terminal; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     bytearray(MAPPED)
@@ -358,6 +382,11 @@ class ProcessWorker:
     """
 
     def __init__(self, extractors: bytes, patience_ms: float) -> None:
+        if multiprocessing.process.current_process().daemon:  # multiprocessing refuses it with an AssertionError
+            raise ExtractorError(
+                "a daemonic process, such as one of multiprocessing.Pool or Celery, may not start worker processes; "
+                "use worker='thread'"
+            )
         self._kill_after = patience_ms / 1e3
         self._job = 0
         self._forwarding = False

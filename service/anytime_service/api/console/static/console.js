@@ -258,7 +258,7 @@ function askKey(wrong) {
 byId("key-form").onsubmit = (event) => {
   event.preventDefault();
   const entered = byId("key").value.trim();
-  if (!/^[\x21-\x7e]+$/.test(entered)) { // characters that a header does not allow
+  if (!key.possible(entered)) {
     askKey(true);
     return;
   }

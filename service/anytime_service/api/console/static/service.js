@@ -8,6 +8,7 @@ export const key = {
   get: () => sessionStorage.getItem(STORAGE_KEY),
   store: (text) => sessionStorage.setItem(STORAGE_KEY, text),
   forget: () => sessionStorage.removeItem(STORAGE_KEY),
+  possible: (text) => /^[\x21-\x7e]+$/.test(text), // other characters are invalid in a header
 };
 
 /** Error if a key is missing or invalid; `wrong` is whether a key was sent. */

@@ -1,0 +1,364 @@
+"""How the client connects, over HTTP and WebSocket alike: redirects, addresses of a name, and lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from threading import Thread
+from typing import Any, cast
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError
+from anytime_service.client.transport import Connection, Endpoint
+from anytime_service.settings import Settings
+from service.client.test_network import Network, fake, frames, reply
+from service.serving import VALUES, Running, run_service, small_model
+
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "websocket": lambda client: client.predict({"speed": [1.0]}),
+    "with a deadline": lambda client: client.predict({"speed": [1.0]}, deadline_ms=60_000),
+    "get": lambda client: client.models(),
+    "query": lambda client: client.plan("brake", budget=3),
+    "post": lambda client: client.session().open(),
+}
+"""Requests of every kind that the client sends; without a deadline in sight."""
+
+
+@contextmanager
+def listener(respond: Callable[[str], str]) -> Iterator[tuple[int, list[str]]]:
+    """Answer each connection by its request head; yield the port and the heads."""
+    heads: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # closed
+                    return
+                with connection:
+                    heads.append(connection.recv(8192).decode("latin-1"))
+                    connection.sendall(respond(heads[-1]).encode("latin-1"))
+
+        thread = Thread(target=run)
+        thread.start()
+        yield listening.getsockname()[1], heads
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(60)
+
+
+# redirects
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "there",
+    [
+        "https://anytime.example:8443",  # another scheme, as most proxies redirect
+        "http://localhost:{other}",  # another host
+        "http://127.0.0.1:{other}",  # another port
+        "http://127.0.0.1:{port}/root",  # another path
+    ],
+)
+def test_every_request_says_where_the_address_redirects_and_no_key_goes_there(there: str, status: int) -> None:
+    def redirect(head: str) -> str:
+        path = head.split()[1]
+        target = there.format(other=other, port=port)
+        return f"HTTP/1.1 {status} Moved\r\nLocation: {target}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+    with (
+        listener(lambda _: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as (other, elsewhere),
+        listener(redirect) as (port, here),
+        Client(f"http://127.0.0.1:{port}", api_key="sesame") as client,
+    ):
+        target = there.format(other=other, port=port)
+        for call in CALLS.values():
+            before = len(here)
+            with pytest.raises(ReplyError, match=rf"redirects to {target} \({status}\); expected the address"):
+                call(client)
+            assert len(here) == before + 1
+        assert elsewhere == []
+        assert all("Bearer sesame" in head for head in here)
+
+
+def test_a_redirect_to_a_path_shows_the_whole_address_and_no_password() -> None:
+    locations = iter(["/login?next=%2Fstream", "https://user:secret@anytime.example/stream"])
+
+    def redirect(_: str) -> str:
+        return f"HTTP/1.1 302 Found\r\nLocation: {next(locations)}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+    with listener(redirect) as (port, _), Client(f"http://127.0.0.1:{port}") as client:
+        with pytest.raises(ReplyError, match=rf"redirects to http://127\.0\.0\.1:{port}/login \(302\)"):
+            client.predict({"speed": [1.0]})
+        with pytest.raises(ReplyError, match=r"redirects to https://anytime\.example \(302\)"):
+            client.predict({"speed": [1.0]})
+
+
+# addresses of a name
+
+
+@contextmanager
+def hole(address: str, port: int) -> Iterator[None]:
+    """An address that does not answer: a socket whose queue is full, so that the system drops further connections."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listening, ExitStack() as waiting:
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((address, port))
+        listening.listen(0)
+        for _ in range(6):
+            one = waiting.enter_context(socket.socket(family))
+            one.setblocking(False)
+            one.connect_ex((address, port))
+        yield
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that gives the name `localhost` some addresses."""
+    real = socket.getaddrinfo
+
+    def resolve(*addresses: str) -> None:
+        def getaddrinfo(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
+            if host not in ("localhost", b"localhost"):
+                return real(host, port, *rest, **options)
+            return [found for each in addresses for found in real(each, port, type=socket.SOCK_STREAM)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    return resolve
+
+
+ANSWERING: dict[str, Callable[[Client], bool]] = {
+    "websocket": lambda client: client.predict(VALUES).complete,
+    "http": lambda client: bool(client.models()),
+}
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux, which drops connections")
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+@pytest.mark.parametrize(
+    ("dead", "refusing"),
+    [
+        (["::1"], []),
+        (["127.0.0.2"], []),
+        (["::1", "127.0.0.2"], []),
+        ([], ["::1", "127.0.0.2"]),
+        (["::1"], ["127.0.0.2"]),
+    ],
+)
+def test_an_address_that_does_not_answer_does_not_cost_the_time_limit(
+    server: Running, resolve: Callable[..., None], kind: str, dead: list[str], refusing: list[str]
+) -> None:
+    resolve(*dead, *refusing, "127.0.0.1")
+    with ExitStack() as holes:
+        for address in dead:
+            try:
+                holes.enter_context(hole(address, server.port))
+            except OSError:
+                pytest.skip("no IPv6 on this machine")
+        # Without the second address a call raises after 60 s.
+        with Client(f"http://localhost:{server.port}", timeout_s=60) as client:
+            assert ANSWERING[kind](client)
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+def test_a_name_without_an_address_that_answers_is_an_error(resolve: Callable[..., None], kind: str) -> None:
+    resolve("127.0.0.2", "127.0.0.3")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        refused = pytest.raises(ConnectionLostError, match=f"cannot connect to http://localhost:{port}: ")
+        with Client(f"http://localhost:{port}") as client, refused:
+            ANSWERING[kind](client)
+        dead = pytest.raises(
+            ConnectionLostError, match=f"cannot connect to http://localhost:{port}: .*([Tt]ime|no connection within)"
+        )
+        with hole("127.0.0.2", port), Client(f"http://localhost:{port}", timeout_s=0.3) as client, dead:
+            ANSWERING[kind](client)
+
+
+def test_another_event_loop_connects_to_any_address(server: Running) -> None:
+    """uvloop has no option for it; here the IPv6 address of localhost, if there is one, refuses."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def predicted() -> bool:
+        async with AsyncClient(f"http://localhost:{server.port}") as client:
+            return bool(await client.models()) and (await client.predict(VALUES)).complete
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(predicted())
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ANSWERING)
+def test_a_proxy_is_found_at_any_address(
+    server: Running, resolve: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that passes every connection on to the server."""
+    running: set[asyncio.Task[Any]] = set()
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while content := await source.read(65536):
+            target.write(content)
+        target.write_eof()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        running.add(cast(asyncio.Task[Any], asyncio.current_task()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        there, back = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            if head.startswith(b"CONNECT "):
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:  # an absolute address, which the server accepts
+                back.write(head)
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+        finally:
+            for end in (back, writer):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def main() -> bool:
+        proxy = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://localhost:{port}")
+        try:
+            with hole("127.0.0.2", port):
+                async with AsyncClient(f"http://127.0.0.1:{server.port}", timeout_s=60) as client:
+                    if kind == "http":
+                        return bool(await client.models())
+                    return (await client.predict(VALUES)).complete
+        finally:
+            proxy.close()
+            await asyncio.wait(running, timeout=60)
+
+    resolve("127.0.0.2", "127.0.0.1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert asyncio.run(main())
+    assert running, "the client used no proxy"
+
+
+# lost connections
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, f"{what}, not within 60 s"
+        time.sleep(0.005)
+
+
+def link_of(client: Client) -> Any:
+    return client._async._connection._link
+
+
+def connected_again(client: Client, before: Any) -> Any:
+    """Wait until the client, which is not called, has a new open link."""
+    until(lambda: link_of(client) is not before and link_of(client).lost is None, "the client connects again")
+    return link_of(client)
+
+
+def test_a_connection_that_the_idle_timeout_closes_is_opened_again_without_a_call() -> None:
+    with run_service([small_model()], Settings(port=0, idle_timeout_s=0.2)) as service, Client(service.url) as client:
+        client.warm_up()
+        link = link_of(client)
+        for _ in range(3):  # the pause may be longer than several timeouts
+            link = connected_again(client, link)
+        assert client.predict(VALUES, deadline_ms=60_000).complete
+
+
+def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running) -> None:
+    with closing(Network(server.port)) as network, Client(network.url) as client:
+        assert client.predict(VALUES).complete
+        for count in (2, 3):
+            before = link_of(client)
+            network.cut()
+            connected_again(client, before)
+            assert network.connections == count
+        assert client.predict(VALUES).complete
+        assert network.connections == 3, "the call found an open connection"
+
+
+def test_a_server_that_restarts_is_found_again_without_a_call(server: Running) -> None:
+    with closing(Network(server.port)) as network, Client(network.url) as client:
+        client.warm_up()
+        before = link_of(client)
+        network.shut()
+        until(lambda: client._async._connection._refusals >= 2, "the client tries more than once")
+        network.open()
+        connected_again(client, before)
+        assert client.predict(VALUES, deadline_ms=60_000).complete
+
+
+def test_a_key_that_is_refused_is_not_sent_again_without_a_call() -> None:
+    tried: list[str | None] = []
+
+    def refuse(connection: ServerConnection, request: Request) -> Response | None:
+        tried.append(request.headers.get("Authorization"))
+        if len(tried) == 1:
+            return None
+        problem = '{"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": "removed"}'
+        response = connection.respond(401, problem)
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/problem+json"
+        return response
+
+    async def leaving(socket: ServerConnection) -> None:
+        async for frame in frames(socket):
+            if frame["type"] == "begin":
+                await socket.send(reply("answer", frame["id"]))
+                return  # the server closes the connection
+
+    with fake(leaving, refuse) as url, Client(url, api_key="sesame") as client:
+        client.predict(VALUES)
+        connection = client._async._connection
+        until(lambda: connection._keeping is not None and connection._keeping.done(), "the client gives up")
+        assert tried == ["Bearer sesame"] * 2
+        with pytest.raises(ProblemError, match="removed"):
+            client.predict(VALUES)
+
+
+def test_a_client_that_closes_connects_no_more(server: Running) -> None:
+    with closing(Network(server.port)) as network:
+        with Client(network.url) as client:
+            client.warm_up()
+            network.shut()
+            until(lambda: client._async._connection._refusals, "the client tries again")
+        assert client._async._connection._keeping.done()  # type: ignore[union-attr]
+
+
+def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a fake clock: one attempt a minute at last, and the first one after a second where a connection just began."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 20:
+            raise asyncio.CancelledError
+
+    class Refusing(Connection):
+        async def link(self, _: float) -> None:
+            self._refused = ConnectionLostError("nobody answers")
+            raise self._refused
+
+    async def keep() -> None:
+        connection = Refusing(Endpoint.of("http://127.0.0.1:9", None, 1.0, None))
+        monkeypatch.setattr("anytime_service.client.transport.asyncio.sleep", sleep)
+        monkeypatch.setattr("anytime_service.client.transport.random.uniform", lambda _, high: high)
+        with pytest.raises(asyncio.CancelledError):
+            await connection._keep_open()
+
+    asyncio.run(keep())
+    assert pauses[:8] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 60.0, 60.0]
+    assert set(pauses[8:]) == {60.0}
