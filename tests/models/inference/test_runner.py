@@ -408,7 +408,7 @@ def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None
 
 
 def test_closing_ends_running_runs(tmp_path: Path) -> None:
-    own = {"a": zero, "b": partial(meeting, "b", "nobody", 1), "c": noting}
+    own: dict[str, Callable[[Any], Any]] = {"a": zero, "b": partial(meeting, "b", "nobody", 1), "c": noting}
     with Runner(a_model(), own, "process", max_workers=1) as runner:
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(runner.run(tmp_path, LONG_MS)))

@@ -6,7 +6,8 @@ import threading
 import time
 
 from anytime_service.client import Client
-from service.client.test_network import SHORT_MS, VALUES, Network, Pause, but, client, network
+from service.client.test_network import SHORT_MS, Network, Pause, but, client, network
+from service.serving import VALUES
 from waiting import until
 
 __all__ = ["client", "network"]
