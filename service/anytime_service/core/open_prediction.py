@@ -306,6 +306,7 @@ class OpenPrediction:
             elapsed_ms=now_ms - self.begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
+            at_once=self._at_once,
         )
         if note is not None:
             settled = settled.with_note(note)
