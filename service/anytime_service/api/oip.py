@@ -321,7 +321,7 @@ class Metadata(_InferenceEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         describe = partial(self._describe, self.service.registry, scope)
         if self._page:
-            exchange.reply(await self.service.worker.page(describe, self.service.accounts.of(scope)))
+            exchange.reply(await self.service.worker.page(describe))
         else:
             exchange.reply(describe())
 

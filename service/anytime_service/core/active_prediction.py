@@ -26,7 +26,6 @@ from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import OpenPrediction, Reached
 from anytime_service.core.solver import Solver
-from anytime_service.errors import OverloadedError
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
@@ -165,6 +164,8 @@ class ActivePrediction:
         self._timer: DeadlineTimer | None = None
         self._solve_due = False
         self._stored = 0
+        self._explain = False
+        self._reserved = 0  # bytes in which the answer is made
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
 
@@ -176,8 +177,11 @@ class ActivePrediction:
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
         self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
-        context = self._context
+        context, prediction = self._context, self.machine.prediction
+        self._explain = options.explain
+        self.allow(options.rows or prediction.rows, prediction.nbytes)  # a snapshot may need the values of a session
         answer = self.machine.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
+        self._reserve()
         if answer is None:
             context.active.add(self)
             self._account.active.add(self)
@@ -198,12 +202,12 @@ class ActivePrediction:
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
-        Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
-        does not change then.
+        Raise FieldError if the values are invalid, and OverloadedError if they, or the answer for their rows, exceed
+        the memory budget. The prediction does not change then.
         """
         now, prediction = now_ms(), self.machine.prediction
         before = prediction.replacements
-        answer = self.machine.groups(now, {name: values}, self._account.check)
+        answer = self.machine.groups(now, {name: values}, self._allow_groups)
         self._count_stored()
         repeated = took_ms is None and prediction.replacements > before
         self.record.timings.received(name, now, took_ms, repeated)
@@ -212,12 +216,13 @@ class ActivePrediction:
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
-        answer = self.machine.groups(now, values, self._account.check)
+        answer = self.machine.groups(now, values, self._allow_groups)
         self._count_stored()
         self._after(answer)
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
+        self._reserve()
         self._safely(lambda: self.machine.took(now_ms(), names))
 
     def end(self) -> None:
@@ -246,6 +251,9 @@ class ActivePrediction:
         if self._stored:
             self._account.add(-self._stored)
             self._stored = 0
+        if self._reserved:
+            self._account.reserve_answer(0, self._reserved)
+            self._reserved = 0
 
     def _release(self) -> None:
         self.answered = True
@@ -294,9 +302,31 @@ class ActivePrediction:
         prediction, timings = self.machine.prediction, self.record.timings
         if timings.rows is None:
             timings.rows = prediction.rows
+            self._reserve()
         if prediction.nbytes != self._stored:
             self._account.add(prediction.nbytes - self._stored)
             self._stored = prediction.nbytes
+
+    def allow(self, rows: int, more: int = 0, field: str | None = None) -> None:
+        """Raise OverloadedError if the answer for some rows does not fit into the memory budget.
+
+        `more` bytes of values must fit too, if the answer is made by the worker.
+        """
+        numbers = self.machine.numbers(rows, explain=self._explain)
+        if numbers:
+            self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
+
+    def _allow_groups(self, rows: int, more: int, field: str) -> None:
+        self._account.check(more, field)
+        if self.record.timings.rows is None:
+            self.allow(rows, more, field)
+
+    def _reserve(self) -> None:
+        """Reserve the memory in which the answer is made."""
+        size = self.machine.numbers(self.machine.prediction.rows, explain=self._explain) * BYTES_A_NUMBER
+        if size != self._reserved:
+            self._account.reserve_answer(size, self._reserved)
+            self._reserved = size
 
     def _solve(self) -> None:
         self._solve_due = False
@@ -363,14 +393,15 @@ class ActivePrediction:
             error = making.exception()
             if error is None:
                 done(*making.result())
-            elif kind == "answer" or not isinstance(error, OverloadedError):
+            else:
                 if not isinstance(error, AnytimeError):
                     _log.error("a prediction of model %r failed", self.model.name, exc_info=error)
                 self.fail(cast(Exception, error))
 
         if self._making is not None:
             self._making.cancel()
-        self._making = self._context.worker.answer(work, self._account, settled.numbers * BYTES_A_NUMBER)
+        self._count_stored()  # also of a session: if a group is replaced meanwhile, the answer has the only reference
+        self._making = self._context.worker.answer(work)
         self._making.add_done_callback(finish)
 
     def _updated(self, _: Answer, content: Any) -> None:

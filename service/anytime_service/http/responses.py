@@ -100,7 +100,7 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             service: PredictionService = request.app.state.service
-            return await service.worker.page(lambda: _finished(handle(request)), service.accounts.of(request.scope))
+            return await service.worker.page(lambda: _finished(handle(request)))
 
         return answer
 

@@ -1,8 +1,8 @@
 """One thread for work that would occupy the event loop for more than about 2 ms: pages, and answers of many rows.
 
-Jobs run one at a time, so that they use one core at most and their memory does not add up. Answers come before pages. A
-job counts its memory in the budget while it runs; if it does not fit, it is refused. The jobs must release the
-interpreter every millisecond or so: long lists are converted in pieces.
+Jobs run one at a time, so that they use one core at most and their memory does not add up. Answers come before pages.
+An answer has reserved its memory before (`Account.reserve_answer`), so no answer is refused here. The jobs must release
+the interpreter every millisecond or so: long lists are converted in pieces.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.costs import PAGES
-from anytime_service.limits.memory import MemoryBudget
 
 Result = TypeVar("Result")
 
 
 class _Job(NamedTuple):
     work: Callable[[], Any]
-    budget: MemoryBudget
-    size: int
     future: asyncio.Future[Any]
     context: Context
 
@@ -45,17 +42,17 @@ class Worker:
         """Number of answers that wait."""
         return len(self._answers) + self._busy
 
-    async def page(self, work: Callable[[], Result], budget: MemoryBudget, size: int = 0) -> Result:
-        """Return the result of a job for a page; raise OverloadedError if too many wait, or memory is exhausted."""
+    async def page(self, work: Callable[[], Result]) -> Result:
+        """Return the result of a job for a page; raise OverloadedError if too many wait."""
         if len(self._pages) >= int(PAGES):
             self._refused()
             raise OverloadedError(f"{int(PAGES)} pages are being made; retry in a second, or use another replica")
-        result: Result = await self._add(self._pages, work, budget, size)
+        result: Result = await self._add(self._pages, work)
         return result
 
-    def answer(self, work: Callable[[], Result], budget: MemoryBudget, size: int) -> asyncio.Future[Result]:
-        """Return the future result of a job for an answer; it fails with OverloadedError if memory is exhausted."""
-        return self._add(self._answers, work, budget, size)
+    def answer(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Return the future result of a job for an answer."""
+        return self._add(self._answers, work)
 
     async def idle(self) -> None:
         """Wait until no answer waits."""
@@ -68,9 +65,9 @@ class Worker:
         self._pages.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _add(self, queue: deque[_Job], work: Callable[[], Any], budget: MemoryBudget, size: int) -> asyncio.Future[Any]:
+    def _add(self, queue: deque[_Job], work: Callable[[], Any]) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
-        queue.append(_Job(work, budget, size, future, copy_context()))
+        queue.append(_Job(work, future, copy_context()))
         self._next()
         return future
 
@@ -79,20 +76,12 @@ class Worker:
             job = (self._answers or self._pages).popleft()
             if job.future.cancelled():
                 continue
-            try:
-                job.budget.check(job.size)
-            except OverloadedError as error:
-                # Its frames refer to this job and, after another one, to the result of that.
-                job.future.set_exception(error.with_traceback(None))
-                continue
-            job.budget.add(job.size)
             self._busy = True
             running = asyncio.get_running_loop().run_in_executor(self._thread, job.context.run, job.work)
             running.add_done_callback(partial(self._done, job))
 
     def _done(self, job: _Job, running: asyncio.Future[Any]) -> None:
         self._busy = False
-        job.budget.add(-job.size)
         if running.cancelled():
             job.future.cancel()
         elif not job.future.cancelled():
