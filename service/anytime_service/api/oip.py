@@ -217,11 +217,16 @@ class InferBody:
         self._predictions.append(active)
         return active
 
-    def _encode(self, _: str, answer: Answer) -> Reply:
-        content, json_bytes = encode_inference(self._model, answer, self._request)
-        if json_bytes is None:
-            return Reply(200, JSON.media_type, content)
-        return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
+    def _encode(self, _: str, answer: Answer) -> Callable[[float], Reply]:
+        complete = encode_inference(self._model, answer, self._request)
+
+        def reply(elapsed_ms: float) -> Reply:
+            content, json_bytes = complete(elapsed_ms)
+            if json_bytes is None:
+                return Reply(200, JSON.media_type, content)
+            return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
+
+        return reply
 
     def _fail(self, error: Exception) -> None:
         self._exchange.reply(oip_problem_reply(error))
