@@ -97,10 +97,8 @@ async def ready(
     ] = None,
 ) -> Readiness | Response:
     """Report whether the server begins predictions. Without its session store it still serves all other routes."""
-    if service.draining:
-        return not_ready("the service is stopping")
-    if not len(service.registry):
-        return not_ready("no model is loaded")
+    if service.unready is not None:
+        return not_ready(service.unready)
     store = cast(SessionStore, request.app.state.sessions)
     await store.start()
     if store.trouble is None:

@@ -89,6 +89,13 @@ class PredictionService:
         self.metrics.memory_limit.set(memory_limit() or 0)
         self.metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
+    @property
+    def unready(self) -> str | None:
+        """Why the service begins no predictions, for every route that reports readiness; None if it begins them."""
+        if self.draining:
+            return "the service is stopping"
+        return None if len(self.registry) else "no model is loaded"
+
     def open(
         self,
         options: PredictionOptions,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -210,7 +211,7 @@ def test_a_random_timetable_has_disjoint_slots_before_their_deadlines() -> None:
             if rng.random() < 0.3:
                 worker.free(made.pop(int(rng.integers(len(made)))))
         made.sort()
-        assert all(before[1] <= after[0] + 1e-9 for before, after in zip(made, made[1:], strict=False))
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(made))
         assert worker._slots == made
     finally:
         worker.close()
@@ -223,7 +224,7 @@ def test_the_answer_with_the_nearest_deadline_is_next_and_no_page_holds_it_up() 
     async def act() -> None:
         worker = Worker()
         try:
-            slow = asyncio.create_task(worker.page(lambda: (page.wait(60), order.append("page"))))
+            slow = asyncio.create_task(worker.page(lambda: order.extend(["page"] * page.wait(60))))
             await asyncio.sleep(0)
             later: list[Any] = [worker.answer(lambda: first.wait(60), 1.0, 3.0)]
             for name, due in (("third", 30.0), ("second", 20.0), ("also second", 20.0), ("last", np.inf)):
