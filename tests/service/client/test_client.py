@@ -682,6 +682,7 @@ def test_an_async_client_belongs_to_its_event_loop(server: Running) -> None:
 
 
 def test_no_thread_and_no_process_outlives_a_client(server: Running) -> None:
+    server.get("/models/brake")  # starts a thread of the server
     before = set(threading.enumerate())
     with Client(server.url) as client:
         client.run(EXTRACTORS, VALUES, LONG_MS, model="brake")
