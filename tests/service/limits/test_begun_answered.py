@@ -173,3 +173,18 @@ def test_contributions_need_memory_too(tiny: Running) -> None:
         assert stream.problem()["status"] == 503
         stream.say("begin", 2, rows=rows, deadline_ms=0)
         assert stream.answer(2)["prefix"] == 0
+
+
+def test_a_partial_message_that_does_not_fit_waits_until_begun_predictions_are_answered(tight: Running) -> None:
+    """Groups as bytes arrive in pieces: the connection of the begun predictions is not closed for them."""
+    with tight.stream(MSGPACK) as stream:
+        for name in range(12):
+            stream.say("begin", name, deadline_ms=DEADLINE_MS, rows=ROWS)
+            stream.say("group", name, group="speed", **packed(SPEED))
+        ended: dict[Any, str] = {}
+        while len(ended) < 12:
+            message = stream.hear()
+            if message["type"] == "answer" or message["problem"].get("field") is None:  # or its begin was refused
+                assert message["id"] not in ended
+                ended[message["id"]] = message["type"]
+    assert list(ended.values()).count("answer") >= 5

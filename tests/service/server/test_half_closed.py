@@ -38,7 +38,7 @@ def final(connection: Connection) -> tuple[int, dict[str, str], Any]:
 
 
 def interim_or_final(connection: Connection) -> tuple[int, dict[str, str], Any] | None:
-    line = connection.file.peek(12)  # type: ignore[attr-defined]
+    line = connection.file.peek(12)
     if line.startswith(b"HTTP/1.1 100"):
         while connection.file.readline().strip():
             pass
