@@ -35,6 +35,7 @@ from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
 from benchmarks.load.engine import Load
 from benchmarks.load.hostile import KINDS
 from benchmarks.load.instrumented import ServerStats
+from benchmarks.load.many_rows import ManyRows
 from benchmarks.load.models import saved_model
 from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, LoadPrediction, faults, plan_predictions
 
@@ -229,7 +230,7 @@ def main() -> None:
     """Run the loads and print; exit with 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", help="websocket, loaded, arrived, post, aiohttp, sessions, thousand or hostile")
+    parser.add_argument("--only", help="websocket, loaded, arrived, post, aiohttp, sessions, thousand, rows or hostile")
     args = parser.parse_args()
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause
@@ -258,6 +259,7 @@ def run(soak: Soak, idle: Child, only: str) -> bool:
         "aiohttp": lambda: soak.aiohttp(4_000, 60),
         "sessions": lambda: soak.stream("sessions", Sessions, 4_000, 100),
         "thousand": lambda: thousand(soak),
+        "rows": lambda: many_rows(soak),
         "hostile": lambda: hostile(soak),
     }
     for name, part in parts.items():
@@ -319,6 +321,25 @@ def hostile(soak: Soak) -> None:
             result = soak.stream(f"with {kind}", Stream, 3_000, 200)
         later = result.sent - alone.sent, result.received - alone.received
         print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+
+
+def many_rows(soak: Soak) -> None:
+    """Answers of 10,000 rows, pages and replaced sessions, next to a load of single rows."""
+    seconds = max(4.0, 20.0 * soak.share)
+    alone = soak.stream("alone", Stream, 3_000, 200)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "benchmarks.load.many_rows", str(soak.child.port), str(seconds)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        time.sleep(0.5)
+        result = soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True)
+        found = msgspec.json.decode(process.communicate()[0], type=ManyRows)
+    later = result.sent - alone.sent, result.received - alone.received
+    print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+    for what, late in (("sent", found.sent), ("received", found.received)):
+        p50, p99, most = np.percentile(late, (50, 99, 100)).tolist() if late else [float("nan")] * 3
+        print(f"    {len(late)} answers of 10,000 rows {what} after their deadline: {p50:.1f} {p99:.1f} {most:.1f} ms")
+    print(f"    {found.refused} refused, {found.pages} pages, {found.replacements} replacements, {found.mixed} mixed")
+    soak.punctual = soak.punctual and not found.mixed and bool(found.sent)
 
 
 @contextmanager

@@ -5,6 +5,9 @@ and requests answers. A rejected group leaves the prediction unchanged.
 
 Values are stored minus their training means, column by column in the order of the sequence. A prefix is therefore one
 product with the first columns, whatever the order of arrival. Only received columns use memory.
+
+Another thread may make the numbers of an answer while groups are replaced. It reads a snapshot (`Prediction.settle`):
+values that a snapshot reads are never overwritten, but copied first.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import mmap
 import os
 import reprlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress
 from typing import Any, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,6 +250,8 @@ class Prediction:
         """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
         self._usable: tuple[tuple[float, int], frozenset[str]] | None = None
+        self._snapshots: Collection[Prediction] = ()
+        """Those that read `_X`; one that is not needed any more is not in it."""
         self._advance()
 
     def __repr__(self) -> str:
@@ -347,7 +354,7 @@ class Prediction:
         """Add groups that `checked_row` returned, or `checked` each."""
         terms = values.terms() if isinstance(values, CheckedRow) else None
         if isinstance(values, CheckedRow) and terms is not None:
-            self._stored(1)[0, values.layout.columns] = terms
+            self._stored(1, values)[0, values.layout.columns] = terms
             for group, place in values.layout.places.items():
                 self._clamped.pop(group, None)
                 self._count(group, place, None, 8 * (place.stop - place.start))
@@ -358,7 +365,7 @@ class Prediction:
     def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
         """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""
         place = self.model.places[group]
-        stored = self._stored(len(values))[:, place.start : place.stop]
+        stored = self._stored(len(values), (group,))[:, place.start : place.stop]
         expansion, nulls = place.expansion, None
         if expansion.is_identity:
             np.subtract(values, place.mean, out=stored)
@@ -378,13 +385,27 @@ class Prediction:
         """Store the values in an array (rows, terms) of the caller, who may use it again after this prediction."""
         self._X = array
 
-    def _stored(self, rows: int) -> Float:
-        """Return the array (rows, terms) that stores the values."""
+    def _stored(self, rows: int, groups: Iterable[str]) -> Float:
+        """Return the array (rows, terms) in which to write the values of some groups."""
         if self._rows != rows:
             self.expect_rows(rows)
-        if self._X is None:
-            self._X = _untouched(rows, len(self.model.prefixes.mean))
-        return self._X
+        before = self._X
+        if before is not None and not (self._snapshots and any(map(self.has, groups))):
+            return before
+        self._X = stored = _untouched(rows, len(self.model.prefixes.mean))
+        if before is not None:
+            products = [each for each in self.model.product_places if self._inputs.keys() >= set(each.groups)]
+            spans = [(each.start, each.stop) for each in map(self.model.places.__getitem__, self._received)]
+            for start, stop in spans + [(each.start, each.stop) for each in products]:
+                stored[:, start:stop] = before[:, start:stop]
+            self._snapshots = ()
+        return stored
+
+    def _snapshot(self) -> Prediction:
+        """Return the prediction as it is now, for another thread; later values go to another array."""
+        snapshot = copy(self)
+        self._snapshots = WeakSet((*self._snapshots, snapshot))
+        return snapshot
 
     def _count(self, group: str, place: GroupPosition, nulls: Bool | None, nbytes: int) -> None:
         """Count a group as received; `nulls` are the columns with a missing value, or None."""
@@ -508,9 +529,12 @@ class Prediction:
         elapsed_ms: float,
         late_groups: Iterable[str],
         solve: Solve,
+        at_once: float = math.inf,
     ) -> Settled:
-        """Return an answer whose numbers are not made yet: another thread may make them, while groups arrive.
+        """Return an answer whose numbers are not made yet.
 
+        More than `at_once` are made of the values that the groups have now, whatever arrives meanwhile: another thread
+        may make them. Fewer must be made before the next group is added.
         Arguments and errors are those of `answer`; a ranking of several scores per row is an error of `make`.
         """
         model, best = self.model, self._selected(budget, policy, solve)
@@ -538,20 +562,15 @@ class Prediction:
         )
         columns = len(model.groups.features) if explain else 0
         numbers = (self._rows or 1) * len(model.prefixes.intercept) * (1 + columns)
-        return Settled(fields, numbers, partial(self._numbers, best, ranking=ranking, explain=explain))
+        source = self if numbers <= at_once else self._snapshot()
+        return Settled(fields, numbers, partial(source._numbers, best, ranking=ranking, explain=explain))
 
     def _numbers(
         self, best: BestPrediction, *, ranking: bool, explain: bool, listed: Callable[[Float], Any] = np.ndarray.tolist
     ) -> dict[str, Any]:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
-        parts = None
-        for _ in range(TRIES):  # another thread may replace a group meanwhile
-            replacements = self.replacements
-            best = self._scored(best)
-            if explain:
-                parts = self._contributions(best)
-            if self.replacements == replacements:
-                break
+        best = self._scored(best)
+        parts = self._contributions(best) if explain else None
         outputs = model_outputs(self.model, best.scores)
         prediction, probabilities = self._prediction(outputs, listed)
         prefix = best.prefix if best.arrived is None else best.arrived.prefix
@@ -652,13 +671,10 @@ class Prediction:
             self.prefix += 1
 
     def _prefix_scores(self, prefix: int) -> Float:
-        ready, replacements = self._ready, self.replacements
-        if ready is None or ready[0] != prefix:
+        if self._ready is None or self._ready[0] != prefix:
             coef, intercept = self.model.prefixes.coef(prefix), self.model.prefixes.intercept_of(prefix)
-            ready = prefix, self._scores(slice(len(coef)), coef, intercept)
-            if self.replacements == replacements:
-                self._ready = ready
-        return ready[1]
+            self._ready = prefix, self._scores(slice(len(coef)), coef, intercept)
+        return self._ready[1]
 
     def _scores(self, columns: slice | Index, coef: Float, intercept: Float) -> Float:
         """Return scores (rows, P) from received columns; extreme coefficients overflow, and callers check."""
@@ -709,14 +725,11 @@ class Prediction:
         return tuple(chain.from_iterable(compress(places[name].features, marked.get(name, ())) for name in used))
 
 
-TRIES = 3  # times that the numbers of an answer are made while groups are replaced
-
-
 @dataclass(frozen=True)
 class Settled:
     """An answer whose numbers are not made yet; `numbers` is about how many there are.
 
-    `fields` are known, and `rest` returns the others, from the values that the groups used have when it is called.
+    `fields` are known, and `rest` returns the others, see `Prediction.settle`.
     """
 
     fields: dict[str, Any]

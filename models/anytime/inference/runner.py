@@ -208,7 +208,7 @@ class Runner(Generic[Answers]):
 
     @property
     def lateness(self) -> Lateness:
-        """Lateness of the answers with reason "deadline"; deadlines of 0 do not count."""
+        """Lateness of the answers with reason "deadline" and of all later ones; deadlines of 0 do not count."""
         return self._late.summary()
 
     @property
@@ -309,8 +309,9 @@ class Runner(Generic[Answers]):
             self._refresh(run, x)
         if run.unused:
             answers = [replace(answer, unused_groups=tuple(run.unused)) for answer in answers]
-        if any(answer.reason == "deadline" for answer in answers):
-            self._late.add((time.perf_counter() - deadline) * 1e3, waited=waited)
+        late_ms = (time.perf_counter() - deadline) * 1e3
+        if late_ms > 0 or any(answer.reason == "deadline" for answer in answers):
+            self._late.add(late_ms, waited=waited)
         return self._returned(answers)
 
     def _returned(self, answers: list[Answer]) -> Answers:

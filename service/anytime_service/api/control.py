@@ -33,6 +33,7 @@ Budget = Annotated[
     Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
     Query(description="Maximum cost of the prefix, including the groups computed already."),
 ]
+Force = Annotated[bool, Query(description="Accept a model that changes the meaning of what clients have stored.")]
 Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
 
 Rows = Annotated[
@@ -63,9 +64,13 @@ async def plan_model(name: str, service: Service, budget: Budget = None, have: H
 
 
 @reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
-async def reload_model(name: str, service: Service) -> ModelCard:
-    """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not."""
-    await service.reload(name)
+async def reload_model(name: str, service: Service, force: Force = False) -> ModelCard:
+    """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not.
+
+    It keeps the old one, too, if the new one changes the meaning of group names, level indices, the cost unit, the task
+    or the classes, which clients may have stored.
+    """
+    await service.reload(name, force=force)
     return card(service.registry.get(name))
 
 
@@ -97,10 +102,8 @@ async def ready(
     ] = None,
 ) -> Readiness | Response:
     """Report whether the server begins predictions. Without its session store it still serves all other routes."""
-    if service.draining:
-        return not_ready("the service is stopping")
-    if not len(service.registry):
-        return not_ready("no model is loaded")
+    if service.unready is not None:
+        return not_ready(service.unready)
     store = cast(SessionStore, request.app.state.sessions)
     await store.start()
     if store.trouble is None:

@@ -28,7 +28,6 @@ from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.limits.memory import Account
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
@@ -217,11 +216,16 @@ class InferBody:
         self._predictions.append(active)
         return active
 
-    def _encode(self, _: str, answer: Answer) -> Reply:
-        content, json_bytes = encode_inference(self._model, answer, self._request)
-        if json_bytes is None:
-            return Reply(200, JSON.media_type, content)
-        return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
+    def _encode(self, _: str, answer: Answer) -> Callable[[float], Reply]:
+        complete = encode_inference(self._model, answer, self._request)
+
+        def reply(elapsed_ms: float) -> Reply:
+            content, json_bytes = complete(elapsed_ms)
+            if json_bytes is None:
+                return Reply(200, JSON.media_type, content)
+            return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
+
+        return reply
 
     def _fail(self, error: Exception) -> None:
         self._exchange.reply(oip_problem_reply(error))
@@ -312,16 +316,16 @@ class Metadata(_InferenceEndpoint):
     """A `GET` route; `describe` returns its response, of a `page` in the worker thread."""
 
     def __init__(
-        self, service: PredictionService, describe: Callable[[ModelRegistry, Scope], Reply], *, page: bool = False
+        self, service: PredictionService, describe: Callable[[PredictionService, Scope], Reply], *, page: bool = False
     ) -> None:
         super().__init__(service)
         self._describe = describe
         self._page = page
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
-        describe = partial(self._describe, self.service.registry, scope)
+        describe = partial(self._describe, self.service, scope)
         if self._page:
-            exchange.reply(await self.service.worker.page(describe, self.service.accounts.of(scope)))
+            exchange.reply(await self.service.worker.page(describe))
         else:
             exchange.reply(describe())
 
@@ -345,25 +349,30 @@ def oip_routes(service: PredictionService) -> list[Route]:
     return routes
 
 
-def _live(registry: ModelRegistry, _scope: Scope) -> Reply:
-    return _json(InferServerState(live=True, ready=len(registry) > 0))
+def _live(service: PredictionService, _scope: Scope) -> Reply:
+    return _json(InferServerState(live=True, ready=service.unready is None))
 
 
-def _ready(registry: ModelRegistry, _scope: Scope) -> Reply:
-    if len(registry):
-        return _json(InferServerState(live=True, ready=True))
-    problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, "no model is loaded"))
-    return Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
+def _ready(service: PredictionService, _scope: Scope) -> Reply:
+    return _if_ready(service, InferServerState(live=True, ready=True))
 
 
-def _model(registry: ModelRegistry, scope: Scope) -> Reply:
+def _model(service: PredictionService, scope: Scope) -> Reply:
+    registry = service.registry
     model = registry.get(_model_name(scope))
     return _json(model_metadata(model, [each.version for each in registry.models[model.name] if each.version]))
 
 
-def _model_ready(registry: ModelRegistry, scope: Scope) -> Reply:
-    model = registry.get(_model_name(scope))  # every loaded model is ready
-    return _json(InferModelState(model.name, ready=True))
+def _model_ready(service: PredictionService, scope: Scope) -> Reply:
+    model = service.registry.get(_model_name(scope))  # every loaded model is ready
+    return _if_ready(service, InferModelState(model.name, ready=True))
+
+
+def _if_ready(service: PredictionService, state: msgspec.Struct) -> Reply:
+    if service.unready is None:
+        return _json(state)
+    problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
+    return Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
 
 
 def _json(content: msgspec.Struct) -> Reply:

@@ -187,8 +187,8 @@ _OIP: dict[str, dict[str, Any]] = {
     "oip_server": {"summary": "Describe the server", "responses": _oip("The server and its extensions", InferServer)},
     "oip_live": {"summary": "Report whether the process is alive", "responses": _oip("It is alive", InferServerState)},
     "oip_ready": {
-        "summary": "Report whether any model is loaded",
-        "responses": _oip("At least one model is loaded", InferServerState, 503),
+        "summary": "Report whether the server begins predictions",
+        "responses": _oip("At least one model is loaded, and the server is not stopping", InferServerState, 503),
     },
     "oip_model": {
         "summary": "Describe a model's inputs and outputs",
@@ -198,7 +198,7 @@ _OIP: dict[str, dict[str, Any]] = {
     "oip_model_ready": {
         "summary": "Report whether a model is ready",
         "parameters": [_NAME],
-        "responses": _oip("The model is ready", InferModelState, 404),
+        "responses": _oip("The model is ready", InferModelState, 404, 503),
     },
     "oip_infer": {
         "summary": "Predict from a subset of a model's inputs",

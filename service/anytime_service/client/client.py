@@ -69,9 +69,10 @@ class _Deadline:
         return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
 
     def note_lateness(self, answer: Answer) -> None:
-        """Record the lateness of an answer that the deadline interrupted and the caller receives now; thread-safe."""
-        if answer.reason == "deadline" and self._at > self._begun:
-            self._late.add((time.perf_counter() - self._at) * 1e3)
+        """Record the lateness of an answer that the deadline interrupted or that is late, and is received now."""
+        late_ms, waited = (time.perf_counter() - self._at) * 1e3, answer.reason == "deadline"
+        if self._at > self._begun and (waited or late_ms > 0):
+            self._late.add(late_ms, waited=waited)
 
 
 class AsyncClient:

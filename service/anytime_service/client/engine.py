@@ -235,8 +235,10 @@ class Call:
             self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
 
     def close(self) -> list[object]:
-        if self._channel is not None and self._channel.deadline_ms is None:
-            self.end()  # without a deadline the prediction would stay open on the server
+        channel = self._channel
+        unfinished = channel is not None and channel.answer is None and not self.events.expired
+        if channel is not None and (unfinished or channel.deadline_ms is None):
+            self.end()  # the prediction of a cancelled call would stay open, as that of one without a deadline
         self._closed = self._channel
         self._abandon()
         return [event for event in self.events.close() if not isinstance(event, _Received)]

@@ -12,15 +12,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import msgspec
 
-from anytime.errors import ValuesError
+from anytime.errors import ValuesError, suggestion
 from anytime.groups import CallCost, milliseconds
 from anytime.inference.deadline import STALL_S
 from anytime.inference.extraction import Arrival, Extraction
@@ -167,9 +167,21 @@ class KnownModel:
     base: Answer
 
     def check(self, extractors: Mapping[str, object]) -> None:
-        """Raise ExtractorError unless exactly the groups with features have extractors."""
-        described = self.description
-        check_extractors({group.name: group.features for group in described.groups}, extractors)
+        """Raise ExtractorError if no group with features has an extractor, or one is no function.
+
+        A program and a model that it is not made for know some groups in common: no order of deployments is an error.
+        """
+        groups = {group.name: group.features for group in self.description.groups}
+        shared = {name: extractor for name, extractor in extractors.items() if name in groups}
+        if any(groups[name] for name in shared):
+            groups = {name: groups[name] for name in shared}
+        check_extractors(groups, shared or extractors)
+
+    def unknown(self, extractors: Iterable[str]) -> str | None:
+        """Return a note about the first extractor whose group the model does not have; None without one."""
+        known = [group.name for group in self.description.groups]
+        unknown = next((name for name in extractors if name not in known), None)
+        return None if unknown is None else f"there is no group {unknown!r} to extract; {suggestion(unknown, known)}"
 
     def base_rate(self, options: PredictionOptions) -> Answer:
         base, rows = self.base, options.rows or 1
@@ -329,6 +341,10 @@ class _Run:
             step.adds
             for step in description.steps[: description.prefix(self._call.options.budget, self._call.options.policy)]
         ]
+        without = {*chain.from_iterable(names)}.intersection(description.featured) - self._pool.extractors.keys()
+        self._left_out |= {name: f"group {name!r} is left out: it has no extractor" for name in sorted(without)}
+        if not self._continues:
+            names = [*takewhile(without.isdisjoint, names)]
         steps = tasks_of(names, {group.name: group for group in description.groups}, self._pool.extractors)
         in_order = not self._left_out
         tasks = self._schedule.tasks(
@@ -398,6 +414,8 @@ class _Run:
         if now > self._call.until + STALL_S and self._pool.worker == "thread":
             self._schedule.held_up(list(self._extraction.running), now)
         answer = answer or self._call.fallback(self._known.base_rate(self._call.options))
+        if (unknown := self._known.unknown(self._pool.extractors)) is not None:
+            answer = answer.with_note(unknown)
         notes = [*map(str, self._failures), *self._left_out.values()]
         if (note := self._schedule.skipped(self._extraction.skipped, now)) is not None:
             notes.append(note)

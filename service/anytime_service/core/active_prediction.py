@@ -15,11 +15,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, cast
 
 from anytime.errors import AnytimeError
-from anytime.inference.deadline import STALL_S, LatenessRecord, LateReading, early_ms
+from anytime.inference.deadline import STALL_S, Durations, LatenessRecord, LateReading, early_ms
 from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
@@ -31,7 +30,7 @@ from anytime_service.limits.admission import Admission
 from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import FairQueue, TimeoutQueue
-from anytime_service.limits.worker import Worker
+from anytime_service.limits.worker import Slot, Worker
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
@@ -97,8 +96,8 @@ class DeadlineTimer:
 
 
 AnswerCallback = Callable[[Any], None]
-Encode = Callable[[Literal["answer", "update"], Answer], Any]
-"""Return what a transport sends for an answer; called in the worker thread if it has many numbers."""
+Encode = Callable[[Literal["answer", "update"], Answer], Callable[[float], Any]]
+"""Encode an answer, in the worker thread if it has many numbers; return what makes of its `elapsed_ms` what to send."""
 
 _log = logging.getLogger("anytime_service")
 
@@ -126,6 +125,11 @@ class Context:
     work: FairQueue = field(default_factory=FairQueue)
     due: FairQueue = field(default_factory=FairQueue)
     _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
+    _making: dict[str, Durations] = field(default_factory=dict)
+
+    def making(self, model: Model) -> Durations:
+        """Return how long the worker takes for a number of an answer of a model, in ms."""
+        return self._making.setdefault(model.name, Durations(MS_PER_NUMBER))
 
     def lateness(self, model: Model) -> LatenessRecord:
         """Return the lateness of the answers of a model, and the margin learned from it."""
@@ -157,6 +161,7 @@ class ActivePrediction:
         self._account = account
         self.metrics = context.metrics.of(model)
         self._lateness = context.lateness(model)
+        self._durations = context.making(model)
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update
@@ -165,6 +170,9 @@ class ActivePrediction:
         self._timer: DeadlineTimer | None = None
         self._solve_due = False
         self._stored = 0
+        self._explain = False
+        self._reserved = 0  # bytes in which the answer is made
+        self._slot: Slot | None = None  # when it is made
         self.on_end: Callable[[], None] | None = None
         """Called once when the prediction ends: answered, failed or dropped."""
 
@@ -176,8 +184,12 @@ class ActivePrediction:
     def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
         self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
-        context = self._context
+        context, prediction = self._context, self.machine.prediction
+        self._explain, rows = options.explain, options.rows or prediction.rows
         answer = self.machine.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
+        self.allow(rows, prediction.nbytes)  # a snapshot may need the values of a session
+        self._check_time(rows)
+        self._reserve()
         if answer is None:
             context.active.add(self)
             self._account.active.add(self)
@@ -188,9 +200,11 @@ class ActivePrediction:
         self._after(answer)
 
     def start_timer(self) -> None:
-        context, due_ms = self._context, self.machine.deadline_at
+        context, due_ms, begun_ms = self._context, self.machine.deadline_at, self.machine.begun_ms
         # The timer may fire a little early; that is part of the margin.
-        early = max(early_ms(self._lateness.margin_ms, due_ms - self.machine.begun_ms) - SLACK_MS, 0.0)
+        early = max(early_ms(self._lateness.margin_ms, due_ms - begun_ms) - SLACK_MS, 0.0)
+        if self._slot is not None:
+            due_ms = min(due_ms, max(self._slot[0], (begun_ms + due_ms) / 2))
         self._timer = DeadlineTimer(
             asyncio.get_running_loop(), due_ms - early, self.expire, context.unread, context.due
         )
@@ -198,12 +212,12 @@ class ActivePrediction:
     def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
         """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
 
-        Raise FieldError if the values are invalid, and OverloadedError if they exceed the memory budget. The prediction
-        does not change then.
+        Raise FieldError if the values are invalid, and OverloadedError if they, or the answer for their rows, exceed
+        the memory budget, or the answer would be late. The prediction does not change then.
         """
         now, prediction = now_ms(), self.machine.prediction
         before = prediction.replacements
-        answer = self.machine.groups(now, {name: values}, self._account.check)
+        answer = self.machine.groups(now, {name: values}, self._allow_groups)
         self._count_stored()
         repeated = took_ms is None and prediction.replacements > before
         self.record.timings.received(name, now, took_ms, repeated)
@@ -212,12 +226,13 @@ class ActivePrediction:
     def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
         """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
         now = now_ms() if received_ms is None else received_ms
-        answer = self.machine.groups(now, values, self._account.check)
+        answer = self.machine.groups(now, values, self._allow_groups)
         self._count_stored()
         self._after(answer)
 
     def took(self, names: Iterable[str]) -> None:
         """Note groups that the shared prediction has accepted."""
+        self._reserve()
         self._safely(lambda: self.machine.took(now_ms(), names))
 
     def end(self) -> None:
@@ -246,11 +261,17 @@ class ActivePrediction:
         if self._stored:
             self._account.add(-self._stored)
             self._stored = 0
+        if self._reserved:
+            self._account.reserve_answer(0, self._reserved)
+            self._reserved = 0
 
     def _release(self) -> None:
         self.answered = True
         self._context.active.discard(self)
         self._account.active.discard(self)
+        if self._slot is not None:
+            self._context.worker.free(self._slot)
+            self._slot = None
         if self._timer is None:
             self._context.unhurried.end(self)
         else:
@@ -287,16 +308,63 @@ class ActivePrediction:
             if isinstance(better, Settled):
                 self._make(better, "update", self._updated)
             elif better is not None:
-                self._on_update(self._encode("update", better))
+                self._on_update(self._encode("update", better)(better.elapsed_ms))
 
     def _count_stored(self) -> None:
         """Count the bytes and rows of the values that the prediction stores."""
         prediction, timings = self.machine.prediction, self.record.timings
         if timings.rows is None:
             timings.rows = prediction.rows
+            self._reserve()
         if prediction.nbytes != self._stored:
             self._account.add(prediction.nbytes - self._stored)
             self._stored = prediction.nbytes
+
+    def allow(self, rows: int, more: int = 0, field: str | None = None) -> None:
+        """Raise OverloadedError if the answer for some rows does not fit into the memory budget.
+
+        `more` bytes of values must fit too, if the answer is made by the worker.
+        """
+        numbers = self.machine.numbers(rows, explain=self._explain)
+        if numbers:
+            self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
+
+    def _allow_groups(self, rows: int, more: int, field: str) -> None:
+        self._account.check(more, field)
+        if self.record.timings.rows is None:
+            self.allow(rows, more, field)
+            self._check_time(rows)
+
+    def _check_time(self, rows: int) -> None:
+        """Raise OverloadedError if the worker cannot make the answer for some rows in the second half of its time."""
+        numbers, machine, context = self.machine.numbers(rows, explain=self._explain), self.machine, self._context
+        if numbers:
+            took_ms, due_ms, now = self._took_ms(numbers), machine.deadline_at, now_ms()
+            alone = due_ms - took_ms  # when the only answer would begin, maybe before now
+            soonest = max(min((machine.begun_ms + due_ms) / 2, alone), min(now, alone) + context.worker.queued_ms)
+            if soonest - context.worker.begin_ms(due_ms, took_ms) > context.admission.max_lateness_ms:
+                context.metrics.shed.labels("refused", "lateness").inc()
+                raise OverloadedError(
+                    "the server has more answers of many rows than it can make in time; retry in a second, use another"
+                    " replica, or send fewer rows or a later deadline"
+                )
+
+    def _took_ms(self, numbers: int) -> float:
+        return numbers * self._durations.expected_ms(now_ms() / 1000.0)
+
+    def _reserve(self) -> None:
+        """Reserve the memory in which the answer is made, and the time."""
+        numbers = self.machine.numbers(self.machine.prediction.rows, explain=self._explain)
+        if numbers * BYTES_A_NUMBER == self._reserved or self.answered:
+            return
+        self._account.reserve_answer(numbers * BYTES_A_NUMBER, self._reserved)
+        self._reserved = numbers * BYTES_A_NUMBER
+        if self._slot is not None:
+            self._context.worker.free(self._slot)
+        self._slot = self._context.worker.reserve(self.machine.deadline_at, self._took_ms(numbers))
+        if self._timer is not None:
+            self._timer.cancel()
+            self.start_timer()
 
     def _solve(self) -> None:
         self._solve_due = False
@@ -336,73 +404,80 @@ class ActivePrediction:
     def _finish(self, answer: Reached) -> None:
         self._release()
         if isinstance(answer, Settled):  # the values stay until the worker has used them
-            self._make(answer, "answer", partial(self._send, now_ms()))
+            self._make(answer, "answer", self._send)
             return
-        self._release_memory()
         try:
-            content = self._encode("answer", answer)
+            complete = self._encode("answer", answer)
         except AnytimeError as error:
+            self._release_memory()
             self._on_error(error)
+            self._record(answer)
         else:
-            self._on_answer(content)
-        self._record(answer, now_ms())
+            self._send(answer, complete)
 
     def _make(self, settled: Settled, kind: Literal["answer", "update"], done: Callable[..., None]) -> None:
-        """Have the worker make and encode an answer; then call `done` with it and what to send, or fail."""
+        """Have the worker make and encode an answer; then call `done` with it and what completes it, or fail."""
         encode = self._encode
 
-        def work() -> tuple[Answer, Any]:
-            answer = settled.make_arrays()
-            return answer, encode(kind, answer)
+        def work() -> tuple[float, Answer, Callable[[float], Any]]:
+            begun_ms, answer = now_ms(), settled.make_arrays()
+            return begun_ms, answer, encode(kind, answer)
 
-        def finish(making: asyncio.Future[tuple[Answer, Any]]) -> None:
+        def finish(making: asyncio.Future[tuple[float, Answer, Callable[[float], Any]]]) -> None:
             if self._making is making:
                 self._making = None
             if making.cancelled():
                 return
             error = making.exception()
             if error is None:
-                done(*making.result())
-            elif kind == "answer" or not isinstance(error, OverloadedError):
+                (begun_ms, answer, complete), now = making.result(), now_ms()
+                self._durations.add((now - begun_ms) / settled.numbers, now / 1000.0)
+                done(replace(answer, elapsed_ms=now - self.machine.begun_ms), complete)
+            else:
                 if not isinstance(error, AnytimeError):
                     _log.error("a prediction of model %r failed", self.model.name, exc_info=error)
                 self.fail(cast(Exception, error))
 
         if self._making is not None:
             self._making.cancel()
-        self._making = self._context.worker.answer(work, self._account, settled.numbers * BYTES_A_NUMBER)
+        self._count_stored()  # also of a session: if a group is replaced meanwhile, the answer has the only reference
+        due_ms, took_ms = self.machine.deadline_at, self._took_ms(settled.numbers)
+        self._making = self._context.worker.answer(work, *((due_ms, took_ms) if kind == "answer" else ()))
         self._making.add_done_callback(finish)
 
-    def _updated(self, _: Answer, content: Any) -> None:
+    def _updated(self, answer: Answer, complete: Callable[[float], Any]) -> None:
         if self._on_update is not None and not self.answered:
-            self._on_update(content)
+            self._on_update(complete(answer.elapsed_ms))
 
-    def _send(self, settled_ms: float, answer: Answer, content: Any) -> None:
+    def _send(self, answer: Answer, complete: Callable[[float], Any]) -> None:
+        by_worker = bool(self._reserved)
         self._release_memory()
-        self._on_answer(content)
-        self._record(answer, settled_ms)
+        self._on_answer(complete(answer.elapsed_ms))
+        self._record(answer, by_worker=by_worker)
 
-    def _record(self, answer: Answer, at_ms: float) -> None:
-        """Record an answer that was sent, or settled, at `at_ms`."""
+    def _record(self, answer: Answer, *, by_worker: bool = False) -> None:
+        """Record an answer that was sent now: it may be late although it was settled before its deadline."""
         if answer.reason != "overload":
             self._context.admission.ended(answer.elapsed_ms)
-        late_ms = None
-        if answer.reason == "deadline" and self._timer is not None:
-            late_ms = at_ms - self.machine.deadline_at
-            self._lateness.add(late_ms)
-        self.record.answered(answer, late_ms)
+        late_ms, waited = now_ms() - self.machine.deadline_at, answer.reason == "deadline"
+        counts = self._timer is not None and (waited or late_ms > 0)
+        if counts:  # the margin is that of the timer; slots cover the time that the worker takes
+            self._lateness.add(late_ms, waited=waited and not by_worker)
+        self.record.answered(answer, late_ms if counts else None)
 
 
 BYTES_A_NUMBER = 80  # of an answer while it is made: as float64 twice, and as text three times
+MS_PER_NUMBER = 2e-4  # to make it, until it is measured
 
 
-def encode_nothing(_: Literal["answer", "update"], answer: Answer) -> Answer:
+def encode_nothing(_: Literal["answer", "update"], answer: Answer) -> Callable[[float], Answer]:
     """Return the answer itself, for callers in the same process."""
-    return answer
+    return lambda _: answer
 
 
-def _nothing(_: Literal["answer", "update"], __: Answer) -> None:
+def _nothing(_: Literal["answer", "update"], __: Answer) -> Callable[[float], None]:
     """Encode the answer of a prediction that was cancelled."""
+    return lambda _: None
 
 
 def _ignore(_: object) -> None:

@@ -200,17 +200,18 @@ class OpenPrediction:
         return self.groups(now_ms, {name: values})
 
     def groups(
-        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, str], None] | None = None
+        self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, int, str], None] | None = None
     ) -> Reached | None:
         """Accept several groups together: all of them, or none if one is invalid.
 
-        `allow` is called with the bytes that the values will add and the field of the request that has them; it may
-        raise an error instead.
+        `allow` is called with the rows, the bytes that the values will add, and the field of the request that has them;
+        it may raise an error instead.
         """
         targets = self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
-            allow(more, f"groups.{next(iter(values))}" if len(values) == 1 else "groups")
+            name = next(iter(arrays))
+            allow(len(arrays[name]), more, f"groups.{name}" if len(arrays) == 1 else "groups")
         self.prediction.add_all(arrays)
         return self._took(targets, values, now_ms)
 
@@ -255,6 +256,12 @@ class OpenPrediction:
         self._reported = current
         return self._made(now_ms, None)
 
+    def numbers(self, rows: int, *, explain: bool) -> int:
+        """Return about how many numbers an answer for some rows has; 0 if it is made at once."""
+        columns = len(self.model.groups.features) if explain and self._unexplained(rows) is None else 0
+        numbers = rows * len(self.model.prefixes.intercept) * (1 + columns)
+        return numbers if numbers > self._at_once else 0
+
     def prepare(self) -> None:
         """Compute the scores of several rows before the deadline expires, if they are few."""
         rows = self.prediction.rows
@@ -296,7 +303,7 @@ class OpenPrediction:
 
     def _made(self, now_ms: float, reason: Reason | None) -> Reached:
         options = self._options
-        note = self._unexplained if options.explain else None
+        note = self._unexplained(self.prediction.rows) if options.explain else None
         settled = self.prediction.settle(
             options.budget,
             options.policy,
@@ -306,15 +313,15 @@ class OpenPrediction:
             elapsed_ms=now_ms - self.begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
+            at_once=self._at_once,
         )
         if note is not None:
             settled = settled.with_note(note)
         return settled if settled.numbers > self._at_once else settled.make()
 
-    @property
-    def _unexplained(self) -> str | None:
-        """Return why an answer has no contributions; None if it can have them."""
-        rows, columns, P = self.prediction.rows, len(self.model.groups.features), len(self.model.prefixes.intercept)
+    def _unexplained(self, rows: int) -> str | None:
+        """Return why an answer for some rows has no contributions; None if it can have them."""
+        columns, P = len(self.model.groups.features), len(self.model.prefixes.intercept)
         limit = self._max_contributions
         if rows * columns * P <= limit:
             return None

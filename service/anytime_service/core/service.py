@@ -9,6 +9,7 @@ prediction.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -38,6 +39,8 @@ from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
+
+_log = logging.getLogger("anytime_service")
 
 
 class PredictionService:
@@ -88,6 +91,13 @@ class PredictionService:
         self.metrics.held_bytes.set_function(lambda: self.memory.bytes)
         self.metrics.memory_limit.set(memory_limit() or 0)
         self.metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
+
+    @property
+    def unready(self) -> str | None:
+        """Why the service begins no predictions, for every route that reports readiness; None if it begins them."""
+        if self.draining:
+            return "the service is stopping"
+        return None if len(self.registry) else "no model is loaded"
 
     def open(
         self,
@@ -188,12 +198,23 @@ class PredictionService:
             retry_after_s=seconds,
         )
 
-    async def reload(self, name: str | None = None) -> None:
-        """Reload models in a thread; open predictions continue with their models. Raises as `registry.reloaded`."""
+    async def reload(self, name: str | None = None, *, force: bool = False) -> None:
+        """Reload models in a thread, and log it in one line; open predictions continue with their models.
+
+        Raises as `registry.reloaded`.
+        """
         async with self._reloading:
-            with self.metrics.reloading():
-                self.registry = await asyncio.to_thread(reloaded, self.registry, name)
+            before = {model.name: model.version for model in self.registry}
+            try:
+                with self.metrics.reloading():
+                    self.registry = await asyncio.to_thread(reloaded, self.registry, name, force=force)
+            except Exception as error:
+                what = "the models" if name is None else f"model {name!r}"
+                _log.error("could not reload %s; the previous ones stay in use: %s", what, error)
+                raise
             self.metrics.set_served(self.registry.every())
+            now = {model.name: f"{before.get(model.name, 'none')} -> {model.version}" for model in self.registry}
+            _log.info("models reloaded: %s", ", ".join(f"{each!r} {now[each]}" for each in now if name in (None, each)))
 
     def drain(self) -> None:
         self.draining = True

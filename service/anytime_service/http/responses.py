@@ -100,7 +100,7 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             service: PredictionService = request.app.state.service
-            return await service.worker.page(lambda: _finished(handle(request)), service.accounts.of(request.scope))
+            return await service.worker.page(lambda: _finished(handle(request)))
 
         return answer
 
@@ -214,17 +214,17 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
 
 def answer_callbacks(
     exchange: Exchange, form: Form, store: Callable[[Reply], None] | None = None
-) -> tuple[Callable[[Reply], None], Callable[[Exception], None], Callable[[str, Answer], Reply]]:
+) -> tuple[Callable[[Reply], None], Callable[[Exception], None], Callable[[str, Answer], Callable[[float], Reply]]]:
     """Return callables that send an answer as the response, send an error, and encode an answer.
 
     `store` receives the response if it is the base rate that the server sends because of overload.
     """
     stored = False
 
-    def encode(_: str, answer: Answer) -> Reply:
+    def encode(_: str, answer: Answer) -> Callable[[float], Reply]:
         nonlocal stored
-        stored = answer.reason == "overload"
-        return Reply(200, form.media_type, encode_answer(form, answer))
+        stored, complete = answer.reason == "overload", encode_answer(form, answer)
+        return lambda elapsed_ms: Reply(200, form.media_type, complete(elapsed_ms))
 
     def send_answer(reply: Reply) -> None:
         exchange.reply(reply)

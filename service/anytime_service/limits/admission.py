@@ -65,7 +65,7 @@ class Admission:
         self, max_lateness_ms: float, count_active: Callable[[], int], wake: Callable[[], None] = lambda: None
     ) -> None:
         self.waiting = 0
-        self._max_lateness_ms = max_lateness_ms
+        self.max_lateness_ms = max_lateness_ms
         self._aim_ms = max_lateness_ms * AIM
         self._count_active = count_active
         self._wake = wake
@@ -110,7 +110,7 @@ class Admission:
         if not self._awake:
             self._awake, self._cycled_ms, self._last_ms = True, now_ms, 0.0
             self._wake()
-        fits = self.predicted_ms(now_ms) <= self._max_lateness_ms and (
+        fits = self.predicted_ms(now_ms) <= self.max_lateness_ms and (
             self._capacity is None or self._sustains(now_ms, self._capacity)
         )
         if not fits and self.waiting == 0 and self._count_active() <= ALONE:
@@ -155,7 +155,7 @@ class Admission:
     def had_turn(self, now_ms: float) -> None:
         """Record that a waiting request has had its turn; consecutive turns give the duration of one."""
         if self._turned_ms:
-            self._run_ms += (min(now_ms - self._turned_ms, self._max_lateness_ms) - self._run_ms) * 0.05
+            self._run_ms += (min(now_ms - self._turned_ms, self.max_lateness_ms) - self._run_ms) * 0.05
         self.waiting -= 1
         self._turned_ms = now_ms if self.waiting else 0.0
 

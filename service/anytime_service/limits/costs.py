@@ -55,8 +55,11 @@ FIELDS = Cost("colons in a JSON message", 20_000, "413", "before decoding")
 SESSION_BYTES = Cost("bytes of a session in Redis, for each ms of its timeout", 2048, "413", "Redis")
 BASE_RATES = Cost("stored base rates", 256, "the oldest is removed; each after a minute", "server")
 BASE_RATE_BYTES = Cost("bytes of a stored base rate", 16_384, "it is not stored", "server")
-INLINE = Cost("numbers of an answer made at once", 2000, "the worker thread makes it", "worker, `held` meanwhile")
-PAGES = Cost("pages that wait for the worker thread", 64, "503", "server")
+INLINE = Cost(
+    *("numbers of an answer made at once", 2000, "a worker thread makes it; 503 if it would be late"),
+    "worker, `held` while it is open",
+)
+PAGES = Cost("pages that wait for their worker thread", 64, "503", "server")
 OPEN_OF_CONNECTION = Cost("open predictions of a WebSocket", 1024, "503", "connection")
 IDS = Cost("ids that a WebSocket remembers", 1024, "the oldest is removed; each after 10 s", "connection")
 

@@ -5,11 +5,16 @@ yet) adds them to the budget, and subtracts them when it releases them. With sev
 the share `max_share_per_key` of open predictions, sessions and stored bytes, so one key cannot use everything. Requests
 without a key use the account `Accounts.anonymous`, which has no share of its own. An account lives as long as something
 is counted on it or a request or connection uses it, also after its key has been removed.
+
+An open prediction of many rows also reserves the memory in which its answer is made. What does not fit is refused when
+the prediction begins, or when its groups arrive: a begun prediction is answered. Answers are made one at a time, so the
+largest answer of a key counts.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import insort
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
@@ -54,7 +59,7 @@ class Account(MemoryBudget):
     sessions in this process that it has begun.
     """
 
-    __slots__ = ("__weakref__", "_key", "_total", "active", "sessions", "share")
+    __slots__ = ("__weakref__", "_answers", "_key", "_total", "active", "sessions", "share")
 
     def __init__(
         self, total: MemoryBudget, key: Key | None = None, share: Callable[[int], int] = lambda most: most
@@ -65,6 +70,8 @@ class Account(MemoryBudget):
         self.share = share
         self.active: set[object] = set()
         self.sessions = 0
+        self._answers = [0]
+        """Bytes that each answer needs while it is made, ascending, after a 0."""
 
     @property
     def owner(self) -> str:
@@ -78,6 +85,19 @@ class Account(MemoryBudget):
 
     def fits(self, more: int) -> bool:
         return self.bytes + more <= self.share(self.most) and self._total.bytes + more <= self.most
+
+    def check_answer(self, size: int, more: int = 0, field: str | None = None) -> None:
+        """Raise OverloadedError as `check` if an answer that needs `size` bytes, and `more` bytes, do not fit."""
+        self.check(max(size - self._answers[-1], 0) + more, field)
+
+    def reserve_answer(self, size: int, before: int = 0) -> None:
+        """Reserve the memory of an answer instead of what it needed `before`; 0 is none."""
+        largest = self._answers[-1]
+        if before:
+            self._answers.remove(before)
+        if size:
+            insort(self._answers, size)
+        self.add(self._answers[-1] - largest)
 
     def check(self, more: int, field: str | None = None) -> None:
         """Raise OverloadedError if `more` additional bytes do not fit into the budget or the share of this key."""

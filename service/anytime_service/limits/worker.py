@@ -1,61 +1,105 @@
-"""One thread for work that would occupy the event loop for more than about 2 ms: pages, and answers of many rows.
+"""Work that would occupy the event loop for more than about 2 ms: pages, and answers of many rows.
 
-Jobs run one at a time, so that they use one core at most and their memory does not add up. Answers come before pages. A
-job counts its memory in the budget while it runs; if it does not fit, it is refused. The jobs must release the
-interpreter every millisecond or so: long lists are converted in pieces.
+One thread makes answers, one at a time, so that they use one core at most and their memory does not add up. The answer
+with the nearest deadline is next. Another thread makes pages, so that no answer waits for one; a page begins while no
+answer waits. Jobs must release the interpreter every millisecond or so: long lists are converted in pieces.
+
+An open prediction reserves a time slot of the answers' thread that ends by its deadline, and its answer begins with the
+slot. Slots do not overlap: of several answers that are due together, most are made before their deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.costs import PAGES
-from anytime_service.limits.memory import MemoryBudget
 
 Result = TypeVar("Result")
 
 
+Slot: TypeAlias = tuple[float, float]
+"""Begin and end of a reserved time, in milliseconds of the clock."""
+
+
 class _Job(NamedTuple):
+    due_ms: float
+    number: int  # of jobs that are due together, the first is made first
+    took_ms: float
     work: Callable[[], Any]
-    budget: MemoryBudget
-    size: int
     future: asyncio.Future[Any]
     context: Context
 
 
 class Worker:
-    """The thread and the jobs that wait for it; `refused` is called when too many pages wait."""
+    """The two threads and the jobs that wait for them; `refused` is called when too many pages wait.
+
+    `queued_ms` is the expected time of the answers that wait or are being made.
+    """
 
     def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
-        self._answers: deque[_Job] = deque()
+        self.queued_ms = 0.0
+        self._answers: list[_Job] = []
         self._pages: deque[_Job] = deque()
+        self._slots: list[Slot] = []
         self._refused = refused
-        self._busy = False
-        self._thread = ThreadPoolExecutor(1, "anytime-worker")
+        self._numbers = count()
+        self._threads = {kind: ThreadPoolExecutor(1, f"anytime-{kind}") for kind in ("answers", "pages")}
+        self._busy: set[str] = set()
 
     @property
     def waiting(self) -> int:
-        """Number of answers that wait."""
-        return len(self._answers) + self._busy
+        """Number of answers that wait or are being made."""
+        return len(self._answers) + ("answers" in self._busy)
 
-    async def page(self, work: Callable[[], Result], budget: MemoryBudget, size: int = 0) -> Result:
-        """Return the result of a job for a page; raise OverloadedError if too many wait, or memory is exhausted."""
+    def begin_ms(self, due_ms: float, took_ms: float) -> float:
+        """Return when to begin an answer that takes `took_ms` and is due: as late as the slots permit."""
+        begin = due_ms - took_ms
+        for other in reversed(self._slots):
+            if other[1] <= begin:
+                break
+            begin = min(begin, other[0] - took_ms) if other[0] < begin + took_ms else begin
+        return begin
+
+    def reserve(self, due_ms: float, took_ms: float) -> Slot:
+        """Reserve a slot for an answer, until `free`."""
+        begin = self.begin_ms(due_ms, took_ms)
+        insort(self._slots, (begin, begin + took_ms))
+        return begin, begin + took_ms
+
+    def free(self, slot: Slot) -> None:
+        self._slots.remove(slot)
+
+    async def page(self, work: Callable[[], Result]) -> Result:
+        """Return the result of a job for a page; raise OverloadedError if too many wait."""
         if len(self._pages) >= int(PAGES):
             self._refused()
             raise OverloadedError(f"{int(PAGES)} pages are being made; retry in a second, or use another replica")
-        result: Result = await self._add(self._pages, work, budget, size)
+        job = self._job(work)
+        self._pages.append(job)
+        self._next()
+        result: Result = await job.future
         return result
 
-    def answer(self, work: Callable[[], Result], budget: MemoryBudget, size: int) -> asyncio.Future[Result]:
-        """Return the future result of a job for an answer; it fails with OverloadedError if memory is exhausted."""
-        return self._add(self._answers, work, budget, size)
+    def answer(
+        self, work: Callable[[], Result], due_ms: float = math.inf, took_ms: float = 0.0
+    ) -> asyncio.Future[Result]:
+        """Return the future result of a job for an answer that is due, and is expected to take `took_ms`."""
+        job = self._job(work, due_ms, took_ms)
+        heappush(self._answers, job)
+        self.queued_ms += took_ms
+        self._next()
+        return job.future
 
     async def idle(self) -> None:
         """Wait until no answer waits."""
@@ -63,36 +107,33 @@ class Worker:
             await asyncio.sleep(0.005)
 
     def close(self) -> None:
-        """End the thread; jobs that wait are discarded."""
+        """End the threads; jobs that wait are discarded."""
         self._answers.clear()
         self._pages.clear()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads.values():
+            thread.shutdown(wait=False, cancel_futures=True)
 
-    def _add(self, queue: deque[_Job], work: Callable[[], Any], budget: MemoryBudget, size: int) -> asyncio.Future[Any]:
+    def _job(self, work: Callable[[], Any], due_ms: float = math.inf, took_ms: float = 0.0) -> _Job:
         future = asyncio.get_running_loop().create_future()
-        queue.append(_Job(work, budget, size, future, copy_context()))
-        self._next()
-        return future
+        return _Job(due_ms, next(self._numbers), took_ms, work, future, copy_context())
 
     def _next(self) -> None:
-        while not self._busy and (self._answers or self._pages):
-            job = (self._answers or self._pages).popleft()
-            if job.future.cancelled():
-                continue
-            try:
-                job.budget.check(job.size)
-            except OverloadedError as error:
-                # Its frames refer to this job and, after another one, to the result of that.
-                job.future.set_exception(error.with_traceback(None))
-                continue
-            job.budget.add(job.size)
-            self._busy = True
-            running = asyncio.get_running_loop().run_in_executor(self._thread, job.context.run, job.work)
-            running.add_done_callback(partial(self._done, job))
+        while self._answers and "answers" not in self._busy:
+            self._begin("answers", heappop(self._answers))
+        while self._pages and not self._busy:
+            self._begin("pages", self._pages.popleft())
 
-    def _done(self, job: _Job, running: asyncio.Future[Any]) -> None:
-        self._busy = False
-        job.budget.add(-job.size)
+    def _begin(self, kind: str, job: _Job) -> None:
+        if job.future.cancelled():
+            self.queued_ms -= job.took_ms
+            return
+        self._busy.add(kind)
+        running = asyncio.get_running_loop().run_in_executor(self._threads[kind], job.context.run, job.work)
+        running.add_done_callback(partial(self._done, kind, job))
+
+    def _done(self, kind: str, job: _Job, running: asyncio.Future[Any]) -> None:
+        self._busy.discard(kind)
+        self.queued_ms -= job.took_ms
         if running.cancelled():
             job.future.cancel()
         elif not job.future.cancelled():

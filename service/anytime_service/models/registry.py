@@ -14,6 +14,7 @@ from anytime.inference.prediction import Prediction
 from anytime.loaded import load
 from anytime.model.model import Model
 from anytime_service.errors import FieldError, RegistryError, UnknownModelError
+from anytime_service.schemas.catalogue import ModelSummary, summary
 
 SUFFIX = ".safetensors"  # file name suffix of model files; the registry ignores other files in a folder
 
@@ -101,11 +102,13 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
     return _loaded(tuple(Path(path) for path in paths), {})
 
 
-def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
+def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
     """Return a new registry that reloads the files which have changed.
 
     With a name, the function neither reads nor records files of other models. An error in such a file therefore has no
     effect, and a later reload still compares it with the served model.
+
+    With `force`, a file may change the meaning of what clients have stored, see `_check_successor`.
 
     Raises as `load_registry`; RegistryError also if the models were not loaded from files or a file now contains a
     different model; UnknownModelError if no file contains a model of that name.
@@ -113,7 +116,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
     if not registry.paths:
         raise RegistryError("the models were not loaded from files; restart the service to replace them")
     if name is None:
-        return _loaded(registry.paths, registry.files)
+        return _loaded(registry.paths, registry.files, force=force)
     others = {file: each for file, each in registry.files.items() if each.model.name != name}
     found: dict[Path, _File] = {}
     problems: list[Exception] = []
@@ -126,7 +129,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
         for file in sorted(files):
             before = registry.files.get(file)
             try:
-                each = _read(file, before)
+                each = _read(file, before, force=force)
             except (AnytimeError, OSError) as error:
                 if before is not None:
                     raise
@@ -143,32 +146,36 @@ def reloaded(registry: ModelRegistry, name: str | None = None) -> ModelRegistry:
     return ModelRegistry({**registry.models, **versions}, registry.paths, {**others, **found})
 
 
-def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File]) -> ModelRegistry:
+def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File], *, force: bool = False) -> ModelRegistry:
     served = dict.fromkeys(file for path in paths for file in _files(path))
-    files = {file: _read(file, known.get(file)) for file in served}
+    files = {file: _read(file, known.get(file), force=force) for file in served}
     return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
 
 
-def _read(file: Path, before: _File | None) -> _File:
+def _read(file: Path, before: _File | None, *, force: bool) -> _File:
     now = file.stat()
     state = (now.st_mtime_ns, now.st_size, now.st_dev, now.st_ino)
     if before is not None and before.state == state:
         return before
     model = load(file)
     if before is not None:
-        _check_successor(file, before.model, model)
+        _check_successor(file, before.model, model, force=force)
     Prediction(model).answer(policy="arrived")  # so that the first request does not wait for lazily computed values
     return _File(model, state)
 
 
-def _check_successor(file: Path, old: Model, new: Model) -> None:
-    """Check that the names of groups and models keep their meaning: a user may have copied the wrong file.
+def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None:
+    """Raise RegistryError if a model changes the meaning of what clients may have stored.
 
-    A new training may add and remove groups, but the features of a group name must not change.
+    A new training may add and remove groups. The features of a group, the indices of levels, the unit of budgets, and
+    the form of the answers must not change, unless `force` is given: a user may have copied the wrong file.
     """
     remedy = "use a separate file for it, or restart the service"
     if new.name != old.name:
         raise RegistryError(f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; {remedy}")
+    if force:
+        return
+    remedy = "use a separate file for it, reload it with force=true, or restart the service"
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
     other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
     if other:
@@ -179,6 +186,29 @@ def _check_successor(file: Path, old: Model, new: Model) -> None:
         raise RegistryError(
             f"{str(file)!r} now contains a model {new.name!r} without any of the previous groups; {remedy}"
         )
+    before, after = summary(old, ()), summary(new, ())
+    changed = [
+        f"{what} {now!r} instead of {was!r}"
+        for (what, was), now in zip(_form(before).items(), _form(after).values(), strict=True)
+        if was != now
+    ]
+    known = {column.name: column for column in before.columns}
+    for column in after.columns:
+        same = known.get(column.name, column)
+        levels = column.levels and column.levels[: len(same.levels or ())]
+        if (column.type, levels) != (same.type, same.levels):
+            what = f"levels {listed(column.levels or ())}" if column.type == same.type else f"type {column.type!r}"
+            changed.append(f"{what} of column {column.name!r}")
+    if changed:
+        raise RegistryError(
+            f"{str(file)!r} now contains a model {new.name!r} with other meanings: {'; '.join(changed[:5])}; {remedy}"
+        )
+
+
+def _form(model: ModelSummary) -> dict[str, object]:
+    """Return what a client knows of budgets and answers; the name of a single response is not in an answer."""
+    several = model.responses if len(model.responses) > 1 else ()
+    return {"cost unit": model.cost_unit, "task": model.task, "classes": model.classes, "responses": several}
 
 
 def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:

@@ -33,6 +33,7 @@ class ModelCard(BaseModel, frozen=True):
 class ModelColumn(BaseModel, frozen=True):
     """A raw column: its type, the levels of a column of categories in the order of their index, and its range.
 
+    The levels are sorted: a later training with the same levels has the same indices, whatever their frequencies.
     `other` states whether values that are not a level have a term; without one they count as missing. Values outside
     the range move to its nearest end.
     """
@@ -202,7 +203,7 @@ def _column(group: str, column: Column) -> ModelColumn:
         name=column.name,
         group=group,
         type="date" if column.type == "date" else kinds.get(holds, "number"),
-        levels=column.basis.labels if column.basis.by_level else None,
+        levels=tuple(sorted(column.basis.labels)) if column.basis.by_level else None,
         other=column.basis.has_other,
         range=column.range,
     )

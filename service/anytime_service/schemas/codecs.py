@@ -210,16 +210,21 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     return message[:1].lower() + message[1:], place
 
 
-def encode_answer(form: Form, answer: Answer) -> bytes:
-    """Return an encoded answer; raise FieldError if it is not finite, since JSON would encode it as null."""
+def encode_answer(form: Form, answer: Answer, **more: Any) -> Callable[[float], bytes]:
+    """Return a function that returns the encoded answer, after the fields `more`, given its `elapsed_ms`.
+
+    The numbers of all rows are encoded before. Raise FieldError if the answer is not finite: in JSON it would be null.
+    """
     check_finite(answer, "groups")
-    return form.encode(_fields(form, answer))
+    fields = more | _fields(form, answer)
+    return lambda elapsed_ms: form.encode(fields | {"elapsed_ms": elapsed_ms})
 
 
-def encode_reply(form: Form, prediction_id: str | int, kind: Literal["answer", "update"], answer: Answer) -> bytes:
-    """Return an answer encoded as a message with type and id; raise errors as `encode_answer`."""
-    check_finite(answer, "groups")
-    return form.encode({"type": kind, "id": prediction_id} | _fields(form, answer))
+def encode_reply(
+    form: Form, prediction_id: str | int, kind: Literal["answer", "update"], answer: Answer
+) -> Callable[[float], bytes]:
+    """As `encode_answer`, for a message with type and id."""
+    return encode_answer(form, answer, type=kind, id=prediction_id)
 
 
 def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:

@@ -17,7 +17,7 @@ list is JSON in a string, and so are contributions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -429,11 +429,14 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
     return "FP64" if kinds <= {int, float} else TEXT
 
 
-def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[bytes, int | None]:
-    """Return an encoded answer, and the number of bytes of its JSON if outputs follow it as bytes, else None.
+def encode_inference(
+    model: Model, answer: Answer, request: InferRequest | None
+) -> Callable[[float], tuple[bytes, int | None]]:
+    """Return a function that returns the encoded answer, given its `elapsed_ms`.
 
-    Raise FieldError if the prediction or its interval is not finite. `request` is None if the deadline expired before
-    its JSON was received.
+    It also returns the number of bytes of the JSON if outputs follow it as bytes, else None. The numbers of all rows
+    are encoded before. Raise FieldError if the prediction or its interval is not finite. `request` is None if the
+    deadline expired before its JSON was received.
     """
     check_finite(answer, "inputs")
     request = request or InferRequest([])
@@ -452,8 +455,13 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
         else:
             outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
     reply = InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id)
-    head = msgspec.json.encode(reply)
-    return b"".join((head, *contents)), len(head) if contents else None
+
+    def complete(elapsed_ms: float) -> tuple[bytes, int | None]:
+        reply.parameters["elapsed_ms"] = elapsed_ms
+        head = msgspec.json.encode(reply)
+        return b"".join((head, *contents)), len(head) if contents else None
+
+    return complete
 
 
 def _binary(tensor: InferTensor) -> bytes:

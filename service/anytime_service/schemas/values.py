@@ -127,4 +127,12 @@ def _unpacked(model: Model, group: str, values: memoryview | bytes, dtype: Dtype
             f"groups.{group}",
             f"values of group {group!r} are {len(values)} bytes; expected rows of {width} x {dtype}, {size} bytes each",
         )
-    return np.frombuffer(values, dtype=f"<{dtype}").reshape(-1, width)
+    array = np.frombuffer(values, dtype=f"<{dtype}").reshape(-1, width)
+    for j, categories in () if place is None else place.expansion.categories.items():
+        # A client has the indices of the sorted levels, see `ModelColumn`; the model's are in the order of frequency.
+        order = sorted(range(len(categories.labels)), key=categories.labels.__getitem__)
+        codes = array[:, j]
+        known = np.isin(codes, np.arange(len(order)))
+        array = array if array.flags.writeable else array.copy()
+        array[known, j] = np.array(order)[codes[known].astype(np.intp)]
+    return array

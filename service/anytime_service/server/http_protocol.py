@@ -48,6 +48,7 @@ from anytime_service.server.websocket_protocol import WebSocketProtocol
 HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
 MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
 MAX_HEADERS, MAX_PIPELINED = int(HEADERS), int(PIPELINED)
+PROBE_S = 1.0  # time between interim responses to a client that sends no more and waits for its answer
 MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -255,6 +256,26 @@ class HttpProtocol(Connection):
         # Requests refer to the connection until they have been answered, so those that never will be are cycles.
         self._unread.clear()
         self._cycle = self._running = self._parser = None
+
+    def eof_received(self) -> bool:
+        """Answer the requests of a client that sends no more (RFC 9112, 9.6), and close then.
+
+        A client that has closed its connection looks the same; `_probe` finds out. A client that has sent a part of a
+        request is not answered. Event loops close TLS in both directions at once.
+        """
+        last = self._cycle
+        if self.scheme == "https" or last is None or last.complete or last.more_body:
+            return False
+        last.keep_alive = False
+        self.loop.call_later(PROBE_S, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Send an interim response: a client that has closed its connection resets it, and the next one fails."""
+        answering = self._answering
+        if answering is not None and not answering.started and answering.scope["http_version"] != "1.0":
+            self.write(CONTINUE)
+            self.loop.call_later(PROBE_S, self._probe)
 
     def shutdown(self) -> None:
         """Close after the requests that have been received; uvicorn calls this when it stops."""

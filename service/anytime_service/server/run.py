@@ -329,12 +329,8 @@ class Server(uvicorn.Server):
         self._reload = asyncio.get_running_loop().create_task(self._reload_models())
 
     async def _reload_models(self) -> None:
-        try:
+        with contextlib.suppress(AnytimeError, OSError):  # logged by the service
             await self._service.reload()
-        except (AnytimeError, OSError) as error:
-            _log.error("could not reload the models; the previous ones stay in use: %s", error)
-        else:
-            _log.info("models reloaded: %s", listed(self._service.registry.models))
 
 
 async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:

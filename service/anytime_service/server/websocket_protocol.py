@@ -34,6 +34,7 @@ from anytime_service.server.fragments import Fragments
 from anytime_service.server.hosting import Host
 from anytime_service.telemetry.context import DIRECT
 
+RETRY_S = 0.01  # time until a connection reads again whose partial message does not fit into the memory
 LARGE = 65_536  # bytes of a message that is written without a copy
 CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
@@ -402,13 +403,25 @@ class WebSocketProtocol(Connection):
             if ends:
                 self.transport.close()
 
+    def _end_rate_limit(self) -> None:
+        if self.budget.fits(0) or not getattr(self.budget, "active", ()):
+            super()._end_rate_limit()
+        else:
+            self.loop.call_later(RETRY_S, self._end_rate_limit)
+
     def _count_partial(self, partial: int) -> None:
         more = partial - self._partial
         try:
             if more > 0:
                 self.budget.check(more)
         except OverloadedError as error:
-            self.refuse(error)
-            return
+            if not getattr(self.budget, "active", ()):
+                self.refuse(error)
+                return
+            if not self._rate_limited:  # predictions of this key will release memory; they must be answered before
+                self._rate_limited = True
+                self.loop.call_later(RETRY_S, self._end_rate_limit)
         self.budget.add(more)
         self._partial = partial
+        if self._rate_limited:
+            self.update_reading()

@@ -39,6 +39,8 @@ class MemorySession(Session):
         more = self.prediction.more_bytes(arrays)
         if more:  # none for groups that replace others
             self.account.check(more, "groups")
+            for each in self.waiting:
+                each.allow(len(next(iter(arrays.values()))), more, "groups")
             self.account.add(more)
         self.put(arrays)
         return AcceptedGroups(self.prediction.prefix, self.prediction.replaced, self.prediction.rows)

@@ -31,6 +31,7 @@ from anytime_service.sessions.store import Session, gone
 MAX_PENDING = 64  # messages that a mirror stores while a session is read; with more of them the session is read again
 
 BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
+FULL = "the memory of this server is exhausted; the latest groups may be missing in this answer"
 LOST = "the session store has lost this session; the latest groups may be missing in this answer"
 
 _log = logging.getLogger("anytime_service")
@@ -123,7 +124,10 @@ class Mirror:
             self.session.end()
 
     def fail(self, error: Exception) -> None:
-        if self.session is not None:
+        """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
+        if self.session is not None and isinstance(error, OverloadedError):
+            self.session.note = FULL
+        elif self.session is not None:
             self.session.fail(error)
 
     def release(self) -> None:

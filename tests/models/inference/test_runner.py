@@ -27,7 +27,7 @@ from anytime.errors import ExtractorError, ValuesError
 from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
 from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.runner import Runner, _Run
 from anytime.inference.workers import Worker, Workers, process
 from anytime.model.manifest import Manifest, Provenance, StepRecord
@@ -201,6 +201,24 @@ def test_the_answer_is_on_time_while_an_extractor_runs(worker: Worker) -> None:
     late = runner.lateness
     assert late.count == 2
     assert late.p50 <= late.p99 <= late.max
+
+
+def test_an_answer_that_is_complete_and_late_counts_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Runner(a_model(), extractors()) as runner:
+        assert runner.run(X, LONG_MS).reason == "complete"
+        assert runner.lateness.count == 0
+        shift_s, made, clock = 0.0, _Run.answers, time.perf_counter
+
+        def stalled(run: _Run, *, waited: bool) -> list[Answer]:
+            nonlocal shift_s
+            answers = made(run, waited=waited)
+            shift_s = LONG_MS / 1e3 + 1.0  # the program stands still before it returns the answer
+            return answers
+
+        monkeypatch.setattr(_Run, "answers", stalled)
+        monkeypatch.setattr(time, "perf_counter", lambda: clock() + shift_s)
+        assert runner.run(X, LONG_MS).reason == "complete"
+        assert (runner.lateness.count, runner.lateness.max > 1e3) == (1, True)
 
 
 @pytest.mark.parametrize("worker", WORKERS)

@@ -18,6 +18,7 @@ from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.inferring import JSON_BYTES, assert_refused, half_sent, infer, output, post, tensor
@@ -50,13 +51,13 @@ IMPUTED = {
 
 
 def coded(name: str, values: Any) -> Any:
-    """Values of a group with the index of the level for each category."""
-    columns = {column.name: column for column in columns_model().expansion.columns}
+    """Values of a group with the index of the level for each category, as the description of the model lists them."""
+    columns = {column.name: column for column in summary(columns_model(), ()).columns}
     found = np.array([[np.nan if each is None else each for each in row] for row in values], dtype=object)
     for j, feature in enumerate(columns_model().places[name].features):
-        levels = columns[feature].described().levels
+        levels = columns[feature].levels
         if levels:
-            unknown = -1.0 if columns[feature].described().other else np.nan
+            unknown = -1.0 if columns[feature].other else np.nan
             codes = {level: float(at) for at, level in enumerate(levels)}
             found[:, j] = [each if each != each else codes.get(each, unknown) for each in found[:, j]]
     return found.astype(np.float64)

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from anytime.model.model import Model
+from anytime_service.app import create_app
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import ROUTES
 from anytime_service.schemas.catalogue import plan, summary
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.browser import BONN, trips
-from service.serving import Running, run_service
+from service.serving import Running, run_service, running
 
 
 def test_models_are_listed(service: Running) -> None:
@@ -121,3 +126,32 @@ def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> 
         response = service.get("/readyz")
         assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
         assert service.post({"groups": {}}).status_code == 404
+
+
+READY = [row.path.format(name="brake", version="v1") for row in ROUTES if "ready" in row.path]
+"""Every route that reports readiness."""
+
+
+def readiness(service: Running) -> set[tuple[str, int]]:
+    """The status of each of these routes, also of the metrics port."""
+    found = {(path, service.get(path).status_code) for path in READY}
+    head = httpx.head(f"{service.url}/readyz", timeout=30).status_code
+    return found | {("side", service.scrape("/readyz").status_code), ("head", head)}
+
+
+def test_a_stopping_service_is_ready_on_no_route(model: Model, settings: Settings) -> None:
+    settings = settings.model_copy(update={"metrics_port": 0})
+    app = create_app(ModelRegistry.of([model]), settings)
+    service: PredictionService = app.state.service
+    assert len(READY) >= 4
+    with running(app, settings) as server:
+        assert {status for _, status in readiness(server)} == {200}
+        service.draining = True
+        assert {status for _, status in readiness(server)} == {503}
+        assert server.get("/v2/models/none/ready").status_code == 404
+        assert server.get("/v2/health/ready").json()["error"] == server.get("/readyz").json()["detail"]
+        live = server.get("/v2/health/live")
+        assert (live.status_code, live.json()) == (200, {"live": True, "ready": False})
+        assert server.get("/livez").status_code == 200
+        service.draining = False
+        assert {status for _, status in readiness(server)} == {200}

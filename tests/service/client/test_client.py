@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -519,11 +520,27 @@ def test_an_input_that_is_not_picklable_is_an_extractor_error(client: Client) ->
         client.run(but(lab=lambda x: x["lab"]), VALUES, LONG_MS, model="brake", worker="process")
 
 
+@pytest.mark.parametrize("name", ["brake", "learned"])
+def test_a_run_computes_the_groups_that_program_and_model_both_know(client: Client, name: str) -> None:
+    """Also of a model whose policy "prefix" answers alone: it stops before the group without an extractor."""
+    some = {name: itemgetter(name) for name in ("speed", "hog")}
+    answer = client.run(some, VALUES, LONG_MS, model=name)
+    assert set(answer.groups) == {"speed", "hog"}
+    assert answer.note is not None
+    assert "group 'lab' is left out: it has no extractor" in answer.note
+    more = client.run({**EXTRACTORS, "labs": broken}, VALUES, LONG_MS, model=name)
+    assert (more.complete, more.reason) == (True, "complete")
+    assert more.note is not None
+    assert re.search("no group 'labs'.*did you mean 'lab'", more.note)
+    assert client.run(EXTRACTORS, VALUES, LONG_MS, model=name).note is None
+    client.warm_up({**some, "labs": itemgetter("lab")}, model=name)
+
+
 @pytest.mark.parametrize(
     ("extractors", "message"),
     [
-        ({name: itemgetter(name) for name in ("speed", "hog")}, "no extractor for 'lab'"),
-        ({**EXTRACTORS, "labs": broken}, "no group 'labs'.*did you mean 'lab'"),
+        ({"labs": broken}, "no group 'labs'.*did you mean 'lab'"),
+        ({}, "no extractor for 'speed'"),
         ({**EXTRACTORS, "lab": 5}, "'lab' is int; expected a callable"),
     ],
 )
@@ -720,6 +737,7 @@ def test_an_async_client_belongs_to_its_event_loop(server: Running) -> None:
 
 
 def test_no_thread_and_no_process_outlives_a_client(server: Running) -> None:
+    server.get("/models/brake")  # starts a thread of the server
     before = set(threading.enumerate())
     with Client(server.url) as client:
         client.run(EXTRACTORS, VALUES, LONG_MS, model="brake")

@@ -1,4 +1,4 @@
-"""The worker thread: one job at a time, answers first, memory counted while a job runs, and bounded pages."""
+"""The worker thread: one job at a time, answers first, and bounded pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.costs import PAGES
-from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.worker import Worker
 
 
@@ -29,52 +28,33 @@ def run(act: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(running())
 
 
-def test_answers_come_before_pages_and_one_job_runs_at_a_time() -> None:
+def test_answers_come_before_pages() -> None:
     order: list[str] = []
     gate = threading.Event()
-    budget = MemoryBudget(100)
 
     async def act(worker: Worker) -> None:
-        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0), budget))
+        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0)))
         await asyncio.sleep(0)
-        pages = [asyncio.create_task(worker.page(lambda i=i: order.append(f"page {i}"), budget)) for i in range(3)]  # type: ignore[misc]
+        pages = [asyncio.create_task(worker.page(lambda i=i: order.append(f"page {i}"))) for i in range(3)]  # type: ignore[misc]
         await asyncio.sleep(0)
-        answers = [worker.answer(lambda i=i: order.append(f"answer {i}"), budget, 60) for i in range(3)]  # type: ignore[misc]
-        assert (worker.waiting, budget.bytes) == (4, 0)
+        answers = [worker.answer(lambda i=i: order.append(f"answer {i}")) for i in range(3)]  # type: ignore[misc]
+        assert worker.waiting == 3
         gate.set()
         await asyncio.gather(first, *pages, *answers)
         assert worker.waiting == 0
 
     run(act)
     assert order == [*(f"answer {i}" for i in range(3)), *(f"page {i}" for i in range(3))]
-    assert budget.bytes == 0
-
-
-def test_the_memory_of_a_job_counts_while_it_runs_and_a_job_that_does_not_fit_is_refused() -> None:
-    budget = MemoryBudget(100)
-
-    async def act(worker: Worker) -> None:
-        assert await worker.answer(lambda: budget.bytes, budget, 100) == 100
-        with pytest.raises(OverloadedError, match="101 more"):
-            await worker.answer(lambda: None, budget, 101)
-        with pytest.raises(ZeroDivisionError):
-            await worker.answer(lambda: 1 // 0, budget, 50)
-        assert await worker.page(lambda: budget.bytes, budget, 70) == 70
-
-    run(act)
-    assert budget.bytes == 0
 
 
 class Result:
     """A result that can be watched."""
 
 
-def test_a_result_is_released_at_once_also_after_a_job_behind_it_was_refused() -> None:
+def test_a_result_is_released_at_once() -> None:
     async def act(worker: Worker) -> None:
-        budget = MemoryBudget(100)
-        jobs = [worker.answer(Result, budget, 60), worker.answer(Result, budget, 101)]
+        jobs = [worker.answer(Result)]
         await asyncio.wait(jobs)
-        assert isinstance(jobs[1].exception(), OverloadedError)
         result = weakref.ref(jobs[0].result())
         jobs.clear()
         await asyncio.sleep(0)
@@ -88,17 +68,16 @@ def test_a_result_is_released_at_once_also_after_a_job_behind_it_was_refused() -
 
 
 def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made() -> None:
-    gate, made = threading.Event(), []
-    budget, refused = MemoryBudget(), []
+    gate, made, refused = threading.Event(), [], []
 
     async def act(worker: Worker) -> None:
         worker._refused = lambda: refused.append(1)
-        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0), budget))
+        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0)))
         await asyncio.sleep(0)
-        waiting = [asyncio.create_task(worker.page(lambda: made.append(1), budget)) for _ in range(int(PAGES))]
+        waiting = [asyncio.create_task(worker.page(lambda: made.append(1))) for _ in range(int(PAGES))]
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError, match="pages are being made"):
-            await worker.page(lambda: None, budget)
+            await worker.page(lambda: None)
         for each in waiting[1:]:
             each.cancel()
         await asyncio.sleep(0)
@@ -114,6 +93,6 @@ def test_a_job_has_the_context_of_its_request() -> None:
 
     async def act(worker: Worker) -> None:
         request.set("7")
-        assert await worker.page(request.get, MemoryBudget()) == "7"
+        assert await worker.page(request.get) == "7"
 
     run(act)

@@ -74,10 +74,10 @@ def answer(**changes: Any) -> Answer:
 def test_an_answer_is_sent_with_every_field_but_local_ones(form: Form) -> None:
     decode = msgspec.json.decode if form is JSON else msgspec.msgpack.decode
     given = answer()
-    sent = decode(encode_answer(form, given))
+    sent = decode(encode_answer(form, given)(given.elapsed_ms))
     assert sent.keys() == {each.name for each in fields(Answer)} - {*LOCAL_FIELDS}
     assert sent["prediction"] == given.prediction
-    reply = decode(encode_reply(form, "p1", "update", given))
+    reply = decode(encode_reply(form, "p1", "update", given)(given.elapsed_ms))
     assert reply == {"type": "update", "id": "p1"} | sent
 
 

@@ -23,5 +23,5 @@ def test_contributions_of_one_row_made_by_the_worker_equal_those_made_at_once(fo
         answer = machine.end(2.0)
         assert answer is not None
         answer = answer.make_arrays() if at_once == 1 else answer
-        contributions.append(codec.decode(encode_reply(form, "p", "answer", answer))["contributions"])
+        contributions.append(codec.decode(encode_reply(form, "p", "answer", answer)(0.0))["contributions"])
     assert contributions[0] == contributions[1]

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.limits.costs import INLINE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
@@ -85,34 +84,3 @@ def test_updates_and_late_groups_of_a_prediction_of_many_rows(service: Running) 
         stream.say("group", 2, group="speed", **packed(values["speed"]))  # while the worker makes the answer
         assert stream.answer(2)["prefix"] == 0
     until(lambda: service.metric("anytime_held_bytes") == 0)
-
-
-def test_numbers_that_another_thread_makes_while_a_group_is_replaced_are_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = trained_model()
-    prediction = Prediction(model, 2)
-    prediction.add("speed", [[1.0], [2.0]])
-    settled = prediction.settle(
-        None,
-        "prefix",
-        ranking=False,
-        explain=False,
-        reason="end",
-        elapsed_ms=0.0,
-        late_groups=(),
-        solve=lambda *_: None,
-    )
-    calls: list[int] = []
-    scores = prediction._scores
-
-    def replaced(*arguments: Any) -> Any:
-        found = scores(*arguments)
-        if not calls:
-            prediction.add("speed", [[3.0], [4.0]])
-        calls.append(1)
-        return found
-
-    monkeypatch.setattr(prediction, "_scores", replaced)
-    assert settled.make().prediction == expected(model, {"speed": [[3.0], [4.0]]}, rows=2)["prediction"]
-    assert len(calls) == 2

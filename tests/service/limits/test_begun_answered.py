@@ -1,0 +1,191 @@
+"""A begun prediction is answered: the memory of its answer is reserved when it begins, or when its groups arrive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+
+from anytime_service.core.active_prediction import BYTES_A_NUMBER
+from anytime_service.errors import OverloadedError
+from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.settings import Settings
+from service.inferring import binary, post
+from service.serving import Running, Stream, packed, run_service, small_model
+from waiting import until
+
+ROWS = 3_000
+ANSWER = ROWS * BYTES_A_NUMBER
+COLUMN = ROWS * 8
+SPEED = np.ones((ROWS, 1))
+DEADLINE_MS = 300
+
+
+def served(most: int) -> Iterator[Running]:
+    limits: dict[str, Any] = {
+        "max_held_bytes": most,
+        "max_deadline_ms": 20_000,
+        "max_lateness_ms": 5_000,
+        "max_body_bytes": 200_000,
+    }
+    with run_service([small_model()], Settings(port=0, **limits)) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def tight() -> Iterator[Running]:
+    """A server with memory for the values of five columns, and for one answer, which is made of them."""
+    yield from served(ANSWER + 5 * COLUMN + COLUMN // 2)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Running]:
+    """A server with memory for values, and for none of the answers."""
+    yield from served(ANSWER - 1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tight: Running) -> Iterator[None]:
+    yield
+    until(lambda: tight.metric("anytime_held_bytes") == 0)
+
+
+def ends(stream: Stream, count: int) -> tuple[set[Any], set[Any]]:
+    """Return the ids that were refused, and those that were answered; both may be."""
+    refused: set[Any] = set()
+    answered: set[Any] = set()
+    while len(answered) < count:
+        message = stream.hear()
+        if message["type"] == "error":
+            assert message["problem"]["status"] == 503
+            assert message["id"] not in answered
+            refused.add(message["id"])
+        else:
+            answered.add(message["id"])
+    return refused, answered
+
+
+def test_an_account_reserves_the_largest_of_its_answers() -> None:
+    total = MemoryBudget(100)
+    one, other = Account(total), Account(total)
+    one.reserve_answer(40)
+    one.reserve_answer(60)
+    one.reserve_answer(60)
+    other.reserve_answer(10)
+    assert (one.bytes, other.bytes, total.bytes) == (60, 10, 70)
+    one.check_answer(60, more=30)
+    for size, more in ((91, 0), (60, 31)):
+        with pytest.raises(OverloadedError):
+            one.check_answer(size, more)
+    one.reserve_answer(0, before=60)
+    one.reserve_answer(70, before=40)
+    assert (one.bytes, total.bytes) == (70, 80)
+    one.reserve_answer(0, before=70)
+    assert one.bytes == 60
+    one.reserve_answer(0, before=60)
+    other.reserve_answer(0, before=10)
+    assert (one.bytes, total.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_every_begun_prediction_of_a_stream_is_answered_at_its_deadline(tight: Running, *, given: bool) -> None:
+    with tight.stream() as stream:
+        for name in range(6):
+            stream.say("begin", name, deadline_ms=DEADLINE_MS, **({"rows": ROWS} if given else {}))
+            stream.say("group", name, group="speed", values=SPEED.tolist())
+        refused, answered = ends(stream, 6)
+    assert answered == set(range(6)), "those whose group was refused get the base rate"
+    assert refused == {5}
+
+
+def test_the_end_of_several_at_once_answers_them_all(tight: Running) -> None:
+    with tight.stream(MSGPACK) as stream:
+        for name in range(4):
+            stream.say("begin", name, rows=ROWS)
+            stream.say("group", name, group="speed", **packed(SPEED))
+        for name in range(4):
+            stream.say("end", name)
+        assert ends(stream, 4) == (set(), set(range(4)))
+
+
+def test_an_answer_for_which_there_is_no_memory_is_refused_before_it_begins(tiny: Running) -> None:
+    """What a client states before its values is refused at the begin, and what its values state with them."""
+    few = [[1.0]]
+    with tiny.stream(MSGPACK) as stream:
+        stream.say("begin", 1, rows=ROWS, deadline_ms=0)
+        assert stream.problem()["status"] == 503
+        stream.say("begin", 2, deadline_ms=DEADLINE_MS)
+        stream.say("group", 2, group="speed", **packed(SPEED))
+        assert stream.problem()["status"] == 503
+        stream.say("group", 2, group="speed", values=few)
+        assert stream.answer(2)["groups"] == ["speed"], "the prediction has no rows yet, as before the refusal"
+    content = msgspec.msgpack.encode({"groups": {"speed": packed(SPEED)}})
+    headers = {"content-type": MSGPACK.media_type}
+    assert httpx.post(f"{tiny.url}/predict", content=content, headers=headers).status_code == 503
+    assert tiny.get("/metrics").status_code == 200
+    line = json.dumps({"group": "speed", "values": SPEED.tolist()}).encode() + b"\n"
+    lines = {"content-type": "application/x-ndjson"}
+    assert httpx.post(f"{tiny.url}/predict", content=line, headers=lines).status_code == 503
+    assert post(tiny, *binary({"speed": SPEED})).status_code == 503
+    assert tiny.post({"groups": {"speed": few}}, rows=1).status_code == 200
+    until(lambda: tiny.metric("anytime_held_bytes") == 0)
+
+
+def test_a_session_refuses_the_groups_whose_answer_would_not_fit(tiny: Running) -> None:
+    session = tiny.post_to("/sessions").json()["id"]
+    content = msgspec.msgpack.encode({"speed": packed(SPEED)})
+    headers = {"content-type": MSGPACK.media_type}
+    url = f"{tiny.url}/sessions/{session}"
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60)
+        until(lambda: tiny.metric("anytime_open_predictions") == 1)
+        assert httpx.post(f"{url}/groups", content=content, headers=headers).status_code == 503
+        assert httpx.post(f"{url}/groups", json={"speed": [[1.0]]}).status_code == 200
+        httpx.delete(url)
+        answer = waiting.result(60)
+    assert (answer.status_code, answer.json()["groups"]) == (200, ["speed"])
+    until(lambda: tiny.metric("anytime_held_bytes") == 0)
+
+
+def test_a_session_that_fits_answers_all_who_wait(tight: Running) -> None:
+    session = tight.post_to("/sessions").json()["id"]
+    content = msgspec.msgpack.encode({"speed": packed(SPEED)})
+    headers = {"content-type": MSGPACK.media_type}
+    url = f"{tight.url}/sessions/{session}"
+    with ThreadPoolExecutor(6) as threads:
+        waiting = [threads.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60) for _ in range(6)]
+        until(lambda: tight.metric("anytime_open_predictions") == 6)
+        assert httpx.post(f"{url}/groups", content=content, headers=headers).status_code == 200
+        httpx.delete(url)
+        assert {each.result(60).status_code for each in waiting} == {200}
+
+
+def test_contributions_need_memory_too(tiny: Running) -> None:
+    rows = ROWS // 4
+    with tiny.stream(MSGPACK) as stream:
+        stream.say("begin", 1, rows=rows, explain=True, deadline_ms=0)
+        assert stream.problem()["status"] == 503
+        stream.say("begin", 2, rows=rows, deadline_ms=0)
+        assert stream.answer(2)["prefix"] == 0
+
+
+def test_a_partial_message_that_does_not_fit_waits_until_begun_predictions_are_answered(tight: Running) -> None:
+    """Groups as bytes arrive in pieces: the connection of the begun predictions is not closed for them."""
+    with tight.stream(MSGPACK) as stream:
+        for name in range(12):
+            stream.say("begin", name, deadline_ms=DEADLINE_MS, rows=ROWS)
+            stream.say("group", name, group="speed", **packed(SPEED))
+        ended: dict[Any, str] = {}
+        while len(ended) < 12:
+            message = stream.hear()
+            if message["type"] == "answer" or message["problem"].get("field") is None:  # or its begin was refused
+                assert message["id"] not in ended
+                ended[message["id"]] = message["type"]
+    assert list(ended.values()).count("answer") >= 5

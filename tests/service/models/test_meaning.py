@@ -1,0 +1,169 @@
+"""A reload keeps the meaning of what clients have stored, or is refused: codes of levels, units, classes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
+from anytime_service.models.registry import load_registry
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.problem import MEDIA_TYPE
+from anytime_service.settings import Settings
+from service.commands import command
+from service.serving import Running, logged, packed, run_service
+
+PORTS = ("Bonn", "Cork", "Oslo")
+
+
+def trained(
+    weights: tuple[float, ...] = (0.6, 0.3, 0.1),
+    ports: tuple[Any, ...] = PORTS,
+    *,
+    unit: str = "ms",
+    classes: tuple[str, ...] = (),
+    targets: tuple[str, ...] = ("y",),
+    extra: bool = False,
+) -> Model:
+    """A model of a port and a number, in which the port says nearly everything."""
+    rng = np.random.default_rng(5)
+    rows = 240
+    frame = pd.DataFrame(
+        {"port": rng.choice(np.array(ports, dtype=object), rows, p=weights), "x": rng.normal(size=rows)}
+    )
+    groups = [{"name": name, "features": [name], "cost": 1.0} for name in ("port", "x")]
+    if extra:
+        frame["more"] = rng.normal(size=rows)
+        groups.append({"name": "more", "features": ["more"], "cost": 1.0})
+    stated = {"cost_unit": unit, "groups": groups}
+    score = np.array([ports.index(port) * 100.0 for port in frame["port"]]) + frame["x"].to_numpy()
+    if classes:
+        labels = np.array(classes)[np.digitize(score, np.linspace(50, 150, len(classes) - 1))]
+        model = AnytimeClassifier(stated, basis="linear", alpha=1e-3, cv=2).fit(frame, labels).model_
+    else:
+        y = np.column_stack([score * (i + 1) for i in range(len(targets))])
+        model = (
+            AnytimeRegressor(stated, basis="linear", alpha=1e-3, cv=2)
+            .fit(frame, y[:, 0] if len(targets) == 1 else y)
+            .model_
+        )
+    changes: dict[str, Any] = {"name": "ship"} | ({"responses": targets, "target": targets} if len(targets) > 1 else {})
+    return replace(model, manifest=model.manifest.model_copy(update=changes))
+
+
+OTHER_MEANINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a level before others": ({}, {"ports": ("Aden", *PORTS), "weights": (0.3, 0.3, 0.2, 0.2)}, "column 'port'"),
+    "a level less": ({}, {"ports": PORTS[1:], "weights": (0.5, 0.5)}, "column 'port'"),
+    "numbers for levels": ({}, {"ports": (0.5, 1.5, 2.5)}, "type 'number' of column 'port'"),
+    "another unit": ({}, {"unit": "EUR"}, "cost unit 'EUR' instead of 'ms'"),
+    "classes for numbers": ({}, {"classes": ("high", "low")}, "task 'binary' instead of 'regression'"),
+    "a class more": ({"classes": ("high", "low")}, {"classes": ("high", "low", "mid")}, "classes"),
+    "responses in another order": ({"targets": ("y", "z")}, {"targets": ("z", "y")}, "responses"),
+}
+
+SAME_MEANINGS: dict[str, dict[str, Any]] = {
+    "other frequencies": {"weights": (0.1, 0.3, 0.6)},
+    "a level after the others": {"ports": (*PORTS, "Zara"), "weights": (0.1, 0.2, 0.3, 0.4)},
+    "a group more": {"extra": True},
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ship.safetensors"
+
+
+@pytest.fixture
+def serving(file: Path) -> Iterator[Running]:
+    with run_service(load_registry([write(file, {})]), Settings(port=0)) as service:
+        yield service
+
+
+def write(file: Path, options: dict[str, Any]) -> Path:
+    trained(**options).save(file)
+    return file
+
+
+def reload(service: Running, **query: Any) -> httpx.Response:
+    return httpx.post(f"{service.url}/models/ship/reload", params=query, timeout=30)
+
+
+def answer_to(service: Running, code: float, **query: Any) -> dict[str, Any]:
+    content = msgspec.msgpack.encode({"groups": {"port": packed([[code]])}})
+    headers = {"content-type": MSGPACK.media_type, "accept": "application/json"}
+    reply = httpx.post(f"{service.url}/predict", content=content, headers=headers, params={"policy": "arrived"} | query)
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+@pytest.mark.parametrize("case", OTHER_MEANINGS)
+def test_a_model_with_other_meanings_is_refused_unless_it_is_forced(file: Path, case: str) -> None:
+    before, after, words = OTHER_MEANINGS[case]
+    with run_service(load_registry([write(file, before)]), Settings(port=0)) as service:
+        version = service.get("/models/ship").json()["version"]
+        write(file, after)
+        with logged("anytime_service") as records:
+            refused = reload(service)
+        assert (refused.status_code, refused.headers["content-type"]) == (409, MEDIA_TYPE)
+        assert words in refused.json()["detail"]
+        assert "force" in refused.json()["detail"]
+        assert [record.levelno for record in records] == [logging.ERROR]
+        assert service.get("/models/ship").json()["version"] == version
+        forced = reload(service, force="true")
+        assert forced.status_code == 200, forced.text
+        assert service.get("/models/ship").json()["version"] == forced.json()["version"] != version
+
+
+@pytest.mark.parametrize("case", SAME_MEANINGS)
+def test_the_index_of_a_level_means_the_same_after_a_training(
+    serving: Running, file: Path, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    levels = next(each["levels"] for each in serving.get("/models/ship").json()["columns"] if each["name"] == "port")
+    assert levels == list(PORTS)
+    before = [answer_to(serving, code)["prediction"] for code in range(3)]
+    assert np.ptp(before) > 100
+    old = serving.get("/models/ship").json()["version"]
+    write(file, SAME_MEANINGS[case])
+    with caplog.at_level(logging.INFO, "anytime_service"):
+        new = reload(serving).json()["version"]
+    assert [record.getMessage() for record in caplog.records if record.name == "anytime_service"] == [
+        f"models reloaded: 'ship' {old} -> {new}"
+    ]
+    model = trained(**SAME_MEANINGS[case])
+    for code, port in enumerate(PORTS):
+        literal = Prediction(model)
+        literal.add("port", [port])
+        answer = answer_to(serving, code)
+        assert answer["prediction"] == literal.answer(policy="arrived").prediction
+        assert abs(answer["prediction"] - before[code]) < 20
+    assert answer_to(serving, 1, model=f"ship@{old}")["status"] == 404, "the version that the codes belong to is stated"
+
+
+def test_codes_that_are_none_stay_what_they_were(serving: Running) -> None:
+    """A missing value and another level are no codes; neither is a number beyond them."""
+    assert answer_to(serving, float("nan"))["imputed"] == ["port"]
+    assert answer_to(serving, -1.0)["imputed"] == ["port"]
+    for code in (3.0, 0.5, -2.0):
+        assert answer_to(serving, code)["status"] == 422
+
+
+def test_a_signal_refuses_what_a_request_refuses_and_says_so(file: Path) -> None:
+    write(file, {})
+    with command(file) as (served, service):
+        version = service.get("/models/ship").json()["version"]
+        write(file, {"unit": "EUR"})
+        served.process.send_signal(signal.SIGHUP)
+        served.said("could not reload the models; .*ship.safetensors.*cost unit 'EUR' instead of 'ms'")
+        assert service.get("/models/ship").json()["version"] == version

@@ -1,0 +1,131 @@
+"""A client that sends no more gets its answers (RFC 9112, 9.6); one that is gone leaves nothing open."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anytime_service.server import http_protocol
+from anytime_service.settings import Settings
+from service.inferring import tensors
+from service.serving import VALUES, Connection, Running, run_service, small_model
+from waiting import until
+
+LIMITS: dict[str, Any] = {"port": 0, "max_deadline_ms": 20_000, "max_lateness_ms": 5_000, "max_json_values": 100_000}
+BODY = json.dumps({"groups": VALUES}).encode()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with run_service([small_model()], Settings(**LIMITS)) as running:
+        yield running
+
+
+def request(target: str, body: bytes, kind: str = "application/json", version: str = "1.1") -> bytes:
+    head = f"POST {target} HTTP/{version}\r\nHost: test\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def final(connection: Connection) -> tuple[int, dict[str, str], Any]:
+    """The final response, after any interim ones."""
+    while (response := interim_or_final(connection)) is None:
+        pass
+    return response
+
+
+def interim_or_final(connection: Connection) -> tuple[int, dict[str, str], Any] | None:
+    line = connection.file.peek(12)
+    if line.startswith(b"HTTP/1.1 100"):
+        while connection.file.readline().strip():
+            pass
+        return None
+    return connection.response()
+
+
+LINES = b"".join(json.dumps({"group": name, "values": each}).encode() + b"\n" for name, each in VALUES.items())
+MANY = json.dumps({"groups": {"speed": np.ones((3_000, 1)).tolist()}}).encode()
+REQUESTS = {
+    "POST": request("/predict", BODY),
+    "HTTP/1.0": request("/predict", BODY, version="1.0"),
+    "an answer that the worker makes": request("/predict", MANY),
+    "lines": request("/predict", LINES, "application/x-ndjson"),
+    "inference": request("/v2/models/brake/infer", json.dumps({"inputs": tensors({"speed": [[1.0]]})}).encode()),
+    "a page": b"GET /models/brake HTTP/1.1\r\nHost: test\r\n\r\n",
+    "a refusal": request("/predict", b'{"groups": {"none": [1.0]}}'),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_client_that_sends_no_more_gets_its_answer(service: Running, kind: str, *, together: bool) -> None:
+    with service.connect() as connection:
+        content = REQUESTS[kind]
+        if not together:
+            connection.send(content[:-3])
+            content = content[-3:]
+        connection.send(content)
+        connection.sock.shutdown(socket.SHUT_WR)
+        status, headers, body = final(connection)
+        assert status == (422 if kind == "a refusal" else 200)
+        assert body
+        assert connection.at_end(), "and the server closes"
+        assert "close" in headers.get("connection", "close")
+
+
+def test_every_request_that_has_arrived_is_answered_in_order(service: Running) -> None:
+    with service.connect() as connection:
+        connection.send(REQUESTS["an answer that the worker makes"] + REQUESTS["POST"] * 3)
+        connection.sock.shutdown(socket.SHUT_WR)
+        rows = [np.size(final(connection)[2]["prediction"]) for _ in range(4)]
+        assert rows == [3_000, 1, 1, 1]
+        assert connection.at_end()
+
+
+def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_sends_no_more(service: Running) -> None:
+    session = service.post_to("/sessions").json()["id"]
+    with service.connect() as connection:
+        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        until(lambda: service.metric("anytime_open_predictions") == 1)
+        connection.sock.shutdown(socket.SHUT_WR)
+        for name, values in VALUES.items():
+            assert service.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
+        assert final(connection)[2]["reason"] == "complete"
+        assert connection.at_end()
+
+
+def test_a_part_of_a_request_is_not_answered(service: Running) -> None:
+    for content in (REQUESTS["POST"][:30], REQUESTS["POST"][:-1]):
+        with service.connect() as connection:
+            connection.send(content)
+            connection.sock.shutdown(socket.SHUT_WR)
+            assert connection.at_end()
+    until(lambda: service.metric("anytime_open_predictions") == 0)
+
+
+def test_a_client_that_has_gone_leaves_nothing_open(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is closed in both directions, which the server learns when it sends something."""
+    monkeypatch.setattr(http_protocol, "PROBE_S", 0.02)
+    session = service.post_to("/sessions").json()["id"]
+    with service.connect() as connection:
+        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        until(lambda: service.metric("anytime_open_predictions") == 1)
+    until(lambda: service.metric("anytime_open_predictions") == 0)
+    assert service.post_to(f"/sessions/{session}/groups", VALUES).json()["prefix"] == 3, "its deadline has not expired"
+
+
+def test_a_client_that_waits_receives_interim_responses(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "PROBE_S", 0.02)
+    session = service.post_to("/sessions").json()["id"]
+    with service.connect() as connection:
+        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        until(lambda: service.metric("anytime_open_predictions") == 1)
+        connection.sock.shutdown(socket.SHUT_WR)
+        assert interim_or_final(connection) is None
+        service.post_to(f"/sessions/{session}/groups", VALUES)
+        assert final(connection)[2]["prefix"] == 3
+        assert connection.at_end()

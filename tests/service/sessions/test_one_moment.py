@@ -1,0 +1,137 @@
+"""An answer that the worker makes is of one moment: of the values when it was settled, whatever replaces them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+
+from anytime.inference.prediction import Answer, Settled
+from anytime_service.schemas.codecs import MSGPACK
+from service.serving import LIMITS, Running, expected, packed, run_service, timeless, trained_model
+from waiting import until
+
+ROWS = 3_000
+MODEL = trained_model()
+FIRST, *OTHERS = MODEL.order(MODEL.places)
+DATABASE = 11
+
+
+def values(version: int) -> dict[str, Any]:
+    """Values of all groups; those of an odd version have missing ones."""
+    rng = np.random.default_rng(version)
+    found = {name: rng.normal(size=(ROWS, len(MODEL.places[name].features))) for name in MODEL.places}
+    if version % 2:
+        found[FIRST][:, 0] = np.nan
+    return found
+
+
+def post(service: Running, session: str, version: int) -> int:
+    content = msgspec.msgpack.encode({name: packed(each) for name, each in values(version).items()})
+    headers = {"content-type": MSGPACK.media_type}
+    return httpx.post(
+        f"{service.url}/sessions/{session}/groups", content=content, headers=headers, timeout=60
+    ).status_code
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+    url = "memory" if request.param == "memory" else request.getfixturevalue("shared_redis").url(DATABASE)
+    patient: dict[str, Any] = {"session_store": url, "session_store_timeout_ms": 5_000, "max_deadline_ms": 60_000}
+    patient |= {"max_rows": ROWS, "max_body_bytes": 1_000_000}
+    with run_service([MODEL], LIMITS.model_copy(update=patient)) as running:
+        yield running
+
+
+@dataclass
+class Gate:
+    """The worker's answers wait until the gate is opened."""
+
+    reached: Event = field(default_factory=Event)
+    opened: Event = field(default_factory=Event)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate, make = Gate(), Settled.make_arrays
+
+    def waiting(settled: Settled) -> Answer:
+        gate.reached.set()
+        assert gate.opened.wait(60), "the test did not open the gate"
+        return make(settled)
+
+    monkeypatch.setattr(Settled, "make_arrays", waiting)
+    yield gate
+    gate.opened.set()
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "arrived"}, {"explain": True}, {"ranking": True}])
+def test_a_session_is_answered_from_the_values_before_their_replacement(
+    service: Running, gate: Gate, options: dict[str, Any]
+) -> None:
+    session = service.post_to("/sessions").json()["id"]
+    assert post(service, session, 1) == 200
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(service.get, f"/sessions/{session}/predict", **options)
+        assert gate.reached.wait(60)
+        assert post(service, session, 2) == 200
+        gate.opened.set()
+        answer = asked.result(60).json()
+    assert timeless(answer) == expected(MODEL, values(1), rows=ROWS, **options)
+    assert len(answer["imputed"]) == 1
+    after = service.get(f"/sessions/{session}/predict", **options).json()
+    assert after["prediction"] == expected(MODEL, values(2), rows=ROWS, **options)["prediction"]
+    assert (after["imputed"], after["replaced"]) == ([], [FIRST, *OTHERS])
+    service.delete(f"/sessions/{session}")
+    until(lambda: service.metric("anytime_held_bytes") == 0)
+
+
+def test_an_update_is_of_the_values_before_their_replacement(service: Running, gate: Gate) -> None:
+    first, second = values(1), values(2)
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", 1, rows=ROWS, updates=True)
+        stream.say("group", 1, group=FIRST, **packed(first[FIRST]))
+        assert gate.reached.wait(60)
+        stream.say("group", 1, group=FIRST, **packed(second[FIRST]))
+        stream.say("end", 1)
+        gate.opened.set()
+        while (answer := stream.hear())["type"] == "update":
+            some = first if answer["imputed"] else second
+            assert answer["prediction"] == expected(MODEL, {FIRST: some[FIRST]}, rows=ROWS)["prediction"]
+    assert answer["prediction"] == expected(MODEL, {FIRST: second[FIRST]}, rows=ROWS)["prediction"]
+
+
+def test_answers_under_replacements_are_each_of_one_version(service: Running) -> None:
+    versions = {version: expected(MODEL, values(version), rows=ROWS)["prediction"] for version in (1, 2)}
+    session = service.post_to("/sessions").json()["id"]
+    assert post(service, session, 1) == 200
+    stop = Event()
+
+    def read(options: dict[str, Any]) -> int:
+        count = 0
+        with httpx.Client(base_url=service.url, timeout=60) as client:
+            while not stop.is_set():
+                response = client.get(f"/sessions/{session}/predict", params=options)
+                assert response.status_code == 200, response.text
+                answer = response.json()
+                assert answer["prediction"] == versions[1 if answer["imputed"] else 2]
+                count += 1
+        return count
+
+    kinds: list[dict[str, Any]] = [{}, {"explain": "true"}, {"policy": "arrived"}]
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        reading = [threads.submit(read, options) for options in kinds]
+        try:
+            for version in range(40):
+                assert post(service, session, 1 + version % 2) == 200
+        finally:
+            stop.set()
+        counts = [each.result(60) for each in reading]
+    assert min(counts) > 0
