@@ -11,7 +11,7 @@ __all__ = ["WAIT_S", "until", "until_async"]
 WAIT_S = 60.0
 
 
-def until(holds: Callable[[], bool], expected: str = "what the line of this call waits for") -> None:
+def until(holds: Callable[[], object], expected: str = "what the line of this call waits for") -> None:
     """Wait until something holds; the first checks follow each other fast, since one may take milliseconds of work."""
     give_up, pause_s = monotonic() + WAIT_S, 0.005
     while not holds():
@@ -21,7 +21,7 @@ def until(holds: Callable[[], bool], expected: str = "what the line of this call
         pause_s = min(1.2 * pause_s, 0.05)
 
 
-async def until_async(holds: Callable[[], bool], expected: str = "what the line of this call waits for") -> None:
+async def until_async(holds: Callable[[], object], expected: str = "what the line of this call waits for") -> None:
     """Wait until something holds, and let the event loop run meanwhile."""
     give_up = monotonic() + WAIT_S
     while not holds():

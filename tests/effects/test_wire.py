@@ -237,6 +237,7 @@ REQUESTS: dict[str, tuple[Any, dict[str, Row | Elsewhere]]] = {
         },
     ),
     "get /models/{name}/sample": ({}, {"seed": Row(query(seed=2), "err")}),
+    "post /models/{name}/reload": ({}, {"force": Elsewhere("tests/service/api/test_likelihoods.py", "force=true")}),
     "get /models/{name}/shape": (
         query(column="v") | {"path": {"name": "multinomial"}},
         {
@@ -390,8 +391,8 @@ ANSWERS: dict[str, Row | Elsewhere] = {
     "expected": Row(query(budget=1), "expected"),
     "interval": Row(query(model="picky"), "interval", shows="None"),
     "prediction_set": Row(query(model="binomial"), "prediction_set"),
-    "elapsed_ms": Elsewhere("tests/service/api/test_early_answer.py", "elapsed_ms"),
-    "late_groups": Elsewhere("tests/service/core/test_stalls.py", "late_groups"),
+    "elapsed_ms": Elsewhere("tests/service/core/test_open_prediction.py", "elapsed_ms"),
+    "late_groups": Elsewhere("tests/service/core/test_open_prediction.py", "late_groups"),
     "replaced": Elsewhere("tests/service/api/test_websocket.py", "replaced"),
     "ranking": Row(query(ranking=True), "ranking", given=SEVERAL),
     "note": Row(query(policy="arrived"), "note", given=query(model="multinomial") | SOME),
@@ -571,7 +572,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], d
         {
             "url": Row({"url": "http://127.0.0.1:1"}, "code", code=2),
             "api_key": Elsewhere("tests/service/http/test_auth_client.py", "api_key"),
-            "timeout_s": Elsewhere("tests/service/client/test_network.py", "timeout_s=0.5"),
+            "timeout_s": Elsewhere("tests/service/client/test_network.py", "timeout_s=2.0"),
             "max_workers": Row({"max_workers": 1}, "groups"),
             "ssl": Elsewhere("tests/service/server/test_tls.py", "ssl="),
             "transport": Row({"transport": True}, "model", given={"model": None}, shows="alone"),
@@ -647,8 +648,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], d
         {"extractors": extracting(ALL)},
         {
             "extractors": Row({"extractors": {}}, "code", code=2),
-            "model": Row({"model": "liner"}, "code", code=2),
+            "model": Row({"model": "nothing"}, "code", code=2),
             "worker": Elsewhere("tests/service/client/test_client.py", "warm_up"),
+            "example": Elsewhere("tests/service/client/test_client.py", "example="),
         },
     ),
 }
@@ -656,6 +658,7 @@ OPTIONS_OF = {"Client.predict": PredictOptions, "Client.run": RunOptions, "Sessi
 
 SHOWN = {
     "api/test_long_values.py": ("max_json_bytes",),
+    "api/test_openapi.py": ("root_path",),
     "api/test_websocket.py": ("max_deadline_ms", "max_open", "max_solve_ms"),
     "http/test_origins.py": ("allowed_origins",),
     "limits/test_memory.py": ("max_body_bytes", "max_held_bytes", "max_rows"),

@@ -12,6 +12,7 @@ from typing import Any
 from websockets.frames import Frame, Opcode
 
 from service.serving import Connection, Running
+from waiting import WAIT_S
 
 HANDSHAKE = (
     b"GET /stream HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -22,18 +23,22 @@ HANDSHAKE = (
 @contextmanager
 def raw(service: Running, receive_buffer: int | None = None, key: str | None = None) -> Iterator[Connection]:
     """A WebSocket of which a test decides what is written and read."""
-    handshake = HANDSHAKE if key is None else HANDSHAKE[:-2] + f"Authorization: Bearer {key}\r\n\r\n".encode()
     sock = socket.socket()
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.settimeout(20)
+    sock.settimeout(WAIT_S)
     sock.connect(("127.0.0.1", service.port))
     with Connection(sock) as connection:
-        connection.send(handshake)
-        assert b" 101 " in connection.file.readline()
-        while connection.file.readline().strip():
-            pass
+        shake_hands(connection, key)
         yield connection
+
+
+def shake_hands(connection: Connection, key: str | None = None) -> None:
+    """Open a WebSocket on a connection."""
+    connection.send(HANDSHAKE if key is None else HANDSHAKE[:-2] + f"Authorization: Bearer {key}\r\n\r\n".encode())
+    assert b" 101 " in connection.file.readline()
+    while connection.file.readline().strip():
+        pass
 
 
 def text(content: bytes | dict[str, Any]) -> bytes:

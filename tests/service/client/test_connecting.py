@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Thread
@@ -20,6 +19,7 @@ from anytime_service.client.transport import Connection, Endpoint
 from anytime_service.settings import Settings
 from service.client.test_network import Network, fake, frames, reply
 from service.serving import VALUES, Running, run_service, small_model
+from waiting import until
 
 CALLS: dict[str, Callable[[Client], Any]] = {
     "websocket": lambda client: client.predict({"speed": [1.0]}),
@@ -250,13 +250,6 @@ def test_a_proxy_is_found_at_any_address(
 
 
 # lost connections
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, f"{what}, not within 60 s"
-        time.sleep(0.005)
 
 
 def link_of(client: Client) -> Any:

@@ -260,7 +260,9 @@ def test_without_a_deadline_the_client_waits_for_its_own_timeout(network: Networ
 def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(client: Client, network: Network) -> None:
     client.warm_up(EXTRACTORS)
     network.delay_s = 5.0
+    before = network.connections
     network.cut()
+    until(lambda: network.connections > before, "the client connects again in the background")
     answer = client.run(EXTRACTORS, VALUES, SHORT_MS)
     assert answer.note == "no connection was open before the deadline; this is the base rate, since no update arrived"
     assert answer.prefix == 0

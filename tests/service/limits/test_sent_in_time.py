@@ -132,7 +132,7 @@ def test_the_time_of_an_answer_is_when_it_is_sent(
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(ask, service.url)
         stopped.go()
-        assert asked.result(60)["elapsed_ms"] > stopped.moved_ms
+        assert asked.result(60)["elapsed_ms"] - stopped.moved_ms > 0
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK])
@@ -146,11 +146,11 @@ def test_the_time_of_answers_and_updates_of_a_stream_is_when_they_are_sent(
         stopped.go()
         update = stream.hear()
         assert update["type"] == "update"
-        assert update["elapsed_ms"] > stopped.moved_ms
+        assert update["elapsed_ms"] - stopped.moved_ms > 0
         stream.say("end", 1)
         while (answer := stream.hear())["type"] == "update":
             pass
-        assert answer["elapsed_ms"] > stopped.moved_ms
+        assert answer["elapsed_ms"] - stopped.moved_ms > 0
 
 
 def test_the_time_of_an_answer_over_tls_is_when_it_is_sent(stopped: Stopped, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_time_of_an_answer_over_tls_is_when_it_is_sent(stopped: Stopped, tmp
     with run_service([small_model()], settings) as service, ThreadPoolExecutor(1) as thread:
         asked = thread.submit(by_post, f"https://127.0.0.1:{service.port}", verify=own.trusted())
         stopped.go()
-        assert asked.result(60)["elapsed_ms"] > stopped.moved_ms
+        assert asked.result(60)["elapsed_ms"] - stopped.moved_ms > 0
 
 
 @pytest.mark.parametrize("reason", ["deadline", "complete"])
@@ -174,7 +174,7 @@ def test_the_lateness_of_an_answer_includes_the_wait_for_the_worker(stopped: Sto
         stopped.go()
         answer = stream.answer(1)
         assert answer["reason"] == reason
-        assert answer["elapsed_ms"] > deadline_ms + 20_000
+        assert answer["elapsed_ms"] - deadline_ms - 20_000 > 0
         until(lambda: service.metric(f"{name}_bucket", le="+Inf") == 1)
         assert service.metric(f"{name}_bucket", le="0.1") == 0, "it was later than that"
 
