@@ -13,7 +13,7 @@ from service.commands import ENVIRONMENT
 from service.serving import small_model
 
 PROGRAM = """
-import contextlib, os, signal, sys
+import asyncio, contextlib, os, signal, sys
 import anytime_service.models.registry as registry
 import anytime_service.server.run as run
 from anytime.cli.main import main
@@ -37,8 +37,8 @@ real = run.Server.startup, run.Server.shutdown, run.Server._reload_models, run.s
 
 async def startup(self, sockets=None):
     await real[0](self, sockets)
-    if sys.argv[1] == "stop":
-        signal.raise_signal(signal.SIGTERM)
+    if sys.argv[1] == "stop":  # once it has started
+        asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGTERM)
 
 async def shutdown(self, sockets=None):
     await real[1](self, sockets)
