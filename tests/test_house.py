@@ -185,7 +185,7 @@ CEILINGS = ROOT / "tests" / "statements.json"
 
 
 def statements(path: Path) -> int:
-    """Statements of a source file; docstrings are none."""
+    """Return the number of statements of a source file; docstrings do not count."""
 
     def is_text(node: ast.stmt) -> bool:
         return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

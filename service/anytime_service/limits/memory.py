@@ -91,7 +91,7 @@ class Account(MemoryBudget):
         self.check(max(size - self._answers[-1], 0) + more, field)
 
     def reserve_answer(self, size: int, before: int = 0) -> None:
-        """Reserve the memory of an answer instead of what it needed `before`; 0 is none."""
+        """Reserve the memory of an answer instead of what it needed `before`; 0 stands for no answer."""
         largest = self._answers[-1]
         if before:
             self._answers.remove(before)

@@ -1,4 +1,4 @@
-"""What an extractor returned is named where it cannot be values, by threads and processes."""
+"""An error names what an extractor returned, if it is unusable; with threads and with processes."""
 
 from __future__ import annotations
 

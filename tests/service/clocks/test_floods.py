@@ -61,13 +61,13 @@ def test_a_flood_of_tiny_messages_does_not_delay_other_clients(service: Running)
     flooding = Thread(target=flood, args=(stop,))
     flooding.start()
     try:
-        beside = lateness(40)
+        loaded = lateness(40)
     finally:
         stop.set()
         flooding.join(30)
     # Client, flood and service share one interpreter here, so the bounds are wide.
-    assert median(beside) < median(alone) + 60
-    assert max(beside) < max(alone) + 1_000
+    assert median(loaded) < median(alone) + 60
+    assert max(loaded) < max(alone) + 1_000
 
 
 def lateness_of_posts(service: Running, count: int) -> list[float]:
@@ -103,10 +103,10 @@ def test_a_flood_of_tiny_chunks_does_not_keep_the_others_waiting(service: Runnin
     flooding = Thread(target=flood_with_chunks, args=(service, stop))
     flooding.start()
     try:
-        beside = lateness_of_posts(service, 40)
+        loaded = lateness_of_posts(service, 40)
     finally:
         stop.set()
         flooding.join(30)
     # Client, flood and service share one interpreter here, so the bounds are wide.
-    assert median(beside) < median(alone) + 60
-    assert max(beside) < max(alone) + 1_000
+    assert median(loaded) < median(alone) + 60
+    assert max(loaded) < max(alone) + 1_000
