@@ -161,9 +161,9 @@ class Reach:
     def reaching(self, file: str, line: int, source: str) -> list[set[str]]:
         """Return the tests that reach a line.
 
-        If there are none, or if the line also runs at import or in a process of an unknown test, those of what is
-        nearest follow: its function, its file, the mirrored folder and the rules for the whole project. These two are
-        the first if the line is in no function.
+        Where no test is known to reach it, or where the line also runs at import or in a process of an unknown test,
+        nearby tests follow: those that reach its function, then its file, then those of the mirrored folder and the
+        rules for the whole project. For a line outside functions the last two come first.
         """
         beginning = mirrored(file)
         near = {name for name in self.seconds if name.startswith((beginning, POLICY))}
