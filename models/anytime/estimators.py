@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import current_process
 from numbers import Integral, Number
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
-from joblib import cpu_count
-from joblib.parallel import get_active_backend
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_regressor
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_array, check_consistent_length, check_random_state, check_X_y
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
-from anytime.data.dataset import Dataset, balanced_weights
 from anytime.data.formats import Table
-from anytime.data.formats.memory import JoinedMemory, MemoryTable, collected, is_frame, table_of
-from anytime.data.survey import Survey, surveyed
+from anytime.data.formats.memory import MemoryTable, collected, is_frame, table_of
 from anytime.errors import (
     AnytimeError,
     AnytimeWarning,
@@ -43,9 +36,6 @@ from anytime.errors import (
 )
 from anytime.families import family_of
 from anytime.features.bases import Clamp
-from anytime.features.expansion import Expansion
-from anytime.features.learning import clampable, sample_size
-from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import checked_policy
@@ -55,37 +45,13 @@ from anytime.model.manifest import Guarantee
 from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
 from anytime.selection import SelectionMethod
-from anytime.target import Target, check_family, class_codes
-from anytime.training.clamping import Clamped
-from anytime.training.family import family_of_classes
-from anytime.training.fit import Fit, fit_clamped, provenance
-from anytime.training.options import BASIS, Options
-from anytime.training.pairs import check_folds, fit_with_pairs
-from anytime.training.rows import TrainingRows
-from anytime.training.warnings import warnings_of
-from anytime.types import Bool, FamilyName, Float, Index, Label, Method, Policy, Task
-
-
-class _Part(NamedTuple):
-    """Rows of one call of `partial_fit`."""
-
-    table: MemoryTable
-    Y: Float
-    weights: Float
-
-    def decayed(self, decay: float) -> _Part:
-        return self._replace(weights=self.weights * decay)
-
-
-class _Stream(NamedTuple):
-    """The rows of `partial_fit` so far: those kept to learn bases from, the folds of the next rows, and the moments.
-
-    Without rows, there is one clamp.
-    """
-
-    parts: tuple[_Part, ...]
-    assigner: FoldAssigner
-    clamped: list[Clamped]
+from anytime.target import Target
+from anytime.training.fit import Fit
+from anytime.training.options import Options
+from anytime.training.stream import Rows, Stream, extended
+from anytime.training.table import Observer, Roles, open_training
+from anytime.training.train import Trained, train
+from anytime.types import FamilyName, Float, Index, Label, Method, Policy, Task
 
 
 class _Restored:
@@ -142,9 +108,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
-        smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
-        basis: str | None = BASIS,
+        basis: str | None = Options.basis,
         clamp: Clamp = None,
         min_level_rows: int | Literal["auto"] = "auto",
         pairs: int | Literal["auto"] | None = None,
@@ -161,7 +126,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cv = cv
         self.one_se = one_se
         self.nested = nested
-        self.smooth = smooth
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
@@ -327,11 +291,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             model = known.of
             changed = replace(model, manifest=model.manifest.model_copy(update={"name": name}))
             return changed if keep_moments else replace(changed, moments=None, curvatures=None)
-        seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
-        origin = provenance(known, "memory", folds=self._fold_count, seed=seed)
-        return known.model(
-            name, self._target, origin, keep_moments=keep_moments, left_out=self._emptied, remarks=self._remarks
-        )
+        trained: Trained = self._trained
+        return trained.model(name, keep_moments=keep_moments)
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
@@ -370,18 +331,57 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        stream: _Stream | None = None if decay is None else getattr(self, "_stream", None)
+        for name in () if decay is None else ("pairs", "class_weight"):
+            if (stated := getattr(self, name)) is not None:
+                raise TrainingError(f"{name} is {stated!r}; partial_fit expects None: use fit, which has all rows")
+        stream: Stream | None = None if decay is None else getattr(self, "_stream", None)
         first = stream is None
+        if first:  # the groups' file is read once, so that predictions do not need it
+            self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         names = _names_of(y)
-        y_checks = {}
+        table, y = self._valid_rows(X, y, query, first=first)
+        weights = None if sample_weight is None else _weights(sample_weight, table.rows)
+        learned = y if weights is None else y[weights > 0]
+        if not len(learned):
+            raise TrainingError("every sample_weight is zero; expected some above 0")
+        if first:
+            self._settle(y, names, learned if classes is None else classes, streamed=decay is not None)
+        self._check_known(y, learned)
+        splits = self._splits(y, query) if decay is None else None
+        options = self._options(None if splits is None else len(splits))
+        folds = None if splits is None else _folds_of(splits, len(y))
+        observer = Observer()
+        try:
+            if decay is None:
+                rows, roles = self._with_roles(table, y, weights=weights, query=query, folds=folds)
+                known = replace(self._target, columns=roles.target)
+                trained = train(open_training(rows, roles, options, known=known, observer=observer))
+            else:
+                rows, roles = self._with_roles(table, y)
+                known = replace(self._target, columns=roles.target)
+                roles = replace(roles, weights=_free(rows, "weights"))
+                more = Rows(rows, np.ones(table.rows) if weights is None else weights)
+                stream, trained = extended(stream, more, decay, roles, options, known, observer).trained()
+        finally:
+            self._warn(observer.warnings)  # a fit that fails may do so because of what they name
+        self._stream = stream
+        self._target = replace(self._target, family_name=trained.target.family_name)
+        seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
+        self._trained: Trained = replace(trained, data="memory", target=self._target, query=None, seed=seed)
+        self._groups, self.fit_ = trained.source.groups, trained.fit
+        place = {name: j for j, name in enumerate(self._names)}
+        self._columns = np.array([place[name] for name in self._groups.features], dtype=np.intp)
+        self._warn(self._trained.warnings)
+
+    def _valid_rows(self, X: Any, y: Any, query: Any, *, first: bool) -> tuple[MemoryTable, NDArray[Any]]:
+        """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid."""
         check_kind("y", y)
         if isinstance(y, str):
             raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
         _check_target(y)
+        y_checks = {}
         if is_regressor(self):
             y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
-        if first:  # the groups' file is read once, so that predictions do not need it
-            self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         table = self._table(X, first=first, least=2 if first else 1)
         classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
         with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
@@ -390,61 +390,38 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if is_regressor(self) and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
             check_consistent_length(y, query)
-        weights = None if sample_weight is None else _weights(sample_weight, table.rows)
-        used = np.ones(table.rows, dtype=np.bool_) if weights is None else weights > 0
-        if not used.any():
-            raise TrainingError("every sample_weight is zero; expected some above 0")
-        Y = self._responses(y, names, used, first=first, streamed=decay is not None, classes=classes)
-        if self.pairs is not None and decay is not None:
-            raise TrainingError(f"pairs is {self.pairs!r}; partial_fit expects None, as pairs need all rows: use fit")
-        if self.class_weight is not None:
-            weights = self._class_weighted(y, weights, streamed=decay is not None)
-        options = self._options()
-        check_family(options.family, self._target)
-        if decay is None:
-            rows = self._rows(table, Y, weights, query)
-            options = self._options()  # of the family that the rows decide
-            check_folds(options, rows.folds)
-            rows, clamped = self._read(rows)
-            self._warn(self._remarks)  # a fit that fails may do so because of what they name
-            self.fit_: Fit = fit_clamped(clamped, options, rows.observed())
-            if options.pairs is not None:
-                self.fit_ = fit_with_pairs(self.fit_, rows, folds=rows.folds, seed=_seed(self.random_state))
-        else:
-            stream = self._added(stream, _Part(table, Y, np.ones(table.rows) if weights is None else weights), decay)
-            self.fit_ = fit_clamped(stream.clamped, options)
-            if not stream.parts:
-                (chosen,) = (each for each in stream.clamped if each.clamp == self.fit_.clamp)
-                self._groups, stream = chosen.groups, stream._replace(clamped=[chosen])
-        self._stream = stream
-        remarks = () if decay is None else self._remarks
-        self._warn([*self._constant(Y, used), *remarks, *warnings_of(self.fit_, self._target)])
+        return table, y
 
-    def _constant(self, Y: Float, used: Bool) -> list[str]:
-        """Return a warning about responses with one value in all rows that are used."""
-        alike = np.all(Y[used.argmax()] == Y, axis=0, where=used[:, np.newaxis])
-        constant = [*itertools.compress(self._target.responses, alike)]
-        return [f"{listed(constant)} of y has one value in every row: every prefix predicts it"] if constant else []
+    def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
+        """Return rows with their targets and other values as columns after the features, and the roles of all."""
+        targets = zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
+        added = {_free(table, name): values for name, values in targets}
+        target, names = tuple(added), dict[str, str]()
+        for role, values in further.items():
+            if values is not None:
+                names[role] = _free(table, role)
+                added[names[role]] = _column(role, values)
+        return table.with_columns(added), Roles(self._given_groups or singletons(self._names), target, **names)
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
             warnings.warn(text, AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
 
-    def _class_weighted(self, y: Any, weights: Float | None, *, streamed: bool) -> Float:
-        """Return the weights of the rows times those of their classes."""
-        if is_regressor(self) or streamed:
-            what = "partial_fit" if streamed else "a regressor"
-            raise TrainingError(f"class_weight is {self.class_weight!r}; {what} expects None")
-        own = np.ones(len(y)) if weights is None else weights
-        if not isinstance(self.class_weight, str):
-            with _one_kind_of_error():
-                factors = compute_sample_weight(self.class_weight, y)
-        elif self.class_weight == "balanced":
-            codes = np.searchsorted(self.classes_, y)
-            factors = balanced_weights(np.bincount(codes, own, minlength=len(self.classes_)).astype(np.float64))[codes]
-        else:
-            raise TrainingError(f"class_weight is {self.class_weight!r}; expected 'balanced', a dict or None")
-        return np.asarray(own * factors)
+    def _class_weights(self) -> Any:
+        """Return `class_weight`, if it is valid."""
+        given = self.class_weight
+        if given is not None and is_regressor(self):
+            raise TrainingError(f"class_weight is {given!r}; a regressor expects None")
+        if not (given is None or isinstance(given, Mapping) or given == "balanced"):
+            raise TrainingError(f"class_weight is {given!r}; expected 'balanced', a dict or None")
+        return given
+
+    def _splits(self, y: Any, query: Any) -> list[Any] | None:
+        """Return the test rows of each fold, where `cv` makes them; None for a number of folds."""
+        if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
+            return None
+        labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        return [test for _, test in check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -499,120 +476,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._names = names
         return table_of("X", X, self._names)
 
-    def _rows(
-        self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, *, streamed: bool = False
-    ) -> TrainingRows:
-        """Return the rows of a fit, after learning the groups from them."""
-        tests = None
-        splits = not isinstance(self.cv, str) and (hasattr(self.cv, "split") or isinstance(self.cv, Iterable))
-        if splits and not streamed:
-            y = Y[:, 0] if Y.shape[1] == 1 else Y if self._target.classes is None else class_codes(Y)
-            tests = [test for _, test in check_cv(self.cv).split(np.broadcast_to(0.0, (len(Y), 1)), y, query)]
-        dataset = self._dataset(table, Y, weights, query, None if tests is None else _folds_of(tests, len(Y)))
-        groups, found = self._learned(dataset)
-        dataset = replace(dataset, groups=groups)
-        self._fold_count = self._count() if tests is None else len(tests)
-        used = len(Y) if weights is None else int((weights > 0).sum())
-        count = self._fold_count or 1
-        jobs = _threads(self.n_jobs, len(Y) * dataset.terms.size)
-        folds = count if streamed or tests is not None else fold_count(count, used)
-        if self.family == "auto" and self._target.classes is not None:
-            chosen = family_of_classes(self._target, self._options(), dataset.terms, used, folds)
-            self._target = replace(self._target, family=chosen.name)
-        return TrainingRows(dataset, folds, _seed(self.random_state), jobs, self._target, found, self._clampable)
-
-    def _dataset(
-        self, table: MemoryTable, Y: Float, weights: Float | None, query: Any = None, folds: Index | None = None
-    ) -> Dataset:
-        """Return rows with their responses, weights, queries and folds as columns after the features."""
-        further = {"sample_weight": weights, "query": query, "fold": folds}
-        added = {_free(table, name): values for name, values in zip(self._target.responses, Y.T, strict=True)}
-        responses = tuple(added)
-        names: dict[str, str | None] = dict.fromkeys(further)
-        for name, values in further.items():
-            if values is not None:
-                names[name] = _free(table, name)
-                added[_free(table, name)] = _column(name, values)
-        return Dataset(
-            table.with_columns(added),
-            getattr(self, "_groups", None) or singletons(self._names),
-            Target("regression", responses),
-            names["query"],
-            names["sample_weight"],
-            fold=names["fold"],
-        )
-
-    def _learned(self, dataset: Dataset) -> tuple[FeatureGroups, Survey]:
-        """Determine the groups, with the types and the bases of their columns."""
-        table, groups = dataset.table, self._given_groups or singletons(self._names)
-        self._groups, found = surveyed(
-            table,
-            groups,
-            dataset.target.columns,
-            weights=dataset.weights,
-            option=self.basis,
+    def _options(self, splits: int | None = None) -> Options:
+        """Return the options of training that the parameters state."""
+        folds = splits
+        if splits is None and self.cv is not None:
+            if not isinstance(self.cv, Integral) or int(self.cv) < 2:
+                raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
+            folds = int(self.cv)
+        return Options(
+            task=self._target.task,
+            family=None if self.family == "auto" and self._target.classes is not None else self._family(),
+            class_weight=self._class_weights(),
+            method=self.method,
+            cost_blind=self.cost_blind,
+            doubling=self.doubling,
+            epsilon=self.epsilon,
+            alpha=self.alpha,
+            one_se=self.one_se,
+            nested=self.nested,
+            folds=folds,
+            basis=self.basis,
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
+            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
             seed=_seed(self.random_state),
-        )
-        self._clampable: tuple[str, ...] = clampable(self._groups, groups, self.clamp) if self._has_folds else ()
-        self._learns = found.sample is not None or bool(self._clampable)
-        return self._groups, found
-
-    def _read(self, rows: TrainingRows) -> tuple[TrainingRows, list[Clamped]]:
-        """Return the rows of a fit without unusable columns, and their moments."""
-        rows, clamped = rows.read()
-        given, groups = self._given_groups or singletons(self._names), rows.dataset.groups
-        self._groups = groups
-        self._remarks: tuple[str, ...] = rows.found.warnings
-        self._emptied = tuple(name for name in given.names if name not in groups.positions)
-        place = {name: j for j, name in enumerate(self._names)}
-        self._columns = np.array([place[name] for name in groups.features], dtype=np.intp)
-        return rows, clamped
-
-    def _added(self, stream: _Stream | None, part: _Part, decay: float) -> _Stream:
-        """Return the stream with more rows, after multiplying the weight of all earlier rows by `decay`.
-
-        Rows are kept, and the bases learned again, until there are as many rows as `fit` learns bases from.
-        """
-        if not 0.0 <= decay <= 1.0:
-            raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-        if stream is not None and not stream.parts:
-            dataset = self._dataset(part.table, part.Y, part.weights)
-            assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-            ((clamp, groups, sums, _),) = stream.clamped
-            before = [moments.decayed(decay) for moments in sums]
-            jobs = _threads(self.n_jobs, len(part.Y) * dataset.terms.size)
-            moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-            return _Stream((), assigner, [Clamped(clamp, groups, moments, moments)])
-        earlier = () if stream is None else tuple(each.decayed(decay) for each in stream.parts)
-        parts = (*earlier, part)
-        table = JoinedMemory([each.table for each in parts])
-        Y, weights = (np.concatenate([getattr(each, name) for each in parts]) for name in ("Y", "weights"))
-        rows = self._rows(table, Y, weights, streamed=True)
-        rows, clamped = self._read(rows)
-        assigner = FoldAssigner(rows.folds, rows.seed, stratified=False)
-        assigner.skip(rows.dataset.tally(assigner.copy()))
-        keeps = self._learns and table.rows < sample_size(len(self._names))
-        return _Stream(parts if keeps else (), assigner, clamped)
-
-    def _options(self) -> Options:
-        pairs = int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs
-        return Options.of(self, family=self._family(), pairs=pairs, n_jobs=_threads(self.n_jobs, LONG_PASS))
-
-    def _count(self) -> int | None:
-        """Return the number of folds that `cv` states, else 5 if they are needed; None without folds."""
-        if isinstance(self.cv, Integral) and int(self.cv) >= 2:
-            return int(self.cv)
-        if self.cv is not None:
-            raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-        expansion = Expansion.of(self._groups)
-        return 5 if self._has_folds or expansion.needs_size or expansion.level_rows else None
-
-    @property
-    def _has_folds(self) -> bool:
-        return (
-            self.cv is not None or self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis, self.clamp)
+            n_jobs=self.n_jobs,
         )
 
     def _checked(self, X: Any, prefix: int) -> Float:
@@ -792,21 +680,6 @@ def _folds_of(tests: list[Any], rows: int) -> Index:
     return folds
 
 
-LONG_PASS = 2**20  # number of values in a pass from which all cores help
-
-
-def _threads(n_jobs: int | None, values: int) -> int | None:
-    """Return joblib's `n_jobs` for a pass over so many values: all cores if it is None and the pass is long.
-
-    It stays None if joblib states the number, and in a fit that joblib or multiprocessing runs along with others.
-    """
-    backend, stated = get_active_backend()
-    runs_alone = backend.nesting_level == 0 and not current_process().daemon
-    if n_jobs is None and stated is None and runs_alone and values >= LONG_PASS:
-        return int(cpu_count())
-    return n_jobs
-
-
 def _seed(random_state: Any) -> int:
     """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
     if isinstance(random_state, Integral):
@@ -842,9 +715,6 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Select the largest penalty within one standard error of the best.
     nested : bool
         Learn the order in each fold for the errors.
-    smooth : float | Literal["auto"] | None
-        Least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
-        largest penalty within one standard error of the best.
     basis : str | None
         Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
         quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
@@ -920,31 +790,21 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         return self._learn(X, y, sample_weight, decay=decay)
 
-    def _responses(
-        self,
-        y: Any,
-        names: tuple[str, ...],
-        used: Bool,
-        *,
-        first: bool,
-        streamed: bool,  # noqa: ARG002
-        classes: Any,  # noqa: ARG002
-    ) -> Float:
-        """Return the responses (n, P) of valid y; the first rows determine the target, whose columns have `names`."""
-        if first:
-            self._flat = y.ndim == 1
-            default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
-            family, learned = family_of(self._family()), y[used]
-            if not (valid := family.valid(learned)).all():
-                raise TrainingError(
-                    f"y contains {learned[~valid].min()}; family {family.label} expects {family.expected}"
-                )
-            task: Task = "count" if "count" in family.tasks else "regression"
-            self._target = Target(task, names or default, family=family.label)
-        Y: Float = y.reshape(len(y), -1)
-        if Y.shape[1] != len(self._target.columns):
-            raise TrainingError(f"y has {Y.shape[1]} columns; earlier rows had {len(self._target.columns)}")
-        return Y
+    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:
+        """Determine the target by the first rows; its columns have `names`, and its `classes` are among those."""
+        del classes, streamed
+        self._flat = y.ndim == 1
+        default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
+        family = family_of(self._family())
+        task: Task = "count" if "count" in family.tasks else "regression"
+        self._target = Target(task, names or default, None, family.label)
+
+    def _check_known(self, y: Any, learned: Any) -> None:
+        """Raise TrainingError for rows that do not fit the target."""
+        del learned
+        columns = 1 if y.ndim == 1 else y.shape[1]
+        if columns != len(self._target.columns):
+            raise TrainingError(f"y has {columns} columns; earlier rows had {len(self._target.columns)}")
 
     def predict(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix", explain: bool = False) -> Any:
         """Return predictions (n,) or (n, P) of the longest prefix within `budget`; all steps by default.
@@ -1011,33 +871,27 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         return self._learn(X, y, sample_weight, classes=classes, decay=decay)
 
-    def _responses(
-        self, y: Any, names: tuple[str, ...], used: Bool, *, first: bool, streamed: bool, classes: Any
-    ) -> Float:
+    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:
         with _one_kind_of_error(), np.errstate(all="ignore"):
             check_classification_targets(y)
-            if first:
-                self.classes_ = np.unique(y[used] if classes is None else classes)
-        if first:
-            labels = self.classes_.tolist()
-            wrong = next((label for label in labels if not isinstance(label, Label)), None)
-            if wrong is not None:
-                kind = type(wrong).__name__
-                raise TrainingError(f"y has classes of type {kind}; expected text, whole numbers or booleans")
-            if len(self.classes_) < 2:
-                only = self.classes_.tolist()[0]
-                remedy = "give all of them by classes=" if streamed else "expected 2 or more"
-                raise TrainingError(f"y has one class, {only!r}; {remedy}")
-            task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
-            stated = None if self.family == "auto" else self.family
-            self._target = Target(task, names or ("y",), tuple(self.classes_.tolist()), stated)
-        new = [] if first and classes is None else np.setdiff1d(y[used], self.classes_).tolist()
+            self.classes_ = np.unique(classes)
+        labels = self.classes_.tolist()
+        wrong = next((label for label in labels if not isinstance(label, Label)), None)
+        if wrong is not None:
+            kind = type(wrong).__name__
+            raise TrainingError(f"y has classes of type {kind}; expected text, whole numbers or booleans")
+        if len(labels) < 2:
+            remedy = "give all of them by classes=" if streamed else "expected 2 or more"
+            raise TrainingError(f"y has one class, {labels[0]!r}; {remedy}")
+        stated = None if self.family == "auto" else self.family
+        self._target = Target.of_classes(names or ("y",), labels, stated)
+
+    def _check_known(self, y: Any, learned: Any) -> None:
+        with _one_kind_of_error(), np.errstate(all="ignore"):
+            check_classification_targets(y)
+        new = np.setdiff1d(learned, self.classes_).tolist()
         if new:
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
-        codes = np.searchsorted(self.classes_, y)
-        indicated = np.arange(1 if len(self.classes_) == 2 else 0, len(self.classes_))
-        one_hot: Float = (codes[:, np.newaxis] == indicated).astype(np.float64)
-        return one_hot
 
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
@@ -1047,7 +901,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
-        return self._target.law.label if self.family == "auto" else self.family
+        return self._target.family.label if self.family == "auto" else self.family
 
     def _likely(self, scores: Float) -> Float:
         return family_of(self._family()).probabilities(scores)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from anytime.evaluation.page.document import Picture
     from anytime.inference.sharing import Sharing
     from anytime.inference.tables import TableAnswer
-    from anytime.training.resequencing import Retrained
     from anytime.training.what_if import WhatIf
 
 
@@ -64,12 +63,17 @@ class LoadedModel(Model):
         costs: Mapping[str, float | str] = {},
         without: str | Iterable[str] = (),
         budgets: float | Iterable[float] = (),
-        data: Retrained | None = None,
+        data: Any = None,
     ) -> WhatIf:
-        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`."""
-        from anytime.training.what_if import what_if  # noqa: PLC0415  (a server trains nothing)
+        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`.
 
-        return what_if(self, costs=costs, without=without, budgets=budgets, data=data)
+        `data` is a table with the target (see the class), which families other than "gaussian" are fitted on again.
+        """
+        from anytime.inference.tables import as_table  # noqa: PLC0415  (a server reads no tables, and trains nothing)
+        from anytime.training.what_if import what_if  # noqa: PLC0415
+
+        table = None if data is None else as_table(data, self.groups)
+        return what_if(self, costs=costs, without=without, budgets=budgets, data=table)
 
     def sharing(self, prefix: int | None = None) -> tuple[Sharing, ...]:
         """Return what each group of a prefix, all steps by default, contributes alone, the strongest first.

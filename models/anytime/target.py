@@ -19,7 +19,7 @@ class Target:
     task: Task
     columns: tuple[str, ...]
     classes: tuple[Label, ...] | None = None
-    family: FamilyName | None = None
+    family_name: FamilyName | None = None
 
     @classmethod
     def of_classes(cls, columns: tuple[str, ...], classes: Iterable[Label], family: FamilyName | None = None) -> Target:
@@ -28,9 +28,9 @@ class Target:
         return cls("binary" if len(found) == 2 else "multiclass", columns, found, family)
 
     @property
-    def law(self) -> Family:
+    def family(self) -> Family:
         """Return the family, which states what the responses are."""
-        return family_of(self.family or default_family(self.task))
+        return family_of(self.family_name or default_family(self.task))
 
     @property
     def responses(self) -> tuple[str, ...]:
@@ -62,16 +62,16 @@ class Target:
 
 def check_family(family: FamilyName, target: Target) -> None:
     """Raise TrainingError if a family does not fit the task or the columns of a target."""
-    law, task, columns = family_of(family), target.task, target.columns
-    if task not in law.tasks:
+    fitted, task, columns = family_of(family), target.task, target.columns
+    if task not in fitted.tasks:
         names = family_names(task)
         if target.classes is not None:
             what = f"target {listed(columns)} ({len(target.classes)} classes)"
         else:
             what = f"target {listed(columns)} (task {task})"
-            names += [f"task {each}" for each in law.tasks if each in ("regression", "count")]
+            names += [f"task {each}" for each in fitted.tasks if each in ("regression", "count")]
         raise TrainingError(f"family {family} does not fit {what}; choose {' or '.join(names)}")
-    if law.one_column and len(columns) > 1:
+    if fitted.one_column and len(columns) > 1:
         raise TrainingError(f"family {family} fits one target, and {len(columns)} are given; name one")
 
 

@@ -79,7 +79,7 @@ def interleave(
 def train(X: Float, y: Float, groups: FeatureGroups, method: Method) -> float:
     """Compute moments, exact sequence, and the coefficients of all prefixes, which are read."""
     parts = fold_moments_of(X, y, n_jobs=THREADS, expansion=Expansion.of(groups).plain)
-    return float(fit(parts, groups, Options.of(method=method, alpha=1e-5)).prefixes.packed.sum())
+    return float(fit(parts, groups, Options(method=method, alpha=1e-5)).prefixes.packed.sum())
 
 
 def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], object]]:

@@ -52,9 +52,7 @@ class Case:
         return LikelihoodRows(X, self.Y, self.family, self.alpha, self.weights)
 
     def learned(self, method: Method, *, cost_blind: bool = False, doubling: bool = False) -> Fit:
-        options = Options.of(
-            method=method, cost_blind=cost_blind, doubling=doubling, alpha=self.alpha, family=self.family
-        )
+        options = Options(method=method, cost_blind=cost_blind, doubling=doubling, alpha=self.alpha, family=self.family)
         observed = Observed([Block(self.X, self.Y, self.weights)], self.target)
         return fit([moments_of(self.X, self.Y, self.weights)], self.groups, options, observed)
 

@@ -25,7 +25,7 @@ def test_curves_are_those_of_a_trained_model_on_rows_held_out() -> None:
     train, test = data.splits[0]
     moments = data.moments
     assert problem.alpha is not None
-    fitted = fit([moments[part] for part in train], data.groups, Options.of(method="fr", alpha=problem.alpha))
+    fitted = fit([moments[part] for part in train], data.groups, Options(method="fr", alpha=problem.alpha))
     explained, _, _, risk = held_out_curve(fitted.prefixes, moments[test])
     found = draw_curves(QUICK, "kddcup99", problem.alpha, None)
     curves = found["methods"]["CS-G-FR"]

@@ -15,7 +15,7 @@ from rich.table import Table
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
-from anytime.cli.sources import open_retrained
+from anytime.cli.sources import open_refit
 from anytime.cli.streams import remember_written
 from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
@@ -91,7 +91,7 @@ def costs(
     measured = _measured(source, since or (), loaded.name, keep)
     groups = _measured_groups(loaded.groups, measured, quantile, least)
     group_costs = _group_costs(loaded.groups, groups, measured, quantile, least)
-    retrained = open_retrained(loaded, groups, refit)
+    retrained = open_refit(loaded, groups, refit)
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
@@ -112,7 +112,9 @@ def costs(
         if written:
             print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
-        why = "the model has no moments" if loaded.manifest.learned.law.least_squares else "a likelihood needs --data"
+        why = (
+            "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"
+        )
         remark(f"the new sequence is estimated from the gains of the steps, as {why}")
     if check and changed.lost > tolerance:
         remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")

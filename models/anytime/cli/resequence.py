@@ -21,7 +21,7 @@ from anytime.cli.options import (
     spread,
 )
 from anytime.cli.report import steps_table, summary
-from anytime.cli.sources import open_retrained
+from anytime.cli.sources import open_refit
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
@@ -82,7 +82,7 @@ def resequence(
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
         groups = priced.with_stated_costs(stated)
     kept = changes.options(loaded.manifest).rule.remaining(loaded.groups)
-    retrained = open_retrained(loaded, kept, refit)
+    retrained = open_refit(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):

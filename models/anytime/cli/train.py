@@ -14,14 +14,15 @@ from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.plan import TrainPlan
 from anytime.cli.report import evaluation_table, measure_lines, steps_table, summary
-from anytime.cli.sources import TableSource, open_backend, open_calibration, open_source, open_test
+from anytime.cli.sources import Console, described, open_calibration, open_cluster, open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
-from anytime.moments.files import are_moments
-from anytime.training.fit import fit_clamped, provenance
-from anytime.training.pairs import check_folds, fit_with_pairs
+from anytime.groups import FeatureGroups
+from anytime.training.model_selection import HoldOut
+from anytime.training.train import train as trained_on
+from anytime.types import FamilyName
 
 
 @options.spread
@@ -43,10 +44,6 @@ def train(
             "--no-moments", help="Store no moments: a smaller file, without resequencing and the policy 'arrived'."
         ),
     ] = False,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Store the progress of reading in this file every 30 s; the same command resumes from it."),
-    ] = None,
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
@@ -57,49 +54,30 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    _check_pairs(plan, backend, data)
     share = options.stated_coverage(coverage, calibrate)
     _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
     if validation is not None:
         _check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_writable(out, (".safetensors",))
-    tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
-    _check_checkpoint(checkpoint, {"--out": out, "--groups": plan.groups, **tables})
-    with open_backend(backend, scheduler, checkpoint) as opened:
-        source = open_source(data, plan, opened)
+    shown = Console()
+    with open_cluster(backend, scheduler) as cluster:
+        source = open_source(data, plan, cluster, shown)
         calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
-        remark(f"task: {source.columns.target.task}{source.remark}")
-        source, clamped = source.read()
-        settled, observed = source.columns, source.observed()
-        training = replace(plan.training, family=settled.target.family or plan.training.family)
-        folds = len(clamped[0].parts)
-        with working(f"ordering {len(settled.groups)} groups and fitting every prefix"):
-            held = (
-                None
-                if validated is None
-                else hold_out(replace(validated, groups=settled.groups), training.family, n_jobs=plan.n_jobs)
-            )
-            try:
-                fitted = fit_clamped(clamped, training, observed, hold_out=held)
-            except TrainingError:  # perhaps because of what the warnings name
-                for each in source.warnings:
-                    remark(f"warning: {each}")
-                raise
-        if isinstance(source, TableSource) and plan.pairs is not None:
-            remark("screening pairs of columns")
-            fitted = fit_with_pairs(fitted, source, folds=folds, seed=plan.seed, hold_out=held)
-    origin = provenance(fitted, source.name, folds=folds if folds > 1 else None, seed=plan.seed)
-    model = fitted.model(
-        out.stem,
-        settled.target,
-        origin,
-        query=settled.query,
-        keep_moments=not no_moments,
-        left_out=source.emptied,
-        remarks=source.warnings,
-    )
+        remark(described(source))
+
+        def held(groups: FeatureGroups, family: FamilyName) -> HoldOut:
+            assert validated is not None  # noqa: S101
+            return hold_out(replace(validated, groups=groups), family, n_jobs=plan.n_jobs)
+
+        try:
+            found = trained_on(source, hold_out=None if validated is None else held)
+        except TrainingError:  # perhaps because of what the warnings name
+            for each in shown.warnings:
+                remark(f"warning: {each}")
+            raise
+    model = found.model(out.stem, keep_moments=not no_moments)
     if calibration is not None:
         with working(f"calibrating on {calibration.table.name}"):
             model = calibrated(model, replace(calibration, groups=model.groups), share)
@@ -109,22 +87,9 @@ def train(
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
     remember_written(out)
-    if opened.checkpoint is not None:
-        opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
     queries = [] if evaluation is None else measure_lines(evaluation)
     print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
-
-
-def _check_pairs(plan: TrainPlan, backend: str, data: Path) -> None:
-    """Refuse --pairs where the rows are not read in this process, or are in too few folds."""
-    if plan.pairs is None:
-        return
-    check_folds(plan.training, plan.folds)
-    if backend != "local":
-        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
-    if are_moments(data):
-        raise TrainingError(f"--pairs requires a table; {str(data)!r} contains moments, without rows to screen")
 
 
 def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:
@@ -137,10 +102,3 @@ def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data
             if path.exists() and other.exists() and path.samefile(other):
                 raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
         uses[path] = f"{option} uses"
-
-
-def _check_checkpoint(checkpoint: Path | None, files: Mapping[str, Path | None]) -> None:
-    """Refuse a checkpoint that is also a file of the command, because the checkpoint is removed at the end."""
-    for what, path in files.items():
-        if checkpoint is not None and path is not None and path.resolve() == checkpoint.resolve():
-            raise TrainingError(f"--checkpoint is {str(checkpoint)!r}, which is also {what}; expected a separate file")

@@ -13,7 +13,7 @@ from rich.table import Table
 from anytime.cli.console import blank_table, print_json, print_results, remark, working
 from anytime.cli.options import AsJson, Costs, ModelFile, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.report import numbers, share
-from anytime.cli.sources import open_retrained
+from anytime.cli.sources import open_refit
 from anytime.errors import clipped
 from anytime.loaded import load
 from anytime.model.model import Model
@@ -43,7 +43,7 @@ def what_if(
     """
     loaded, costs = load(model), parsed_costs(cost)
     kept = Rule(without=tuple(without or ())).remaining(loaded.groups.with_stated_costs(costs))
-    retrained = open_retrained(loaded, kept, refit)
+    retrained = open_refit(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)

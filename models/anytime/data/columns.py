@@ -140,11 +140,11 @@ def responses(batch: Batch, target: Target, kept: Bool) -> Float:
         for column in target.columns:
             check_finite(batch, column)
         Y = np.column_stack([np.asarray(batch.column(column), dtype=np.float64)[kept] for column in target.columns])
-        valid = target.law.valid(Y)
+        valid = target.family.valid(Y)
         if not valid.all():
             place = np.flatnonzero(~valid.all(axis=1))[0]
             row, value = batch.start + int(np.flatnonzero(kept)[place]), Y[place, 0]
-            raise TableError(f"target {name!r} is {value:.6g} in row {row}; expected {target.law.expected}")
+            raise TableError(f"target {name!r} is {value:.6g} in row {row}; expected {target.family.expected}")
         return Y
     labels = batch.column(name)[kept]
     indicated = classes[1:] if len(classes) == 2 else classes

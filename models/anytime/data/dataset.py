@@ -6,16 +6,25 @@ are read as the types that the groups and the target have (`anytime.data.survey`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from anytime.data.columns import ColumnError, feature_matrix, infinite_columns, responses, weights_of, without_target
+from anytime.data.columns import (
+    WEIGHTS,
+    ColumnError,
+    feature_matrix,
+    infinite_columns,
+    responses,
+    valid_weights,
+    weights_of,
+    without_target,
+)
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, fingerprint
 from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
@@ -26,7 +35,7 @@ from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accu
 from anytime.moments.files import Checkpoint, CheckpointState
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
-from anytime.types import Float, Index
+from anytime.types import Float, Index, Label
 
 Progress: TypeAlias = Callable[[int], None]
 """Callback that receives the number of rows just read."""
@@ -57,6 +66,19 @@ def balanced_weights(counts: Float) -> Float:
     """Return n / (classes * count) for each class (classes,), given the weights of their rows; 0 for an empty class."""
     each = counts.sum() / (counts > 0).sum()
     return np.asarray(np.divide(each, counts, out=np.zeros_like(counts), where=counts > 0))
+
+
+def stated_weights(by_class: Mapping[Label, float], classes: Sequence[Label]) -> tuple[float, ...]:
+    """Return the weight of each class, 1 where none is stated; raise TrainingError for another class or number."""
+    unknown = [label for label in by_class if label not in classes]
+    if unknown:
+        raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}")
+    weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
+    wrong = ~(valid_weights(weights) & (weights > 0))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TrainingError(f"class_weight of {classes[at]!r} is {weights[at]:g}; expected above {WEIGHTS}")
+    return tuple(weights.tolist())
 
 
 @dataclass(frozen=True)
@@ -167,15 +189,18 @@ class Dataset:
             weights = factors if weights is None else weights * factors
         return Rows(X, Y, weights, query, folds, batch.start + batch.rows)
 
-    def balanced(self) -> Dataset:
-        """Return the dataset with class weights that make its classes equally heavy; it reads the targets once.
+    def weighted(self, by_class: Literal["balanced"] | Mapping[Label, float]) -> Dataset:
+        """Return the dataset with weights of classes; for "balanced", all are equally heavy, and the targets are read.
 
-        The weights of all rows together stay the same. Raises TrainingError if the target has no classes.
+        Balanced weights keep the sum of the weights of all rows. Raises TrainingError if the target has no classes, or
+        for an unknown class or an invalid weight.
         """
         classes = self.target.classes
         if classes is None:
             names = ", ".join(self.target.columns)
             raise TrainingError(f"balanced class weights require classes; target {names} is {self.target.task}")
+        if not isinstance(by_class, str):
+            return replace(self, class_weights=stated_weights(by_class, classes))
         counts = np.zeros(len(classes))
         for rows in self.rows(features=()):
             counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))

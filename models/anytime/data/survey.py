@@ -234,15 +234,15 @@ def settle_target(
         task = "regression" if several else _guessed_task(found)
     family = default_family(task) if family is None else family
     if task not in ("regression", "count"):
-        target = replace(_class_target(found, task, partial=partial), family=family)
+        target = replace(_class_target(found, task, partial=partial), family_name=family)
         check_family(family, target)
         return target
-    target = Target(task, columns, family=family)
+    target = Target(task, columns, family_name=family)
     check_family(family, target)
     for name, values in zip(columns, found.values, strict=True):
         known = np.array(sorted(values), dtype=np.float64)
-        if (wrong := known[~target.law.valid(known)]).size:
-            raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.law.expected}")
+        if (wrong := known[~target.family.valid(known)]).size:
+            raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.family.expected}")
     return target
 
 
@@ -327,8 +327,6 @@ def surveyed(
     TrainingError
         `clamp` or `min_level_rows` is invalid.
     """
-    if query is not None and option == "auto" and len(groups.features) == 1:
-        option = "linear"  # one column ranks rows by itself; a curve adds only what is not monotone, which is noise
     least = checked_level_rows(min_level_rows)
     rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}

@@ -98,7 +98,7 @@ def _of_prefixes(
         with np.errstate(over="ignore", invalid="ignore"):
             scores = models.predict_all(rows.X)
             for part, prefix in zip(collected, prefixes, strict=True):
-                outputs = target.law.probabilities(scores[prefix])
+                outputs = target.family.probabilities(scores[prefix])
                 part.append(outputs if outputs.shape[1] > 2 else outputs[:, 1:])
     for part in collected:
         P = np.concatenate(part)

@@ -94,7 +94,7 @@ def _held_out(model: Model, prefix: int) -> float | None:
 
 def _penalised(model: Model, prefix: int) -> float | None:
     """Return 2F over the number of responses; None for a likelihood, to which the theory does not apply."""
-    if not model.manifest.learned.law.least_squares:
+    if not model.manifest.learned.family.least_squares:
         return None
     return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
 

@@ -189,7 +189,8 @@ class Manifest(_Record):
     training rows. `calibration` has a threshold for each prefix, the base rate first, if the model is calibrated.
     `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
     chose from. `selected` are the terms, where cross-validation selected them. `first` names the groups that the user
-    placed before all others. `warnings` of training are sentences for the reader, each with a remedy.
+    placed before all others. `warnings` of training are sentences for the reader, each with a remedy; the
+    first `table_warnings` of them are about the table and its terms, which another order of the groups does not change.
     """
 
     format: int = FORMAT
@@ -218,6 +219,7 @@ class Manifest(_Record):
     selected: Selected | None = Field(default=None, exclude_if=operator.not_)
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+    table_warnings: int = Field(default=0, ge=0, exclude_if=operator.not_)
     provenance: Provenance
 
     @field_validator("family")

@@ -50,10 +50,10 @@ def clamped_moments(
     folds: int,
     *,
     seed: int,
-    extrapolates: bool = True,
+    clamps: Sequence[Clamp] = CLAMPS,
     n_jobs: int | None = None,
 ) -> list[Clamped]:
-    """Return the moments of each clamp that some columns may have; fewer where clamps move no value.
+    """Return the moments of each of some clamps that columns may have, without those that move no value; at least one.
 
     Parameters
     ----------
@@ -61,8 +61,6 @@ def clamped_moments(
         Reads the rows of a data set, with their folds.
     seed : int
         Of the sample that the clamps are learned from.
-    extrapolates : bool
-        Whether the columns may have no clamp, even if they may have another.
     """
     groups = dataset.groups
     given = {name: groups.bases.get(name, ColumnBasis()) for name in columns}
@@ -70,19 +68,19 @@ def clamped_moments(
     unclamped = replace(dataset, groups=free)
     place = np.array([groups.features.index(name) for name in columns], dtype=np.intp)
     ends = _learned_ends(blocks(unclamped), place, folds, seed)
-    outside = _Outside(unclamped, place, ends, folds, n_jobs)
+    outside = _Outside(unclamped, place, ends, folds, clamps, n_jobs)
     expansion = None if unclamped.terms.is_identity else unclamped.terms
     none = [Moments.empty(unclamped.terms.size, len(dataset.target.responses)) for _ in range(folds)]
     inner = unclamped.summed(outside.without(blocks(unclamped), expansion), folds, n_jobs=n_jobs, before=none)
     found, sums, known = list[Clamped](), outside.sums, _Wholes(inner)
     for clamp, learned in zip(CLAMPS, [None, *ends], strict=True):
-        of_clamp = sums.pop(clamp)
-        if learned is not None and learned.is_idle:
+        of_clamp = sums.pop(clamp, None)
+        if of_clamp is None or (learned is not None and learned.is_idle):
             continue
         parts, held = map(known.of, of_clamp)
         own = free if learned is None else _with_ranges(free, columns, learned.every)
         found.append(Clamped(clamp, own, parts, parts if learned is None else held))
-    return found if extrapolates or len(found) == 1 else found[1:]
+    return found
 
 
 class _Wholes:
@@ -184,9 +182,16 @@ class _Outside:
     """Rows with a value outside some clamp, apart from all others; and their sums with each clamp."""
 
     def __init__(
-        self, dataset: Dataset, place: Index, ends: tuple[_Ends, _Ends], folds: int, n_jobs: int | None
+        self,
+        dataset: Dataset,
+        place: Index,
+        ends: tuple[_Ends, _Ends],
+        folds: int,
+        clamps: Sequence[Clamp],
+        n_jobs: int | None,
     ) -> None:
         self._dataset, self._place, self._folds, self._n_jobs = dataset, place, folds, n_jobs
+        self._clamps = clamps
         self._ends = dict(zip(CLAMPS[1:], ends, strict=True))
         bounds = [(each.every[:, np.newaxis], each.others) for each in ends]
         self._low = np.max([np.maximum(every[0], others[0]) for every, others in bounds], axis=0)
@@ -224,13 +229,13 @@ class _Outside:
         """Return the moments of the collected rows by fold, as training and as held-out rows have them."""
         self._sum()
         sums, self._sums = self._sums, {}
-        return {clamp: (sums[clamp, False], sums[clamp, True]) for clamp in CLAMPS}
+        return {clamp: (sums[clamp, False], sums[clamp, True]) for clamp in self._clamps}
 
     def _sum(self) -> None:
         """Add the rows collected so far to the sums, and forget them."""
         blocks, self._blocks, self._values = self._blocks, [], 0
         known: list[tuple[list[NDArray[Any]], list[Moments]]] = []
-        for clamp in CLAMPS:
+        for clamp in self._clamps:
             for held in (False, True):
                 before = self._sums.get((clamp, held))
                 moved = [self._clamped(block, clamp, held=held) for block in blocks]

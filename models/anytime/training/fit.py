@@ -19,7 +19,6 @@ import numpy as np
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
-from anytime.families import family_of
 from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
@@ -114,7 +113,7 @@ class Fit:
     @cached_property
     def stopped(self) -> Stopped | None:
         """Return the record of the stopping rule; None if no rule was active."""
-        epsilon, held, sequence = self.options.rule.epsilon, self.held, self.sequence
+        epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
         if epsilon is None and held is None:
             return None
         selected = {group for step in sequence.steps for group in step.adds}
@@ -186,8 +185,8 @@ class Fit:
         manifest = Manifest(
             name=name,
             task=target.task,
-            family=self.options.family,
-            link=family_of(self.options.family).link.name,
+            family=self.options.fitted_family.label,
+            link=self.options.fitted_family.link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -209,6 +208,7 @@ class Fit:
             stopped=stopped,
             selected=self.selected_terms,
             warnings=(*remarks, *self.levels, *warnings_of(self, target)),
+            table_warnings=len(remarks) + len(self.levels),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -337,11 +337,11 @@ def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Pr
 def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
     """Return the loss of the family on terms that least squares selected."""
     options = squares.options
-    if family_of(options.family).least_squares:
+    if options.fitted_family.least_squares:
         return squares
     if observed is None:
         raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
-    check_family(options.family, observed.target)
+    check_family(options.fitted_family.label, observed.target)
     return Likelihood(squares.terms, options, observed)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.families import Family, family_of
+from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.joint import COMPARED, REPORTED, SCREENED, STATED, Ending, JointFits
@@ -240,7 +240,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     def data(self) -> Design:
         terms, target = self.terms, self.observed.target
         weight = sum(part.weight for part in terms.parts)
-        design = self.observed.design(terms.gram, family_of(self.options.family), weight, terms.expansion)
+        design = self.observed.design(terms.gram, self.options.fitted_family, weight, terms.expansion)
         _check(design, target)
         return design
 
@@ -262,7 +262,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
         one_se, few = self.options.one_se, self.data.totals.rows <= SMALL
         ending = STATED if not self._compared else REPORTED if few else COMPARED
-        roughly = self._compared and self.options.rule.epsilon is None
+        roughly = self._compared and self.options.epsilon is None
 
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
             coarse = roughly and len(alphas) == 1

@@ -269,7 +269,7 @@ class Problem(ABC, Generic[T, S]):
         if not order.steps:
             longest = f"{order.longest:.4g}" + " before pairs are added" * (self.options.pairs is not None)
             raise NoStepsError(
-                f"epsilon is {self.options.rule.epsilon:g}, and no group's projection of the responses is longer: the "
+                f"epsilon is {self.options.epsilon:g}, and no group's projection of the responses is longer: the "
                 f"longest is {longest}; choose a smaller epsilon"
             )
 

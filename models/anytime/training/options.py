@@ -1,95 +1,146 @@
-"""Training options."""
+"""Options of training: everything that a user can choose, stated once.
+
+`anytime train` has an option, and the estimators a parameter, of the same name and default for each that applies there.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.families import family_of
+from anytime.families import Family, family_of
+from anytime.features.bases import Clamp, parsed_basis
+from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
-from anytime.selection import Rule
-from anytime.types import FamilyName
+from anytime.selection import Rule, SelectionMethod
+from anytime.types import ColumnType, FamilyName, Label, Method, Task
 
 MAX_PAIRS = 256
 
-BASIS = "auto"
-"""The basis of the columns of a table, with folds and unless another is stated."""
+FOLDS = 5
+"""Number of folds where some are needed and none are stated."""
 
 GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 """The penalties of alpha "cv": 20 values from 1e-7 to 10."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Training options.
 
     Attributes
     ----------
-    rule : Rule
-        How the groups are ordered.
+    task : Task | Literal["auto"]
+        What the target is; "auto" is the task of the family, or as its values show.
+    family : FamilyName | None
+        The likelihood; "gaussian" is least squares. None is the default of the task, and of classes that of their size.
+    class_weight : Literal["balanced"] | Mapping[Label, float] | None
+        Factors of the weights of rows by class; "balanced" makes all classes equally heavy.
+    method, cost_blind, doubling, c_min, epsilon, first, without
+        As in `Rule`.
     alpha : float | Literal["cv"]
         The penalty, 0 or more, or "cv" to choose from `GRID`.
     one_se : bool
         Choose the largest penalty within a standard error of the best.
-    smooth : float | Literal["auto"] | None
-        The least penalty of alpha "cv", for contributions that do not cancel; "auto" is that of `one_se`.
     nested : bool
         Let each fold learn its own order for the errors.
-    family : FamilyName
-        The likelihood; "gaussian" is least squares.
+    folds : int | None
+        The number of folds, 0 for none; None is `FOLDS` where something is chosen by cross-validation, else none.
+    basis : str | None
+        The basis of columns that it fits and whose basis the groups do not state; None is that of each type. "auto"
+        without folds is None.
+    clamp : Clamp
+        As in `anytime.features.learning`; "auto" without folds is None.
+    min_level_rows : int | Literal["auto"]
+        Rows of the sample that a level needs for a term of its own; "auto" without folds is `MIN_LEVEL_ROWS`.
+    types : Mapping[str, ColumnType]
+        Types of columns, apart from those that the groups state.
     pairs : int | Literal["auto"] | None
         The number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
+    missing_target : Literal["drop", "error"]
+        Leave out rows without a target, or refuse them.
+    rows : int | None
+        Rows of a call, which share the fixed costs; None is as the groups state.
+    drop : tuple[str, ...]
+        Columns that are left out.
+    seed : int
+        Seed of the folds and of samples of rows.
     n_jobs : int | None
-        Threads that share out the folds of least squares, as in joblib; the results do not depend on it.
+        Threads for passes over rows and for the folds of least squares, as in joblib; the results do not depend on it.
     """
 
-    rule: Rule = field(default_factory=Rule)
-    _: KW_ONLY
+    task: Task | Literal["auto"] = "auto"
+    family: FamilyName | None = None
+    class_weight: Literal["balanced"] | Mapping[Label, float] | None = None
+    method: Method | SelectionMethod = "fr"
+    cost_blind: bool = False
+    doubling: bool = False
+    c_min: float | None = None
+    epsilon: float | None = None
+    first: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     alpha: float | Literal["cv"] = "cv"
     one_se: bool = False
     nested: bool = False
-    family: FamilyName = "gaussian"
+    folds: int | None = None
+    basis: str | None = "auto"
+    clamp: Clamp = None
+    min_level_rows: int | Literal["auto"] = "auto"
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
     pairs: int | Literal["auto"] | None = None
+    missing_target: Literal["drop", "error"] = "drop"
+    rows: int | None = None
+    drop: tuple[str, ...] = ()
+    seed: int = 0
     n_jobs: int | None = None
-    smooth: float | Literal["auto"] | None = None
 
-    @classmethod
-    def of(cls, source: object = None, **others: Any) -> Options:
-        """Return the options and the rule that the attributes of an object state, apart from others."""
-        names = [each.name for each in fields(cls)]
-        stated = {name: getattr(source, name) for name in names if hasattr(source, name)}
-        own = {name: others.pop(name) for name in names if name in others}
-        return cls(**({"rule": Rule.of(source, **others)} | stated | own))
+    @cached_property
+    def rule(self) -> Rule:
+        """Return how the groups are ordered."""
+        return Rule(
+            self.method,
+            cost_blind=self.cost_blind,
+            doubling=self.doubling,
+            c_min=self.c_min,
+            epsilon=self.epsilon,
+            first=self.first,
+            without=self.without,
+        )
+
+    @property
+    def fitted_family(self) -> Family:
+        """Return the family to fit: least squares if none is stated."""
+        return family_of(self.family or "gaussian")
 
     @property
     def grid(self) -> tuple[float, ...]:
-        if not isinstance(self.alpha, str):
-            return (self.alpha,)
-        least = self.smooth if isinstance(self.smooth, int | float) else 0.0
-        return GRID if least <= GRID[0] else (float(least), *(alpha for alpha in GRID if alpha > least))
+        return GRID if isinstance(self.alpha, str) else (self.alpha,)
+
+    @property
+    def needs_folds(self) -> bool:
+        """Return whether an option leaves something to cross-validation."""
+        return self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis, self.clamp)
 
     def horizon(self, groups: FeatureGroups) -> float | None:
         """Return the cost up to which curves are compared: that of all groups, if curves may end at different costs."""
-        return None if self.rule.epsilon is None else float(groups.costs.sum())
+        return None if self.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
-        if self.smooth is not None:
-            valid = self.smooth == "auto" or (
-                not isinstance(self.smooth, bool | str) and math.isfinite(self.smooth) and self.smooth > 0
-            )
-            if not valid:
-                raise TrainingError(f"smooth is {self.smooth!r}; expected a least penalty above 0, or 'auto'")
-            if self.alpha != "cv":
-                raise TrainingError(
-                    f"smooth is the least penalty of alpha 'cv', and alpha is {self.alpha}; omit smooth"
-                )
-            if self.smooth == "auto":
-                object.__setattr__(self, "one_se", True)  # of a frozen object that is not complete yet
-        if not (family_of(self.family).least_squares or self.rule.by.likelihoods):
+        if self.basis is not None:
+            parsed_basis(self.basis)
+        checked_clamp(self.clamp)
+        checked_level_rows(self.min_level_rows)
+        if self.folds is not None and (self.folds < 0 or self.folds == 1):
+            raise TrainingError(f"folds is {self.folds}; expected 2 or more, or 0 for none")
+        if self.folds == 0 and (self.alpha == "cv" or self.nested):
+            raise TrainingError("folds is 0; --alpha cv and --nested need 2 or more")
+        if not (self.fitted_family.least_squares or self.rule.by.likelihoods):
             raise TrainingError(
                 f"method {self.rule.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "
                 "gaussian"

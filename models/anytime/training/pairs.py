@@ -10,7 +10,7 @@ likelihood too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
-from anytime.families import family_of
 from anytime.features.learning import Sample, sample_of
 from anytime.features.screening import screened_pairs, screened_rows
-from anytime.groups import FeatureGroups, Pair
+from anytime.groups import Pair
 from anytime.moments.accumulate import Block, dense
-from anytime.moments.moments import Moments
-from anytime.training.fit import Fit, fit
+from anytime.training.clamping import Clamped
+from anytime.training.fit import Fit, fit_clamped
 from anytime.training.least_squares import split
 from anytime.training.model_selection import Errors, HoldOut, prefix_errors, with_rows
 from anytime.training.options import Options
-from anytime.training.rows import TrainingRows
-from anytime.training.terms import terms_of
+from anytime.training.table import TrainingTable
+from anytime.training.terms import candidates
 from anytime.types import Float, Index
 
 AUTO_PAIRS = 32
@@ -47,36 +46,35 @@ def check_folds(options: Options, folds: int) -> None:
         raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
 
-def fit_with_pairs(additive: Fit, rows: TrainingRows, *, folds: int, seed: int, hold_out: HoldOut | None = None) -> Fit:
+def fit_with_pairs(additive: Fit, rows: TrainingTable, *, hold_out: HoldOut | None = None) -> Fit:
     """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
 
-    Parameters
-    ----------
-    folds : int
-        Number of folds of the rows, 1 without cross-validation.
-    seed : int
-        Seed of the sample that screens.
-    hold_out : HoldOut | None
-        As in `fit`.
+    Curves, clamp and levels are those that were selected without pairs. `hold_out` is as in `fit`.
     """
-    options = additive.options
-    check_folds(options, folds)
+    options, folds, seed = additive.options, rows.folds, rows.options.seed
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
     count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
     found = _screened(additive, rows, screening, count, seed)
     if options.pairs == "auto":
-        groups = additive.expansion.groups.with_pairs(found)
         by_gain = [tuple(side.column for side in pair) for pair in found]
-        count = _chosen_count(groups, rows.moments(groups), by_gain, screening, options) if found else 0
+        count = _chosen_count(_with_pairs(additive, rows, found), by_gain, screening, options) if found else 0
         found = _screened(additive, rows, folds, count, seed) if count else []
     if not found:
         return additive
-    groups = additive.expansion.groups.with_pairs(found)
-    parts = rows.moments(groups)
-    return fit(parts, groups, options, rows.observed(), hold_out=hold_out)
+    fitted = fit_clamped([_with_pairs(additive, rows, found)], options, rows.observed(), hold_out=hold_out)
+    return replace(fitted, levels=additive.levels, selected_terms=additive.selected_terms)
 
 
-def _screened(additive: Fit, rows: TrainingRows, folds: int, count: int, seed: int) -> list[Pair]:
+def _with_pairs(additive: Fit, rows: TrainingTable, pairs: Sequence[Pair]) -> Clamped:
+    """Return the terms of a fit and of some pairs, with its clamp; held-out rows have the clamp of the other folds."""
+    groups = additive.expansion.groups.with_pairs(pairs)
+    if additive.clamp in (None, "off"):
+        parts = rows.moments(groups)
+        return Clamped(additive.clamp, groups, parts, parts)
+    return rows.clamped(groups, (additive.clamp,))[0]
+
+
+def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
     """Return the pairs that explain most of the residual of the first folds, at most `count`."""
     sample = _sample(rows.blocks(), folds, screened_rows(len(additive.expansion.columns)), seed)
     if not len(sample.Y):
@@ -84,7 +82,7 @@ def _screened(additive: Fit, rows: TrainingRows, folds: int, count: int, seed: i
         raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
         scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
-        residuals = sample.Y - family_of(additive.options.family).mean(scores)
+        residuals = sample.Y - additive.options.fitted_family.mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
         found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
     return [each.pair for each in found]
@@ -112,15 +110,9 @@ def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sampl
     return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
 
 
-def _chosen_count(
-    groups: FeatureGroups,
-    parts: Sequence[Moments],
-    by_gain: Sequence[tuple[str, ...]],
-    screening: int,
-    options: Options,
-) -> int:
+def _chosen_count(clamped: Clamped, by_gain: Sequence[tuple[str, ...]], screening: int, options: Options) -> int:
     """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
-    terms = terms_of(groups, parts)
+    terms = next(candidates([clamped]))()
     expansion = terms.expansion
     spans = {
         tuple(side.name for side in product.sides): np.arange(start, stop)
@@ -128,7 +120,9 @@ def _chosen_count(
     }
     blocks = [np.arange(expansion.column_terms), *(spans[pair] for pair in by_gain)]
     ends: Index = np.cumsum([0, *map(len, blocks)])
-    judging = [fold for f, fold in zip(with_rows(terms.parts), split(terms.parts), strict=True) if f >= screening]
+    judging = [
+        fold for f, fold in zip(with_rows(terms.parts), split(terms.parts, terms.held), strict=True) if f >= screening
+    ]
     if len(judging) < MIN_FOLDS - 1:
         raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
     with single_blas_thread():

@@ -5,10 +5,11 @@ Least squares reads no data, because the moments are in the model. Other familie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from anytime.data.dataset import Dataset
+from anytime.data.formats import Table
+from anytime.data.survey import Survey, checked_dataset
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
@@ -20,6 +21,7 @@ from anytime.selection.rule import without
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
+from anytime.training.table import TrainingTable, moments_of_groups
 from anytime.types import Method
 
 
@@ -38,18 +40,53 @@ class Changes:
     without: tuple[str, ...] = ()
 
     def options(self, old: Manifest) -> Options:
-        kept = {"first": tuple(name for name in old.first if name not in self.without)}
-        changed = {name: value for name, value in vars(self).items() if value is not None}
-        return Options.of(old, **(kept | changed))
+        """Return the options of the new fit."""
+        first = tuple(name for name in old.first if name not in self.without)
+        return Options(
+            family=old.family,
+            method=old.method if self.method is None else self.method,
+            alpha=old.alpha if self.alpha is None else self.alpha,
+            cost_blind=old.cost_blind if self.cost_blind is None else self.cost_blind,
+            doubling=old.doubling if self.doubling is None else self.doubling,
+            first=first if self.first is None else self.first,
+            without=self.without,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Retrained:
-    """A table that a model is fitted on again: its name, and the moments and rows of the remaining groups."""
+    """A table that a likelihood is fitted on again: its name, moments and rows, and what it holds."""
 
     name: str
     moments: Moments
     observed: Observations
+    found: Survey
+
+
+def open_retrained(
+    model: Model,
+    table: Table,
+    groups: FeatureGroups,
+    *,
+    weights: str | None = None,
+    drop_missing: bool = True,
+    n_jobs: int | None = None,
+) -> Retrained | None:
+    """Read the rows to fit some groups of a model on again; None for least squares, which needs none.
+
+    Raises
+    ------
+    TableError
+        The table lacks columns, or has values that do not fit them.
+    """
+    target = model.manifest.learned
+    if target.family.least_squares:
+        return None
+    dataset, found = checked_dataset(Dataset(table, groups, target, None, weights, drop_missing))
+    rows = TrainingTable(dataset, Options(family=target.family.label, folds=0, alpha=0.0), 1, found, jobs=n_jobs)
+    observed = rows.observed()
+    assert observed is not None  # noqa: S101  (not least squares)
+    return Retrained(rows.name, rows.moments()[0], observed, found)
 
 
 def resequence(
@@ -63,7 +100,8 @@ def resequence(
     """Return the model with its groups in another order, under another name if one is given.
 
     All prefixes share one penalty, and none has a cross-validated error: both need folds, which a model does not
-    store. For the same reason the new model has no record of a stopping rule; groups that were left out stay out.
+    store. For the same reason the new model has no record of a stopping rule; groups that were left out stay out. The
+    record of selected terms and the warnings about the training table stay, too.
 
     Parameters
     ----------
@@ -89,7 +127,7 @@ def resequence(
         priced = priced.with_costs(without(groups, left_out(model, groups), why))
     remaining = options.rule.remaining(priced)
     target = old.learned
-    if not target.law.least_squares:
+    if not target.family.least_squares:
         if data is None:
             raise TrainingError(f"model {model.name!r} has family {old.family}, which is fitted on rows; pass its data")
         table, fitted = data.name, fit([data.moments], remaining, options, data.observed)
@@ -100,20 +138,13 @@ def resequence(
         expansion = Expansion.of(remaining)
         moments = moments_of_groups(model.moments, model.terms, expansion.terms)
         fitted = fit([moments], remaining, options, expansion=expansion)
+    fitted = replace(fitted, selected_terms=old.selected)
     origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
     out = () if old.stopped is None else old.stopped.left_out
-    return fitted.model(name or old.name, target, origin, query=old.query, left_out=out)
+    remarks = old.warnings[: old.table_warnings]
+    return fitted.model(name or old.name, target, origin, query=old.query, left_out=out, remarks=remarks)
 
 
 def left_out(model: Model, groups: FeatureGroups) -> list[str]:
     stopped = model.manifest.stopped
     return [] if stopped is None else [name for name in groups.names if name in set(stopped.left_out)]
-
-
-def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
-    columns = [
-        np.arange(s.start, s.stop)
-        for name, s in zip(groups.names, groups.slices, strict=True)
-        if name in remaining.positions
-    ]
-    return moments.restricted(np.concatenate(columns))

@@ -166,7 +166,7 @@ def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list
             if alpha is None:
                 choice = problem.chosen(refine=False)
                 alpha, orders[key] = choice.alpha, choice.sequence
-            if key not in orders or options.rule.epsilon is not None:
+            if key not in orders or options.epsilon is not None:
                 orders[key] = problem.order_at(alpha)
         except NoStepsError as error:
             refused = error

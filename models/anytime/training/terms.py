@@ -12,7 +12,6 @@ from anytime.errors import TrainingError
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
-from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, Moments
 from anytime.training.clamping import Clamped
 
@@ -36,11 +35,6 @@ class Terms:
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
-
-
-def terms_of(groups: FeatureGroups, parts: Sequence[Moments]) -> Terms:
-    """Return the terms that groups with complete bases state, given the moments of terms without indicators."""
-    return next(candidates([Clamped(None, groups, parts, parts)]))()
 
 
 def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from anytime.data.formats import Table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
 from anytime.model.notebook import captioned, digits, html_table
-from anytime.training.resequencing import Changes, Retrained, resequence
+from anytime.training.resequencing import Changes, Retrained, open_retrained, resequence
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def what_if(
     costs: Mapping[str, float | str] = {},
     without: str | Iterable[str] = (),
     budgets: float | Iterable[float] = (),
-    data: Retrained | None = None,
+    data: Retrained | Table | None = None,
 ) -> WhatIf:
     """Return a model at other costs or without some groups, next to itself, at some budgets.
 
@@ -102,8 +103,8 @@ def what_if(
         Groups that are not there, or one.
     budgets : float | Iterable[float]
         In the model's cost unit, per row, or one; by default half the cost of all groups, and all of it.
-    data : Retrained | None
-        The rows, for families other than "gaussian".
+    data : Retrained | Table | None
+        The rows, for families other than "gaussian"; a table has the target column.
 
     Raises
     ------
@@ -126,12 +127,15 @@ def what_if(
     words += [f"without {name}" for name in without]
     after = model
     if words:
-        if not model.manifest.learned.law.least_squares and data is None:
+        if not model.manifest.learned.family.least_squares and data is None:
             raise TrainingError(
                 f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE "
                 "or data="
             )
-        after = resequence(model, priced if costs else None, data=data, changes=Changes(without=without))
+        changes = Changes(without=without)
+        if isinstance(data, Table):
+            data = open_retrained(model, data, changes.options(model.manifest).rule.remaining(priced))
+        after = resequence(model, priced if costs else None, data=data, changes=changes)
     full = model.expected(model.steps).r2
     return WhatIf(model, after, ", ".join(words) or "no change", tuple(_at(model, after, full, b) for b in asked))
 

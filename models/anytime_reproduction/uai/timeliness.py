@@ -49,7 +49,7 @@ def validated_alpha(setting: Setting, name: SetName, size: int) -> float:
     keys = rows if data.query is None else np.unique(data.query[rows], return_inverse=True)[1]
     fold = np.random.default_rng([setting.seed, FOLDS]).integers(0, FOLDS, int(keys.max()) + 1)[keys]
     moments = fold_moments_of(data.X[np.ix_(rows, order)], data.y[rows], folds=fold, count=FOLDS)
-    return fit(moments, groups, Options.of(method="omp", alpha="cv")).alpha
+    return fit(moments, groups, Options(method="omp", alpha="cv")).alpha
 
 
 class Claim(NamedTuple):

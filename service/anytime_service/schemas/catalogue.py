@@ -179,9 +179,9 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields: dict[str, Any] = {
         name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
     }
-    law = manifest.learned.law
+    family = manifest.learned.family
     fields["measures"] = Measures(
-        explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
+        explained=family.explained, error=family.error, score=family.link.score, least_squares=family.least_squares
     )
     fields["versions"] = tuple(versions)
     fields["cost_unit"] = model.groups.cost_unit

@@ -25,7 +25,7 @@ from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.shapes import column_shapes
 from anytime.loaded import load
 from anytime.model.manifest import Certificate, Stopped
-from anytime.training.family import LEAST_SQUARES_ONLY
+from anytime.training.default_family import LEAST_SQUARES_ONLY
 
 REMARKS = ("task: ", "ignored: ", "left out: ", "ordering ", "calibrating ", "evaluating ", "one penalty")
 Capture = pytest.CaptureFixture[str]

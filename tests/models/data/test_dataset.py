@@ -246,7 +246,7 @@ def test_the_columns_of_the_matrix_are_in_the_order_of_the_groups(tmp_path: Path
 def test_several_targets_make_several_responses(tmp_path: Path) -> None:
     path = write(tmp_path, columns(z=np.arange(N)))
     found = dataset(path, ["y", "z"])
-    assert found.target == Target("regression", ("y", "z"), family="gaussian")
+    assert found.target == Target("regression", ("y", "z"), family_name="gaussian")
     (rows,) = found.rows()
     assert rows.Y.shape == (N, 2)
     with pytest.raises(TableError) as caught:

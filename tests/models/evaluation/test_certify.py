@@ -35,7 +35,7 @@ def trained(
     rng = np.random.default_rng(seed)
     X = messy_table(rng, 50, len(groups.features), ("fresh", "copy", "sum", "constant"), 0.2, 0.0)
     Y = X @ rng.normal(size=(X.shape[1], 2)) + rng.normal(size=(50, 2))
-    fitted = fit([moments_of(X, Y)], groups, Options.of(method="omp", alpha=alpha, epsilon=epsilon))
+    fitted = fit([moments_of(X, Y)], groups, Options(method="omp", alpha=alpha, epsilon=epsilon))
     model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "t"))
     return model, Rows(*literal.standardise(X, Y), alpha)
 

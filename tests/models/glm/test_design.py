@@ -40,7 +40,7 @@ def design_of(case: Case, **options: Any) -> BlockDesign:
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
     count = 1 if folds is None else int(folds.max()) + 1
     parts = fold_moments_of(case.X, case.Y, case.weights, folds, count)
-    options = Options.of(family=case.family, **({"alpha": 1e-4} | how))
+    options = Options(family=case.family, **({"alpha": 1e-4} | how))
     return fit(parts, case.groups, options, Observed(blocks, case.target, n_jobs))
 
 

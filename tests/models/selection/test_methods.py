@@ -173,7 +173,7 @@ def test_a_path_of_ones_own_states_the_whole_order() -> None:
 )
 def test_what_does_not_go_together_is_refused_once(method: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Options.of(method=method, **options)
+        Options(method=method, **options)
 
 
 @pytest.mark.parametrize("lacking", ["scores", "union_score", "name"])

@@ -146,9 +146,9 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
         return sparse_entries(gram, groups, cost_blind)
 
     monkeypatch.setattr(sparse, "sparse_entries", counted)
-    fitted = fit(parts, groups, Options.of(method="sparse", alpha="cv"))
+    fitted = fit(parts, groups, Options(method="sparse", alpha="cv"))
     assert len(learned) == 1
-    assert fit(parts, groups, Options.of(method="sparse", alpha="cv", nested=True)).errors is not None
+    assert fit(parts, groups, Options(method="sparse", alpha="cv", nested=True)).errors is not None
     assert len(learned) == 1 + 1 + 3
     at = sequencer(fitted.gram, groups, Rule("sparse"))
     assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
@@ -220,7 +220,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        Options.of(method="sparse", **options)
+        Options(method="sparse", **options)
 
 
 def test_sequences_refuse_sparse_with_doubling() -> None:

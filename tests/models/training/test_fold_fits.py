@@ -72,7 +72,7 @@ class Table:
         return design, _folds(design, self.parts, self.target)
 
     def fitted(self, **options: Any) -> Fit:
-        return fit(self.parts, self.groups, Options.of(family=self.family, **options), self.observed)
+        return fit(self.parts, self.groups, Options(family=self.family, **options), self.observed)
 
 
 def rows(seed: int, n: int, d: int) -> tuple[Float, np.random.Generator]:

@@ -81,7 +81,7 @@ class Case:
 
     def fitted(self, method: Method = "fr", **options: Any) -> Fit:
         parts = fold_moments_of(self.X, self.y, expansion=Expansion.of(self.groups).plain, chunk_rows=64)
-        return fit(parts, self.groups, Options.of(method=method, alpha=ALPHA, **options))
+        return fit(parts, self.groups, Options(method=method, alpha=ALPHA, **options))
 
     def model(self, **options: Any) -> LoadedModel:
         found = self.fitted(**options)

@@ -50,7 +50,7 @@ class Problem:
         return sequence(gram or Gram.of(Moments.merged(self.parts())), self.groups, "fr", alpha)
 
     def fitted(self, **options: Any) -> Fit:
-        return fit(self.parts(), self.groups, Options.of(method="fr", alpha="cv", **options))
+        return fit(self.parts(), self.groups, Options(method="fr", alpha="cv", **options))
 
     def rowwise(self, fold: int, columns: Index, alpha: float) -> float:
         """Error on a fold of a ridge fitted on the rows of the others."""
@@ -247,7 +247,7 @@ def test_the_choice_is_the_same_however_the_rows_are_read(
         for a, b in pairwise(edges)
     )
     for parts in (problem.parts(chunk, jobs), accumulate(blocks, problem.count, chunk_rows=chunk)):
-        found = fit(parts, problem.groups, Options.of(method="fr", alpha="cv"))
+        found = fit(parts, problem.groups, Options(method="fr", alpha="cv"))
         assert found.alpha == expected.alpha
         assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
         assert found.alphas[1:].tolist() == expected.alphas[1:].tolist()
@@ -265,11 +265,11 @@ def test_a_fixed_penalty_with_folds_has_errors_and_no_choice() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 7))
     problem = Problem(X, X[:, :1] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, GROUPS)
-    found = fit(problem.parts(), GROUPS, Options.of(method="fr", alpha=0.01))
+    found = fit(problem.parts(), GROUPS, Options(method="fr", alpha=0.01))
     assert found.alpha == 0.01
     assert found.alphas.tolist() == [0.01] * 5
     assert found.errors == pytest.approx(problem.errors(found.sequence, 0.01).mean, rel=1e-8)
-    assert fit([Moments.merged(problem.parts())], GROUPS, Options.of(method="fr", alpha=0.01)).errors is None
+    assert fit([Moments.merged(problem.parts())], GROUPS, Options(method="fr", alpha=0.01)).errors is None
 
 
 def test_choosing_without_folds_is_refused() -> None:

@@ -146,7 +146,7 @@ def test_likelihoods_stop_where_the_literal_rule_does(family: Family, method: Me
     for wanted in (1, 2, 4):
         taken = [g for adds in likelihood_problems.order_of(whole)[:wanted] for g in adds]
         epsilon = 1.001 * longest_left(case.rows(), case.groups, taken, method)
-        found = learned(case, Options.of(method=method, alpha=case.alpha, family=family, epsilon=epsilon))
+        found = learned(case, Options(method=method, alpha=case.alpha, family=family, epsilon=epsilon))
         order = likelihood_problems.order_of(found)
         assert order == likelihood_problems.order_of(whole)[: len(order)]
         assert 1 <= len(order) <= wanted
@@ -243,8 +243,8 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     X, y, groups = problem()
     moments = [moments_of(X, y)]
     rising = HoldOut("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
-    stopped = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25), hold_out=rising)
-    alone = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25))
+    stopped = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), hold_out=rising)
+    alone = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25))
     assert 1 < len(alone.sequence.steps) < 6
     assert stopped.sequence.steps == alone.sequence.steps
     assert stopped.stopped is not None
@@ -252,7 +252,7 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     assert stopped.stopped.errors is not None
     assert len(stopped.stopped.errors) == len(alone.sequence.steps) + 1
     early = HoldOut("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
-    earlier = fit(moments, groups, Options.of(alpha=1e-5, epsilon=0.25), hold_out=early)
+    earlier = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), hold_out=early)
     assert len(earlier.sequence.steps) == 1
     assert earlier.stopped is not None
     assert (earlier.stopped.rule, earlier.stopped.longest) == ("validation", None)
@@ -260,7 +260,7 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
 
 def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
     X, y, groups = problem()
-    fitted = fit([moments_of(X, y)], groups, Options.of(epsilon=1e-9, alpha=0.1))
+    fitted = fit([moments_of(X, y)], groups, Options(epsilon=1e-9, alpha=0.1))
     assert fitted.stopped is not None
     assert len(fitted.sequence.steps) >= 10
     free = fit([moments_of(X, y)], groups, Options(alpha=1e-5))
@@ -273,10 +273,10 @@ def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
 def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out: HoldOut | None = None) -> Fit:
     X, y, groups = problem()
     if family == "gaussian":
-        return fit([moments_of(X, y)], groups, Options.of(alpha=1e-3, epsilon=epsilon), hold_out=hold_out)
+        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), hold_out=hold_out)
     counts = np.maximum(np.round(y + 1), 0.0) if family == "poisson" else (y > 0).astype(np.float64)
     target = Target("count", ("y",)) if family == "poisson" else Target("binary", ("y",), ("no", "yes"))
-    options = Options.of(alpha=1e-2, epsilon=epsilon, family=family)
+    options = Options(alpha=1e-2, epsilon=epsilon, family=family)
     observed = Observed([Block(X, counts[:, np.newaxis], None)], target)
     return fit([moments_of(X, counts)], groups, options, observed, hold_out=hold_out)
 
@@ -383,7 +383,7 @@ def test_the_guarantee_of_a_stopped_model_is_against_sets_of_all_groups() -> Non
     X, y, groups = problem()
     groups = groups.model_copy(update={"groups": tuple(g.model_copy(update={"requires": ()}) for g in groups.groups)})
     moments = moments_of(X, y)
-    model = model_of(fit([moments], groups, Options.of(method="omp", alpha=1e-2, epsilon=0.3)))
+    model = model_of(fit([moments], groups, Options(method="omp", alpha=1e-2, epsilon=0.3)))
     assert model.manifest.stopped is not None
     assert model.manifest.stopped.left_out
     gamma = spectral_gamma(Gram.of(moments), groups, "omp", 1e-2)
@@ -449,11 +449,11 @@ def test_other_new_groups_are_still_refused() -> None:
 def test_the_penalty_is_chosen_on_one_cost_axis_wherever_orders_stop() -> None:
     X, y, groups = problem(rows=80)
     parts = [moments_of(X[f::4], y[f::4]) for f in range(4)]
-    fitted = fit(parts, groups, Options.of(method="fr", alpha="cv", epsilon=0.25))
+    fitted = fit(parts, groups, Options(method="fr", alpha="cv", epsilon=0.25))
     assert 0 < len(fitted.sequence.steps) < 11
     assert fitted.errors is not None
     assert len(fitted.errors) == len(fitted.alphas) == len(fitted.sequence.steps) + 1
-    nested = fit(parts, groups, Options.of(method="fr", alpha="cv", epsilon=0.25, nested=True))
+    nested = fit(parts, groups, Options(method="fr", alpha="cv", epsilon=0.25, nested=True))
     assert nested.errors is not None
     assert np.isfinite(nested.errors).all()
 
@@ -470,7 +470,7 @@ def test_an_epsilon_that_keeps_nothing_is_refused_with_the_longest_length(family
     X, y, groups = problem()
     parts = [moments_of(X[f::3], y[f::3]) for f in range(3)]
     with pytest.raises(TrainingError, match="choose a smaller epsilon"):
-        fit(parts, groups, Options.of(alpha="cv", epsilon=50.0, nested=True))
+        fit(parts, groups, Options(alpha="cv", epsilon=50.0, nested=True))
 
 
 def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
@@ -484,7 +484,7 @@ def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
 def test_a_precision_that_is_none_is_refused(epsilon: float) -> None:
     with pytest.raises(TrainingError, match="expected a finite number above 0"):
-        Options.of(alpha=1e-5, epsilon=epsilon)
+        Options(alpha=1e-5, epsilon=epsilon)
 
 
 # For scikit-learn.
@@ -510,9 +510,9 @@ def test_estimators_stop_and_predict_from_the_table_that_they_know() -> None:
 @given(any_groups, st.integers(0, 2**32 - 1), st.sampled_from(METHODS), st.floats(0.05, 0.8))
 def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Method, epsilon: float) -> None:
     X, Y = table_of(groups, seed)
-    options = Options.of(method=method, alpha=1e-3, epsilon=epsilon)
+    options = Options(method=method, alpha=1e-3, epsilon=epsilon)
     groups = without_indicators(groups)
-    whole = fit([moments_of(X, Y)], groups, Options.of(method=method, alpha=1e-3))
+    whole = fit([moments_of(X, Y)], groups, Options(method=method, alpha=1e-3))
     assume(whole.sequence.steps)
     try:
         fitted = fit([moments_of(X, Y)], groups, options)
@@ -549,7 +549,7 @@ def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_
     for _ in range(25):
         train, held, test = np.split(rng.permutation(len(y)), [253, 380])
         hold_out = HoldOut("held", partial(squares, moments_of(X[held], y[held])))
-        options = Options.of(method="omp", cost_blind=True, alpha=0.0)
+        options = Options(method="omp", cost_blind=True, alpha=0.0)
         whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, hold_out=h) for h in (None, hold_out))
         lengths.append(len(fitted.sequence.steps))
         errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])

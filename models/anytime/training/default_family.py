@@ -25,8 +25,8 @@ PENALTIES = 8
 LEAST_SQUARES_ONLY = "re-sequencing without data, exact answers from any set of groups, and certificates"
 
 
-class ChosenFamily(NamedTuple):
-    """A family, and a clause that says why, and what it gives up."""
+class DefaultFamily(NamedTuple):
+    """A family of classes, and a clause that says why it is the default, and what it gives up."""
 
     name: FamilyName
     why: str
@@ -85,7 +85,7 @@ class Size(NamedTuple):
         return self.least_squares + self.penalties * self.groups * self.folds * prefix
 
 
-def family_of_classes(target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> ChosenFamily:
+def family_of_classes(target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> DefaultFamily:
     """Return the default family of a target of classes.
 
     Parameters
@@ -97,15 +97,15 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
     """
     squares, likelihood = default_family(target.task), family_names(target.task)[0]
     if not options.rule.by.likelihoods:
-        return ChosenFamily(squares, f"least squares on their indicators, which method {options.rule.name} needs")
+        return DefaultFamily(squares, f"least squares on their indicators, which method {options.rule.name} needs")
     if 0.0 in options.grid:
         hint = f"without a penalty, a {likelihood} likelihood may have no optimum"
-        return ChosenFamily(squares, f"least squares on their indicators: {hint}")
+        return DefaultFamily(squares, f"least squares on their indicators: {hint}")
     size = Size.of(target, options, expansion, rows, folds)
     price = size.likelihood / size.least_squares
     if price > MAX_PRICE and size.likelihood > SHORT_S:
         hint = f"a {likelihood} likelihood takes about {price:.0f} times as long (--family {likelihood} fits it)"
-        return ChosenFamily(squares, f"least squares on their indicators: {hint}")
-    return ChosenFamily(
+        return DefaultFamily(squares, f"least squares on their indicators: {hint}")
+    return DefaultFamily(
         likelihood, f"{likelihood} likelihood (--family {squares}, least squares, has {LEAST_SQUARES_ONLY})"
     )

@@ -15,9 +15,8 @@ from anytime.cli.main import main
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import singletons
-from anytime.selection import Rule
 from anytime.target import Target
-from anytime.training.family import MAX_PRICE, SHORT_S, Size, family_of_classes
+from anytime.training.default_family import MAX_PRICE, SHORT_S, Size, family_of_classes
 from anytime.training.options import Options
 
 BINARY = Target("binary", ("y",), ("no", "yes"))
@@ -48,7 +47,7 @@ def test_three_classes_have_the_multinomial() -> None:
     assert family_of_classes(target, Options(), expansion("auto"), 500, 5).name == "multinomial"
 
 
-@pytest.mark.parametrize("options", [Options(alpha=0.0), Options(Rule("sparse"))])
+@pytest.mark.parametrize("options", [Options(alpha=0.0), Options(method="sparse")])
 def test_what_a_likelihood_may_not_fit_is_fitted_by_least_squares(options: Options) -> None:
     assert family_of_classes(BINARY, options, expansion("auto"), 500, 5).name == "gaussian"
 
