@@ -20,10 +20,21 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
+from typing import ClassVar
 
 
 class AnytimeError(Exception):
-    """Root of every error that this library raises deliberately."""
+    """Root of every error that this library raises deliberately.
+
+    Messages are written with the options of the command line, and read with the parameters of Python (`in_python`),
+    unless the command line runs.
+    """
+
+    names_flags: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.names_flags else in_python(text)
 
 
 class AnytimeWarning(UserWarning):
@@ -56,6 +67,40 @@ class ValuesError(AnytimeError, ValueError):
 
 class ExtractorError(AnytimeError):
     """Failed extractor, or one that the selected worker does not support."""
+
+
+IN_PYTHON = {
+    " (--drop)": " of X",
+    "--class-weight": "class_weight",
+    "--decimal and --thousands": "decimal= and thousands= of open_table",
+    "--task multiclass": "AnytimeClassifier",
+    "--task regression": "AnytimeRegressor",
+    "--missing-target drop": "drop_missing=True",
+    "--no-moments": "keep_moments=False",
+    "--data TABLE": "data=",
+    "by --text, --number or `types`": "by `types`",
+}
+"""What replaces options that have no parameter of their name."""
+
+VALUED = "alpha|basis|clamp|family|folds|min-level-rows|pairs|policy|separator"
+"""Options that texts name with a value, as `--clamp 0.01`, or as what the library measured with: `--folds 5`."""
+
+
+def in_python(text: str) -> str:
+    """Return a text that names options of the command line with the parameters of Python instead."""
+    if "--" not in text:
+        return text
+    for flag, words in IN_PYTHON.items():
+        text = text.replace(flag, words)
+    text = re.sub(r"--(?:text|number) (\S+)", r"`types: {\1: ...}` in the groups", text)
+    text = re.sub(rf"--({VALUED}) ([\d.]+|auto|cv|off|outliers|arrived|[a-z]+(?= fits|, ))", _parameter, text)
+    text = re.sub(r"--(one-se|nested)\b", lambda found: f"{found[1].replace('-', '_')}=True", text)
+    return re.sub(rf"--({VALUED})\b", lambda found: found[1].replace("-", "_"), text)
+
+
+def _parameter(found: re.Match[str]) -> str:
+    name, value = found[1].replace("-", "_").replace("folds", "cv"), found[2]
+    return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
 
 
 def environmental(error: BaseException) -> bool:

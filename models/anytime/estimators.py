@@ -32,6 +32,7 @@ from anytime.errors import (
     TableError,
     TrainingError,
     ValuesError,
+    in_python,
     listed,
 )
 from anytime.families import family_of
@@ -405,7 +406,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
-            warnings.warn(text, AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
+            warnings.warn(in_python(text), AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
 
     def _class_weights(self) -> Any:
         """Return `class_weight`, if it is valid."""

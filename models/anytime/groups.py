@@ -762,7 +762,7 @@ def singletons(features: Iterable[str]) -> FeatureGroups:
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
     if "pairs" in content:
-        raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs or pairs=")
+        raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs")
     bases = content.get("bases")
     if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
         named = {column: {"basis": basis} if isinstance(basis, str) else basis for column, basis in bases.items()}

@@ -882,7 +882,7 @@ def test_what_keeps_names_after_a_transformer_trains() -> None:
 
 def test_a_constant_target_is_a_warning() -> None:
     X, y = frame_of_rows()
-    with pytest.warns(AnytimeWarning, match=r"'y' of y has one value in every row: every prefix predicts it"):
+    with pytest.warns(AnytimeWarning, match=r"target 'y' has one value in every row: every prefix predicts it"):
         constant = AnytimeRegressor().fit(X, np.full(60, 3.0))
     np.testing.assert_allclose(constant.predict(X), 3.0)
     with pytest.warns(AnytimeWarning, match="'v' of y has one value"):

@@ -132,6 +132,14 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     prepare_streams()
+    before, AnytimeError.names_flags = AnytimeError.names_flags, True
+    try:
+        return _run(arguments)
+    finally:
+        AnytimeError.names_flags = before
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
     try:

@@ -195,7 +195,7 @@ class _Found:
             where = ", ".join(map(str, self._first)) + (", ..." if self._missing > len(self._first) else "")
             raise TableError(
                 f"{name}: {self._missing} of {self._rows} rows have no target (rows {where}, counted from 0); "
-                "fix them, or leave them out: --missing-target drop or drop_missing=True"
+                "fix them, or leave them out: --missing-target drop"
             )
         if self._missing == self._rows:
             raise TableError(f"{name}: no row has a target; expected at least one")

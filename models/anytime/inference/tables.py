@@ -266,7 +266,7 @@ class TableScorer:
             lost = bool(first) and present.isdisjoint(first)
         if lost:
             columns = [column for name in first for column in places[name].features]
-            remedy = "--policy arrived or policy='arrived' uses the other groups"
+            remedy = "--policy arrived uses the other groups"
             if not model.supports_arrived:
                 remedy = model.fallback_reason("arrived")
             remedy = f"; {remedy}" if present else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from anytime.errors import listed
 from anytime.features.expansion import Expansion
-from anytime.moments.moments import Moments
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import Errors
@@ -27,6 +27,9 @@ class Fitted(Protocol):
 
     @property
     def moments(self) -> Moments: ...
+
+    @property
+    def gram(self) -> Gram: ...
 
     @property
     def sequence(self) -> GroupOrder: ...
@@ -50,7 +53,9 @@ LARGEST_SHARE = 0.1
 
 def warnings_of(fitted: Fitted, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
-    return (*_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
+    constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
+    alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
+    return (*alike, *_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
 
 
 def _worse_prefixes(fitted: Fitted) -> list[str]:

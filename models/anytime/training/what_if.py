@@ -129,8 +129,7 @@ def what_if(
     if words:
         if not model.manifest.learned.family.least_squares and data is None:
             raise TrainingError(
-                f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE "
-                "or data="
+                f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE"
             )
         changes = Changes(without=without)
         if isinstance(data, Table):
