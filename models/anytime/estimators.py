@@ -349,8 +349,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._settle(y, names, learned if classes is None else classes, streamed=decay is not None)
         self._check_known(y, learned)
         splits = self._splits(y, query) if decay is None else None
-        options = self._options(None if splits is None else len(splits))
         folds = None if splits is None else _folds_of(splits, len(y))
+        options = self._options(None if splits is None else len(splits))
         observer = Observer()
         try:
             if decay is None:

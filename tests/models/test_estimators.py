@@ -25,11 +25,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import anytime
-from anytime import AnytimeClassifier, AnytimeRegressor, estimators
+from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.groups import FeatureGroups
 from anytime.inference.prediction import Prediction
 from anytime.moments.accumulate import accumulate
+from anytime.training.table import LONG_PASS
 from anytime.types import Float
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
@@ -520,8 +521,8 @@ def test_long_passes_use_all_cores_unless_joblib_says_otherwise(monkeypatch: pyt
         return accumulate(*args, n_jobs=n_jobs, **options)
 
     monkeypatch.setattr("anytime.data.dataset.accumulate", recorded)
-    monkeypatch.setattr(estimators, "cpu_count", lambda: 3)
-    long = np.random.default_rng(0).normal(size=(estimators.LONG_PASS // 8, 8))
+    monkeypatch.setattr("anytime.training.table.cpu_count", lambda: 3)
+    long = np.random.default_rng(0).normal(size=(LONG_PASS // 8, 8))
     X, y = long[:100], long[:, 0]
 
     def fit() -> None:
@@ -885,7 +886,7 @@ def test_a_constant_target_is_a_warning() -> None:
     with pytest.warns(AnytimeWarning, match=r"target 'y' has one value in every row: every prefix predicts it"):
         constant = AnytimeRegressor().fit(X, np.full(60, 3.0))
     np.testing.assert_allclose(constant.predict(X), 3.0)
-    with pytest.warns(AnytimeWarning, match="'v' of y has one value"):
+    with pytest.warns(AnytimeWarning, match="target 'v' has one value"):
         AnytimeRegressor().fit(X, pd.DataFrame({"u": y, "v": 1.0}))
 
 

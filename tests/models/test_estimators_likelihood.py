@@ -271,7 +271,7 @@ def test_counts_below_zero_are_refused() -> None:
     reported[5] = -2
     said = refused(AnytimeRegressor(GROUPS, family="poisson"), X, reported)
     assert "-2" in said
-    assert "expects counts, 0 or more" in said
+    assert "expected counts, 0 or more" in said
 
 
 def test_counts_that_are_all_zero_are_refused() -> None:

@@ -192,6 +192,6 @@ def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> Retr
     drops = refit.missing_target == "drop"
     table = refit.open(refit.data)
     found = open_retrained(model, table, groups, weights=refit.weights, drop_missing=drops, n_jobs=refit.n_jobs)
-    if found is not None:
+    if found is not None and found.found is not None:
         remark_missing(found.found)
     return found

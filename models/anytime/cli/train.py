@@ -54,6 +54,8 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
+    if plan.pairs is not None and backend != "local":
+        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     share = options.stated_coverage(coverage, calibrate)
     _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
     if validation is not None:

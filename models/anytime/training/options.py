@@ -132,6 +132,7 @@ class Options:
         return None if self.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
+        _ = self.rule  # which checks its own options
         if self.basis is not None:
             parsed_basis(self.basis)
         checked_clamp(self.clamp)

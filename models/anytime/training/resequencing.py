@@ -60,7 +60,7 @@ class Retrained:
     name: str
     moments: Moments
     observed: Observations
-    found: Survey
+    found: Survey | None = None
 
 
 def open_retrained(

@@ -244,8 +244,6 @@ def open_training(
     TrainingError
         The target does not fit the family or the options.
     """
-    if options.pairs is not None and cluster is not None:
-        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     complete = options.rule.remaining(roles.groups if options.rows is None else roles.groups.for_rows(options.rows))
     for name in options.drop:
         if name not in complete.features:

@@ -376,7 +376,7 @@ def test_folds_without_rows_that_screen_are_refused() -> None:
 
 def test_streams_refuse_pairs() -> None:
     X, y = interacting(50, 0)
-    with pytest.raises(TrainingError, match="partial_fit expects None, as pairs need all rows: use fit"):
+    with pytest.raises(TrainingError, match="pairs is 2; partial_fit expects None: use fit, which has all rows"):
         AnytimeRegressor(pairs=2).partial_fit(X, y)
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeRegressor, AnytimeWarning
+from anytime.errors import in_python
 
 
 def said(X: Any, y: Any, **options: Any) -> list[str]:
@@ -18,7 +19,7 @@ def said(X: Any, y: Any, **options: Any) -> list[str]:
         warnings.simplefilter("always", AnytimeWarning)
         fitted = AnytimeRegressor(**options).fit(X, y)
     texts = [str(each.message) for each in found]
-    assert set(texts) <= set(fitted.model_.manifest.warnings)
+    assert set(texts) <= set(map(in_python, fitted.model_.manifest.warnings))
     return texts
 
 

@@ -133,7 +133,7 @@ def test_one_budget_needs_no_list(model: LoadedModel) -> None:
 
 
 def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TrainingError, match="add --data TABLE or data="):
+    with pytest.raises(TrainingError, match="add data="):
         load("classes.safetensors").what_if(without=["c"])
     assert main(["what-if", "classes.safetensors", "--without", "c"]) == 2
     said = capsys.readouterr().err

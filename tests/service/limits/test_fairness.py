@@ -25,7 +25,7 @@ from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
 from service.serving import Connection, Running, run_service, small_model, trained_model
-from waiting import until
+from waiting import until, until_async
 
 RATE = 1_000
 SENT = 700
@@ -184,7 +184,8 @@ def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop
             await asyncio.sleep(0)
         waiting = next(n for n in range(20) if n not in work.order)
         timers[waiting].cancel()
-        await asyncio.sleep(0.03)
+        await until_async(lambda: len(work.order) >= 19, "the other deadlines have expired")
+        await asyncio.sleep(0)  # a turn in which the cancelled one would be the next
         assert sorted([*work.order, waiting]) == list(range(20))
 
     run(main(), loop)
