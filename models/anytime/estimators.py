@@ -142,7 +142,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         cv: Any = None,
         one_se: bool = False,
         nested: bool = False,
-        smooth: float | Literal["auto"] | None = None,
         epsilon: float | None = None,
         basis: str | None = BASIS,
         clamp: Clamp = None,
@@ -161,7 +160,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.cv = cv
         self.one_se = one_se
         self.nested = nested
-        self.smooth = smooth
         self.epsilon = epsilon
         self.basis = basis
         self.clamp = clamp
@@ -842,9 +840,6 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Select the largest penalty within one standard error of the best.
     nested : bool
         Learn the order in each fold for the errors.
-    smooth : float | Literal["auto"] | None
-        Least penalty of `alpha="cv"`, so that contributions of collinear groups do not cancel; "auto" chooses the
-        largest penalty within one standard error of the best.
     basis : str | None
         Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
         quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),

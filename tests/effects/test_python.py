@@ -186,7 +186,6 @@ def constructing(kind: Any, y: str, family: Row, class_weight: Row) -> Door:
         "cv": Row({"cv": KFold(4)}, "errors"),
         "one_se": Row({"one_se": True}, "alphas", given=cv),
         "nested": Row({"nested": True}, "errors", given=ordered),
-        "smooth": Row({"smooth": 0.5}, "alphas", given=cv),
         "epsilon": Row({"epsilon": 0.3}, "order"),
         "basis": Row({"basis": "cyclic:24"}, "terms", shows="h sine"),
         "clamp": Row({"clamp": 0.1}, "ranges"),
@@ -631,7 +630,6 @@ VALUES: dict[str, Table] = {
     "word": {
         "alpha=cv": Row({"alpha": "cv"}, "alphas"),
         "min_level_rows=auto": Row({"min_level_rows": "auto"}, "selected"),
-        "smooth=auto": Row({"smooth": "auto"}, "alphas", {"smooth": 1e-7}, {"alpha": "cv"}),
         "pairs=auto": Row({"pairs": "auto"}, "terms", given={"y": TRAIN["z"]}, shows=" * "),
         "cv=4": Row({"cv": 4}, "errors"),
         "cv=splits": Row({"cv": HALVES}, "errors"),

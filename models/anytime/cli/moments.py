@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
 from anytime.cli.plan import Plan
-from anytime.cli.sources import Backend, open_backend, open_table_source
+from anytime.cli.sources import open_backend, open_table_source
 from anytime.cli.streams import remember_written
 from anytime.errors import TableError, TrainingError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
@@ -24,6 +24,9 @@ from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.fit import now
 from anytime.types import Label
+
+if TYPE_CHECKING:
+    from anytime.training.dask import Cluster
 
 
 @options.spread
@@ -57,8 +60,8 @@ def moments(
     """
     check_writable(out, (".moments",))
     stated = _stated(classes, plan)
-    with open_backend(backend, scheduler, None) as opened:
-        first, *others = _gathered(data, plan, stated, opened)
+    with open_backend(backend, scheduler) as cluster:
+        first, *others = _gathered(data, plan, stated, cluster)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
     result = reduce(StoredMoments.without, map(StoredMoments.load, minus or ()), total)
     if len(result.parts) < len(total.parts):
@@ -78,7 +81,7 @@ def moments(
     )
 
 
-def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: Backend) -> list[StoredMoments]:
+def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: Cluster | None) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
     The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
@@ -98,7 +101,7 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, backend: 
             )
         learned = found[0].record.groups if found else None
         plan = replace(plan, drop=unusable)
-        source = open_table_source(path, plan, backend, partial=True, known=known, learned=learned)
+        source = open_table_source(path, plan, cluster, partial=True, known=known, learned=learned)
         if found:  # the columns are those of the first input
             parts = source.moments()
         else:

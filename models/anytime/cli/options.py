@@ -27,7 +27,7 @@ def _candidates(*values: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
-Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow or svmlight.")]
 DataOrMoments = Annotated[
     Path, typer.Argument(metavar="DATA", help="Read rows from this table, or moments from this file (*.moments).")
 ]
@@ -64,14 +64,6 @@ Alpha = Annotated[
     str,
     typer.Option(
         help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
-    ),
-]
-Smooth = Annotated[
-    str | None,
-    typer.Option(
-        help="Select penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
-        "the largest within one standard error of the best.",
-        autocompletion=_candidates("auto"),
     ),
 ]
 Folds = Annotated[
@@ -157,9 +149,6 @@ MissingTarget = Annotated[
     Literal["drop", "error"],
     typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them."),
 ]
-DropMissing = Annotated[
-    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
-]
 
 
 def workers(jobs: int) -> int:
@@ -203,14 +192,11 @@ class RowOptions(TableFormat):
 
     weights: Weights = None
     missing_target: MissingTarget = "drop"
-    drop_missing_target: DropMissing = False
     n_jobs: Jobs = -1
 
     @property
     def drops_missing(self) -> bool:
         """Return whether rows without a target are left out; otherwise they are an error."""
-        if self.drop_missing_target and self.missing_target == "error":
-            raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
         return self.missing_target == "drop"
 
 

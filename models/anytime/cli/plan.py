@@ -129,7 +129,6 @@ class TrainPlan(FitPlan):
     one_se: Annotated[
         bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.")
     ] = Options.one_se
-    smooth: options.Smooth = None
     nested: Annotated[
         bool,
         typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias."),
@@ -162,7 +161,6 @@ class TrainPlan(FitPlan):
                 first=tuple(self.first or ()),
                 without=tuple(self.without or ()),
                 pairs=options.number_or_word(self.pairs, int),
-                smooth=options.number_or_word(self.smooth),
                 n_jobs=self.n_jobs,
             )
 

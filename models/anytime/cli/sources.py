@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from anytime._files import check_writable
 from anytime.cli import console
 from anytime.cli.console import remark
 from anytime.cli.options import RefitOptions, TableFormat
@@ -31,7 +30,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
 from anytime.moments.accumulate import check_memory
-from anytime.moments.files import Checkpoint, StoredMoments, are_moments
+from anytime.moments.files import StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.clamping import Clamped
@@ -44,35 +43,20 @@ if TYPE_CHECKING:
     from anytime.training.dask import Cluster
 
 
-class Backend(NamedTuple):
-    """Where the rows of a table are read: on a cluster, or in this process if None; and the checkpoint of the pass."""
-
-    cluster: Cluster | None = None
-    checkpoint: Checkpoint | None = None
-
-
-LOCAL = Backend()
-
-
 @contextmanager
-def open_backend(
-    backend: Literal["local", "dask"], scheduler: str | None, checkpoint: Path | None
-) -> Iterator[Backend]:
-    """Return the backend that --backend, --scheduler and --checkpoint select."""
+def open_backend(backend: Literal["local", "dask"], scheduler: str | None) -> Iterator[Cluster | None]:
+    """Return the cluster that --backend and --scheduler select; None if rows are read in this process."""
     if backend == "local":
         if scheduler is not None:
             raise TrainingError("--scheduler requires --backend dask")
-        check_writable(checkpoint)
-        yield Backend(checkpoint=None if checkpoint is None else Checkpoint(checkpoint))
+        yield None
         return
     if scheduler is None:
         raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
-    if checkpoint is not None:
-        raise TrainingError("--checkpoint requires --backend local; a cluster rereads lost parts by itself")
     from anytime.training.dask import connected  # noqa: PLC0415
 
     with connected(scheduler) as cluster:
-        yield Backend(cluster)
+        yield cluster
 
 
 class ColumnRoles(NamedTuple):
@@ -91,7 +75,8 @@ class TableSource(TrainingRows):
 
     remark: str = ""
     """An addition to the message about its task."""
-    backend: Backend = LOCAL
+    cluster: Cluster | None = None
+    """The cluster that reads the rows; None in this process."""
     given: tuple[str, ...] = ()
     """The groups of the call."""
 
@@ -116,11 +101,11 @@ class TableSource(TrainingRows):
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, in this process."""
-        cluster, checkpoint = self.backend if groups is None else LOCAL
+        cluster = self.cluster if groups is None else None
         check_memory((self.dataset if groups is None else replace(self.dataset, groups=groups)).terms.size, self.folds)
         with console.progress(f"reading {self.name}", self.found.used) as advance:
             if cluster is None:
-                return self.summed(groups, advance, checkpoint)
+                return self.summed(groups, advance)
             by_class = self.target.law.by_class
             return cluster.moments(self.dataset, self.folds, seed=self.seed, stratified=by_class, progress=advance)
 
@@ -132,10 +117,9 @@ class TableSource(TrainingRows):
             return super().clamped(advance)
 
     def observed(self) -> Observations | None:
-        cluster = self.backend.cluster
-        if cluster is None or self.target.law.least_squares:
+        if self.cluster is None or self.target.law.least_squares:
             return super().observed()
-        return cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=self.target.law.by_class)
+        return self.cluster.observed(self.dataset, self.folds, seed=self.seed, stratified=self.target.law.by_class)
 
 
 @dataclass(frozen=True)
@@ -174,12 +158,12 @@ class MomentsSource:
 Source: TypeAlias = TableSource | MomentsSource
 
 
-def open_source(data: Path, plan: Plan, backend: Backend = LOCAL) -> Source:
+def open_source(data: Path, plan: Plan, cluster: Cluster | None = None) -> Source:
     """Open and check a table or moments; options that the one requires do not apply to the other."""
     if not are_moments(data):
-        return open_table_source(data, plan, backend)
-    if backend != LOCAL:
-        raise TrainingError(f"--backend and --checkpoint apply to reading rows; {str(data)!r} contains moments")
+        return open_table_source(data, plan, cluster)
+    if cluster is not None:
+        raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")
     return _open_moments(data, plan)
 
 
@@ -205,7 +189,7 @@ def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> Feature
 def open_table_source(
     data: Path,
     plan: Plan,
-    backend: Backend = LOCAL,
+    cluster: Cluster | None = None,
     *,
     partial: bool = False,
     known: Target | None = None,
@@ -224,7 +208,7 @@ def open_table_source(
     """
     if not plan.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
-    table = plan.open(data if backend.cluster is None else data.resolve())
+    table = plan.open(data if cluster is None else data.resolve())
     used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
     stated_groups = open_groups(table, plan.groups, used)
     groups = plan.changed(stated_groups)
@@ -234,7 +218,7 @@ def open_table_source(
     complete = groups
     groups = groups.without(plan.drop) if plan.drop else groups
     excluded = set(stated_groups.features) - set(groups.features)
-    if backend.cluster is not None and len(table.starts) == 1:
+    if cluster is not None and len(table.starts) == 1:
         remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
     Dataset(table, groups, Target("regression", tuple(plan.target)), plan.query, plan.weights).check()
     stated: dict[str, ReadAs] = {**plan.types}
@@ -270,10 +254,10 @@ def open_table_source(
         remark(f"ignored: {listed(unknown, 10)} (in no group)")
     remark_missing(found)
     folds = fold_count(plan.folds, found.used)
-    chosen = _chosen_family(dataset, plan, backend, found.used, folds)
+    chosen = _chosen_family(dataset, plan, cluster, found.used, folds)
     if chosen is not None:
         dataset = replace(dataset, target=replace(known, family=chosen.name))
-    selects = plan.selects and folds > 1 and backend == LOCAL
+    selects = plan.selects and folds > 1 and cluster is None
     return TableSource(
         dataset,
         folds,
@@ -283,14 +267,14 @@ def open_table_source(
         found,
         clampable(groups, given, plan.clamping) if selects else (),
         remark=_note(found, known) + ("" if chosen is None else f"; {chosen.why}"),
-        backend=backend,
+        cluster=cluster,
         given=complete.names,
     )
 
 
-def _chosen_family(dataset: Dataset, plan: Plan, backend: Backend, rows: int, folds: int) -> ChosenFamily | None:
+def _chosen_family(dataset: Dataset, plan: Plan, cluster: Cluster | None, rows: int, folds: int) -> ChosenFamily | None:
     """Return the default family of classes; None if one is stated, or the target is no classes."""
-    if dataset.target.classes is None or not plan.opens_family or backend.cluster is not None:
+    if dataset.target.classes is None or not plan.opens_family or cluster is not None:
         return None
     return family_of_classes(dataset.target, plan.training, dataset.terms, rows, folds)
 

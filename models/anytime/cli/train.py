@@ -43,10 +43,6 @@ def train(
             "--no-moments", help="Store no moments: a smaller file, without resequencing and the policy 'arrived'."
         ),
     ] = False,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Store the progress of reading in this file every 30 s; the same command resumes from it."),
-    ] = None,
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
@@ -63,10 +59,8 @@ def train(
     if validation is not None:
         _check_other_rows({"--test": test}, validation, "chooses where to stop")
     check_writable(out, (".safetensors",))
-    tables = {"DATA": data, "--validation": validation, "--calibrate": calibrate, "--test": test}
-    _check_checkpoint(checkpoint, {"--out": out, "--groups": plan.groups, **tables})
-    with open_backend(backend, scheduler, checkpoint) as opened:
-        source = open_source(data, plan, opened)
+    with open_backend(backend, scheduler) as cluster:
+        source = open_source(data, plan, cluster)
         calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
@@ -109,8 +103,6 @@ def train(
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
     remember_written(out)
-    if opened.checkpoint is not None:
-        opened.checkpoint.remove()
     table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
     queries = [] if evaluation is None else measure_lines(evaluation)
     print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
@@ -137,10 +129,3 @@ def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data
             if path.exists() and other.exists() and path.samefile(other):
                 raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
         uses[path] = f"{option} uses"
-
-
-def _check_checkpoint(checkpoint: Path | None, files: Mapping[str, Path | None]) -> None:
-    """Refuse a checkpoint that is also a file of the command, because the checkpoint is removed at the end."""
-    for what, path in files.items():
-        if checkpoint is not None and path is not None and path.resolve() == checkpoint.resolve():
-            raise TrainingError(f"--checkpoint is {str(checkpoint)!r}, which is also {what}; expected a separate file")

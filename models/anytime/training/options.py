@@ -35,8 +35,6 @@ class Options:
         The penalty, 0 or more, or "cv" to choose from `GRID`.
     one_se : bool
         Choose the largest penalty within a standard error of the best.
-    smooth : float | Literal["auto"] | None
-        The least penalty of alpha "cv", for contributions that do not cancel; "auto" is that of `one_se`.
     nested : bool
         Let each fold learn its own order for the errors.
     family : FamilyName
@@ -55,7 +53,6 @@ class Options:
     family: FamilyName = "gaussian"
     pairs: int | Literal["auto"] | None = None
     n_jobs: int | None = None
-    smooth: float | Literal["auto"] | None = None
 
     @classmethod
     def of(cls, source: object = None, **others: Any) -> Options:
@@ -67,28 +64,13 @@ class Options:
 
     @property
     def grid(self) -> tuple[float, ...]:
-        if not isinstance(self.alpha, str):
-            return (self.alpha,)
-        least = self.smooth if isinstance(self.smooth, int | float) else 0.0
-        return GRID if least <= GRID[0] else (float(least), *(alpha for alpha in GRID if alpha > least))
+        return GRID if isinstance(self.alpha, str) else (self.alpha,)
 
     def horizon(self, groups: FeatureGroups) -> float | None:
         """Return the cost up to which curves are compared: that of all groups, if curves may end at different costs."""
         return None if self.rule.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
-        if self.smooth is not None:
-            valid = self.smooth == "auto" or (
-                not isinstance(self.smooth, bool | str) and math.isfinite(self.smooth) and self.smooth > 0
-            )
-            if not valid:
-                raise TrainingError(f"smooth is {self.smooth!r}; expected a least penalty above 0, or 'auto'")
-            if self.alpha != "cv":
-                raise TrainingError(
-                    f"smooth is the least penalty of alpha 'cv', and alpha is {self.alpha}; omit smooth"
-                )
-            if self.smooth == "auto":
-                object.__setattr__(self, "one_se", True)  # of a frozen object that is not complete yet
         if not (family_of(self.family).least_squares or self.rule.by.likelihoods):
             raise TrainingError(
                 f"method {self.rule.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "

@@ -12,7 +12,6 @@ from anytime.data.survey import Survey, without_columns
 from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, check_memory
-from anytime.moments.files import Checkpoint
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training.clamping import Clamped, clamped_moments
@@ -33,18 +32,11 @@ class TrainingRows:
     open_columns: tuple[str, ...] = ()
     """Columns whose clamp cross-validation selects."""
 
-    def summed(
-        self, groups: FeatureGroups | None = None, progress: Progress = ignored, checkpoint: Checkpoint | None = None
-    ) -> Sequence[Moments]:
+    def summed(self, groups: FeatureGroups | None = None, progress: Progress = ignored) -> Sequence[Moments]:
         """Return the moments of each fold, of the terms of other groups if there are some."""
         dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         return dataset.moments(
-            self.folds,
-            seed=self.seed,
-            stratified=self.target.law.by_class,
-            n_jobs=self.jobs,
-            progress=progress,
-            checkpoint=checkpoint,
+            self.folds, seed=self.seed, stratified=self.target.law.by_class, n_jobs=self.jobs, progress=progress
         )
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
