@@ -23,7 +23,7 @@ from anytime.features.bases import BASES
 from anytime.features.learning import CLAMPS
 from anytime.model.export import EXPORTS
 from anytime.moments import accumulate
-from anytime.selection import METHODS
+from anytime.selection import methods
 from anytime.types import Policy, Task
 from anytime_service.demo import story
 from anytime_service.server import run
@@ -507,7 +507,7 @@ VALUES: dict[str, Table] = {
 OWNERS: dict[str, Any] = {
     "--basis": BASES,
     "--family": FAMILIES,
-    "--method": METHODS,
+    "--method": methods(),
     "--task": ["auto", *get_args(Task)],
     "--clamp": CLAMPS,
     "--policy": get_args(Policy),

@@ -16,7 +16,7 @@ from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES
 from anytime.features.bases import BASES
-from anytime.selection import METHODS
+from anytime.selection import methods
 from anytime.types import ColumnType, FamilyName, Method, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
@@ -83,8 +83,8 @@ FamilyOption = Annotated[
 MethodName = Annotated[
     Method,
     typer.Option(
-        help=f"Select the next group by this method: {', '.join(METHODS)} (the order of the Group Lasso path).",
-        autocompletion=_candidates(*METHODS),
+        help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
+        autocompletion=_candidates(*methods()),
     ),
 ]
 Query = Annotated[
@@ -300,8 +300,8 @@ def checked_fixed(clamp: str | None, level_rows: str) -> None:
 
 
 def checked_method(method: Method) -> Method:
-    if method not in METHODS:
-        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(METHODS)}")
+    if method not in methods():
+        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(methods())}")
     return method
 
 

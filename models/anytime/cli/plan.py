@@ -1,4 +1,4 @@
-"""The plan of a fit: the options that `moments`, `compare` and `train` share, with their defaults and checks."""
+"""The plan of a fit: the options that commands which read rows share, with their defaults and checks."""
 
 from __future__ import annotations
 
@@ -95,18 +95,13 @@ class Plan(options.RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FitPlan(Plan):
-    """The plan of `compare`: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
+    """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
 
     selects = True
 
     basis: options.Basis = BASIS
     min_level_rows: options.MinLevelRows = "auto"
     alpha: options.Alpha = str(Options.alpha)
-
-    @cached_property
-    def training(self) -> Options:
-        with options.naming_options():
-            return Options(Rule("omp"), alpha=options.number_or_word(self.alpha), n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
