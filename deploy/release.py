@@ -44,7 +44,10 @@ groups = {{"cheap": ["x0"], "costly": {{"features": ["x1"], "cost": 9}}}}
 AnytimeRegressor(groups).fit(X, X.sum(axis=1)).save({path!r})
 """
 
-ALL = "import anytime_service.app, anytime_service.client, anytime_service.server.run, anytime_reproduction.cli"
+ALL = (
+    "import anytime_service.app, anytime_service.client, anytime_service.server.run, anytime_reproduction.cli, "
+    "anytime_reproduction.compare"
+)
 
 TRAINED = (
     ["train", "rows.csv", "--target", "y", "--groups", "groups.yaml", "--out", "model.safetensors"],

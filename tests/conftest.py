@@ -111,9 +111,9 @@ def _short_collections() -> None:
 @pytest.fixture(scope="module")
 def linear_by_default() -> Iterator[None]:
     """Replace the default basis "auto" by that of the type of each column, for modules that are not about curves."""
-    from anytime.cli.compare import compare  # noqa: PLC0415
     from anytime.cli.train import train  # noqa: PLC0415
     from anytime.estimators import Estimator  # noqa: PLC0415
+    from anytime_reproduction.compare import compare  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -124,6 +124,14 @@ def linear_by_default() -> Iterator[None]:
             parameters = [p.replace(default=None) if p.name == "basis" else p for p in stated.parameters.values()]
             patch.setattr(command, "__signature__", stated.replace(parameters=parameters))
         yield
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter an empty working directory; modules extend this fixture with their files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANYTIME_DEBUG", raising=False)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

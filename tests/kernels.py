@@ -36,16 +36,16 @@ THREADS = (1, 2)
 NOT_NUMERICAL = (
     "models/cli models/training/test_dask.py models/test_groups.py models/evaluation/test_plots.py "
     "models/costs/test_profiling.py models/inference/test_runner.py models/costs/test_scraping.py "
-    "models/data/test_formats.py "
-    "reproduction/test_reproduce.py reproduction/test_running.py reproduction/test_timeliness.py"
+    "models/data/test_formats.py"
 )
 """Tests of commands, processes and files, and those that take minutes."""
 
-OF_THE_SERVICE = (
-    "api/test_calibrated.py api/test_likelihoods.py api/test_oip.py api/test_oip_client.py api/test_stopped.py "
-    "core/test_solving.py"
+OTHERS = (
+    "reproduction/test_group_lasso.py reproduction/test_sparse.py service/api/test_calibrated.py "
+    "service/api/test_likelihoods.py service/api/test_oip.py service/api/test_oip_client.py "
+    "service/api/test_stopped.py service/core/test_solving.py"
 )
-"""Tests of the service that compare numbers of two processes."""
+"""Tests of the papers' baseline, and tests of the service that compare numbers of two processes."""
 
 
 def runnable_kernels() -> dict[str, str]:
@@ -65,7 +65,7 @@ def runnable_kernels() -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest for each kernel and number of threads, report each run in one line; 0 if all passed."""
-    tests = [ROOT / "tests/models", *(ROOT / "tests/service" / name for name in OF_THE_SERVICE.split())]
+    tests = [ROOT / "tests" / name for name in ("models", *OTHERS.split())]
     ignored = [f"--ignore={ROOT / 'tests' / name}" for name in NOT_NUMERICAL.split()]
     command = [
         sys.executable,

@@ -43,7 +43,7 @@ class TableOptions(TypedDict, total=False):
 class LoadedModel(Model):
     """A model that opens predictions and scores tables; `load` returns one.
 
-    A table is a path (Parquet, CSV, Arrow, svmlight, .npz, a folder of them), a frame of pandas, polars or any library
+    A table is a path (Parquet, CSV, Arrow, svmlight, a folder of them), a frame of pandas, polars or any library
     that gives an Arrow stream, an array or a sparse matrix, a list of rows as dicts, or what `open_table` returns. The
     columns of an array are x0, x1, ..., or in the order of the groups.
     """

@@ -13,7 +13,7 @@ Bool: TypeAlias = NDArray[np.bool_]
 
 Task = Literal["regression", "binary", "multiclass", "count"]
 Method: TypeAlias = str
-"""The name of a selection method (`anytime.selection.rule.METHODS`): "fr"."""
+"""The name of a selection method (`anytime.selection.methods`): "fr"."""
 
 FamilyName: TypeAlias = str
 """The name of a family of `anytime.families`, with its parameter if it has one: "poisson"."""

@@ -235,8 +235,15 @@ def main() -> int:
         folder = Path(scratch)
         write_groups(groups, folder / "groups.yaml")
         for name, rows in (("learn", learn), ("test", test)):
-            np.savez(folder / f"{name}.npz", X=X[rows], columns=np.array(groups.features), digit=labels[rows])
-        data, model = folder / "learn.npz", folder / "digits.safetensors"
+            np.savetxt(
+                folder / f"{name}.csv",
+                np.column_stack([X[rows], labels[rows]]),
+                "%.17g",
+                delimiter=",",
+                header=",".join([*groups.features, "digit"]),
+                comments="",
+            )
+        data, model = folder / "learn.csv", folder / "digits.safetensors"
         task = ("--target", "digit", "--task", "multiclass", "--family", "multinomial", "--alpha", 1e-3, "--folds", 0)
         anytime("train", data, "--groups", folder / "groups.yaml", *task, "--out", model)
         trained = load(model)
@@ -249,14 +256,14 @@ def main() -> int:
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
             print(anytime("costs", "--from", metrics, *options, "--check", code=3))
-            expected_before = expected(model, folder / "test.npz", folder / "learned.json")
+            expected_before = expected(model, folder / "test.csv", folder / "learned.json")
             anytime("resequence", model, "--costs", learned, "--data", data, "--out", model)
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")
             with urllib.request.urlopen(request, timeout=60) as response:
                 print(f"reloaded: version {json.load(response)['version']}, before {trained.version}", flush=True)
             with high_priority(), client(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
-            expected_after = expected(model, folder / "test.npz", folder / "learned.json")
+            expected_after = expected(model, folder / "test.csv", folder / "learned.json")
         true = profile(groups, extractors, ModuleInputs(tuple(images[images_used[:50]])))
         learned_groups = load_groups(learned)
         costs = [

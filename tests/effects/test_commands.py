@@ -23,7 +23,7 @@ from anytime.features.bases import BASES
 from anytime.features.learning import CLAMPS
 from anytime.model.export import EXPORTS
 from anytime.moments import accumulate
-from anytime.selection import METHODS
+from anytime.selection import methods
 from anytime.types import Policy, Task
 from anytime_service.demo import story
 from anytime_service.server import run
@@ -193,14 +193,6 @@ def reading(data: str, weighted: str, gaps: str = "gaps.csv") -> dict[str, Row]:
         "--thousands": row("--thousands ,", "code", "thousands.csv"),
         "--weights": row("--weights w", weighted, "t.csv"),
         "--missing-target": row("--missing-target error", "code", gaps, code=2),
-        "--drop-missing-target": row(
-            "--missing-target error --drop-missing-target",
-            "err",
-            gaps,
-            other="--missing-target error",
-            shows="exclude each other",
-            code=2,
-        ),
         "--n-jobs": row("--n-jobs 3", "threads", "t.csv"),
     }
 
@@ -248,7 +240,6 @@ TABLES: dict[str, Table] = {
         "--first": Row("--first town", "order"),
         "--without": Row("--without hour", "order"),
         "--one-se": Row("--one-se", "alphas", given="--alpha cv"),
-        "--smooth": Row("--smooth 0.5", "alphas", given="--alpha cv"),
         "--nested": Row("--nested", "errors", given=ORDERS),
         "--epsilon": Row("--epsilon 0.3", "order"),
         "--pairs": Row("--pairs 2", "terms", shows=" * "),
@@ -258,7 +249,6 @@ TABLES: dict[str, Table] = {
         "--coverage": Row("--coverage 0.5", "calibration", given="--calibrate o.csv"),
         "--test": Row("--test o.csv", "out", shows="test"),
         "--no-moments": Row("--no-moments", "moments", shows="False"),
-        "--checkpoint": Elsewhere("tests/models/moments/test_checkpoint.py", "--checkpoint"),
         "--backend": DASK,
         "--scheduler": SCHEDULER,
     },
@@ -511,14 +501,13 @@ VALUES: dict[str, Table] = {
     "words": {
         "--alpha cv": Row("--alpha cv", "alphas"),
         "--min-level-rows auto": Row("--min-level-rows auto", "selected"),
-        "--smooth auto": Row("--smooth auto", "alphas", "--smooth 1e-7", "--alpha cv"),
         "--pairs auto": Row("--pairs auto", "terms", "", "--target z", shows=" * "),
     },
 }
 OWNERS: dict[str, Any] = {
     "--basis": BASES,
     "--family": FAMILIES,
-    "--method": METHODS,
+    "--method": methods(),
     "--task": ["auto", *get_args(Task)],
     "--clamp": CLAMPS,
     "--policy": get_args(Policy),

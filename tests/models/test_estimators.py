@@ -100,7 +100,6 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
         "cv": 0,
         "one_se": True,
         "nested": True,
-        "smooth": -1.0,
         "epsilon": -1.0,
         "basis": "nonsense",
         "clamp": -1.0,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anytime.evaluation.compare import compare
+from anytime_reproduction.comparison import compare
 from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping

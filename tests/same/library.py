@@ -38,7 +38,6 @@ BOTH = """
 --family binomial
 --family multinomial
 --family poisson
---smooth auto --basis linear
 --method omp --basis linear
 --method single --basis linear
 --method no-whiten --basis linear
@@ -78,8 +77,6 @@ BOTH = """
 --folds 1
 --one-se --basis linear
 --one-se --nested --basis linear
---smooth 0.1 --basis linear
---smooth -2
 --epsilon 0.1 --basis hinge:1 --alpha 0.01
 --epsilon 0.5 --method omp --basis linear
 --epsilon -1
@@ -121,8 +118,6 @@ COMMAND = """
 --folds 0
 --no-moments --basis linear
 --missing-target error --basis linear
---missing-target error --drop-missing-target
---drop-missing-target --basis linear
 --text {drop} --alpha 0.01
 --number {drop} --alpha 0.01
 --text {drop} --number {drop}
@@ -141,7 +136,6 @@ COMMAND = """
 --groups nowhere.json
 --n-jobs 0
 --n-jobs 2 --alpha 0.01
---checkpoint progress.tmp --alpha 0.01
 --separator ;
 --decimal ,
 --target nobody

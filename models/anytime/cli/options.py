@@ -16,7 +16,7 @@ from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES
 from anytime.features.bases import BASES
-from anytime.selection import METHODS
+from anytime.selection import methods
 from anytime.types import ColumnType, FamilyName, Method, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
@@ -27,7 +27,7 @@ def _candidates(*values: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
-Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow, svmlight or .npz.")]
+Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow or svmlight.")]
 DataOrMoments = Annotated[
     Path, typer.Argument(metavar="DATA", help="Read rows from this table, or moments from this file (*.moments).")
 ]
@@ -66,14 +66,6 @@ Alpha = Annotated[
         help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
     ),
 ]
-Smooth = Annotated[
-    str | None,
-    typer.Option(
-        help="Select penalties of at least this number, so that contributions of collinear groups do not cancel; auto: "
-        "the largest within one standard error of the best.",
-        autocompletion=_candidates("auto"),
-    ),
-]
 Folds = Annotated[
     int,
     typer.Option(
@@ -91,8 +83,8 @@ FamilyOption = Annotated[
 MethodName = Annotated[
     Method,
     typer.Option(
-        help=f"Select the next group by this method: {', '.join(METHODS)} (the order of the Group Lasso path).",
-        autocompletion=_candidates(*METHODS),
+        help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
+        autocompletion=_candidates(*methods()),
     ),
 ]
 Query = Annotated[
@@ -157,9 +149,6 @@ MissingTarget = Annotated[
     Literal["drop", "error"],
     typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them."),
 ]
-DropMissing = Annotated[
-    bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, which is the default.")
-]
 
 
 def workers(jobs: int) -> int:
@@ -203,14 +192,11 @@ class RowOptions(TableFormat):
 
     weights: Weights = None
     missing_target: MissingTarget = "drop"
-    drop_missing_target: DropMissing = False
     n_jobs: Jobs = -1
 
     @property
     def drops_missing(self) -> bool:
         """Return whether rows without a target are left out; otherwise they are an error."""
-        if self.drop_missing_target and self.missing_target == "error":
-            raise TrainingError("--missing-target error and --drop-missing-target exclude each other; give one of them")
         return self.missing_target == "drop"
 
 
@@ -314,8 +300,8 @@ def checked_fixed(clamp: str | None, level_rows: str) -> None:
 
 
 def checked_method(method: Method) -> Method:
-    if method not in METHODS:
-        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(METHODS)}")
+    if method not in methods():
+        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(methods())}")
     return method
 
 

@@ -1,4 +1,4 @@
-"""The plan of a fit: the options that `moments`, `compare` and `train` share, with their defaults and checks."""
+"""The plan of a fit: the options that commands which read rows share, with their defaults and checks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plan(options.RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FitPlan(Plan):
-    """The plan of `compare`: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
+    """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
 
     basis: options.Basis = Options.basis
     min_level_rows: options.MinLevelRows = str(Options.min_level_rows)
@@ -68,11 +68,6 @@ class FitPlan(Plan):
     @property
     def _stated(self) -> dict[str, Any]:
         return {**super()._stated, "alpha": options.number_or_word(self.alpha)}
-
-    @cached_property
-    def training(self) -> Options:
-        with options.naming_options():
-            return Options(**self._stated, method="omp", family="gaussian")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,14 +25,13 @@ from anytime.data.columns import (
     weights_of,
     without_target,
 )
-from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table, fingerprint
+from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table
 from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import present
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups
-from anytime.moments.accumulate import Block, Reached, UnusableColumnError, accumulate, dense
-from anytime.moments.files import Checkpoint, CheckpointState
+from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
 from anytime.types import Float, Index, Label
@@ -54,8 +53,6 @@ class Rows:
     weights: Float | None
     query: NDArray[Any] | None
     folds: Index | None
-    end: int
-    """Number of the table's row after the last of them."""
 
     @property
     def row_weights(self) -> Float:
@@ -187,7 +184,7 @@ class Dataset:
         if self.class_weights is not None and len(Y):
             factors = np.array(self.class_weights)[class_codes(Y)]
             weights = factors if weights is None else weights * factors
-        return Rows(X, Y, weights, query, folds, batch.start + batch.rows)
+        return Rows(X, Y, weights, query, folds)
 
     def weighted(self, by_class: Literal["balanced"] | Mapping[Label, float]) -> Dataset:
         """Return the dataset with weights of classes; for "balanced", all are equally heavy, and the targets are read.
@@ -214,61 +211,17 @@ class Dataset:
         stratified: bool = False,
         n_jobs: int | None = None,
         progress: Progress = ignored,
-        checkpoint: Checkpoint | None = None,
     ) -> list[Moments]:
-        """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch.
-
-        With a `checkpoint`, the pass resumes from an earlier, interrupted one.
-        """
+        """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch."""
         assigner = FoldAssigner(folds, seed, stratified=stratified)
-        if checkpoint is None:
-            return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
-        row, before = 0, None
-        state = self._resume_state(checkpoint, assigner, seed)
-        if state is not None and state.unusable is not None:
-            raise ColumnError.of(*state.unusable)
-        if state is not None:
-            row, before = state.row, state.parts
-            skipped = self.tally(assigner, stop=row)
-            assigner.skip(skipped)
-            progress(skipped.rows)
-        blocks = self.blocks(assigner, start=row, progress=progress)
-        try:
-            parts = self.summed(blocks, folds, n_jobs=n_jobs, before=before, reached=checkpoint.reached)
-        except ColumnError as error:
-            checkpoint.restart_without(error.column, str(error))
-            raise
-        checkpoint.save(2**62, parts)  # a row beyond every table
-        return parts
-
-    def _resume_state(self, checkpoint: Checkpoint, assigner: FoldAssigner, seed: int) -> CheckpointState | None:
-        identity = {
-            "table": fingerprint(self.table.path),
-            "features": self.groups.features,
-            "bases": {name: basis.model_dump(mode="json") for name, basis in self.groups.bases.items()},
-            "target": [*self.target.columns, self.target.task, self.target.classes],
-            "query": self.query,
-            "weights": self.weights,
-            "class weights": self.class_weights,
-            "missing targets": self.drop_missing,
-            "folds": assigner.folds,
-            "stratified": assigner.stratified,
-            "seed": seed,
-        }
-        return checkpoint.begin(identity, self.terms.size, len(self.target.responses))
+        return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
 
     def summed(
-        self,
-        blocks: Iterable[Block],
-        folds: int,
-        *,
-        n_jobs: int | None = None,
-        before: list[Moments] | None = None,
-        reached: Reached | None = None,
+        self, blocks: Iterable[Block], folds: int, *, n_jobs: int | None = None, before: list[Moments] | None = None
     ) -> list[Moments]:
         """Return the moments of each fold of some blocks, as `accumulate`; errors name the column."""
         try:
-            return accumulate(blocks, folds, n_jobs=n_jobs, before=before, reached=reached)
+            return accumulate(blocks, folds, n_jobs=n_jobs, before=before)
         except UnusableColumnError as error:
             name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
             if name in self.types and (infinite := infinite_columns(self.table, [name], self.types)):
@@ -299,6 +252,6 @@ class Dataset:
         def block(rows: Rows) -> Block:
             progress(len(rows.Y))
             folds = assigner.take(rows.Y, rows.query) if rows.folds is None else rows.folds
-            return Block(rows.X, rows.Y, rows.weights, folds, rows.end, expansion)
+            return Block(rows.X, rows.Y, rows.weights, folds, expansion)
 
         return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored

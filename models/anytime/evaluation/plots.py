@@ -15,7 +15,6 @@ import numpy as np
 from anytime._files import check_writable
 from anytime.errors import AnytimeError, ValuesError, clipped, file_error
 from anytime.evaluation import SHAPES_DRAWN
-from anytime.evaluation.compare import Comparison
 from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
 from anytime.families import family_of
 from anytime.model.model import Model
@@ -98,21 +97,6 @@ def _label_steps(axis: Any, model: Model, values: Any) -> None:
         side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))
         name = model.manifest.steps[k].group
         axis.annotate(name, (cost, values[k + 1]), offset, textcoords="offset points", fontsize=8, ha=side)
-
-
-@default_style()
-def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
-    """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
-    sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
-    figure, axes = blank_figure(len(sides), across=True)
-    for axis, (side, curves) in zip(axes, sides.items(), strict=True):
-        for (name, curve), style in zip(curves.items(), LINES, strict=True):
-            axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
-        axis.axvline(compared.stop, color="grey", linewidth=0.8)
-        axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
-    axes[0].set_ylabel("explained variance F")
-    axes[-1].legend(fontsize=8, loc="lower right")
-    write_figure(figure, path)
 
 
 def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:

@@ -141,7 +141,7 @@ def cancelling(found: Sequence[Sharing]) -> str | None:
     more = f"; and {len(pairs) - 5} more" if len(pairs) > 5 else ""
     return (
         f"contributions of collinear groups cancel: {names}{more}; read their sum, or train with a larger penalty "
-        "(--smooth auto, or --smooth 0.1; in Python smooth=)"
+        "(--one-se, or --alpha 0.1; in Python one_se=True, or alpha=0.1)"
     )
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -27,9 +27,6 @@ from anytime.errors import TableError, TrainingError
 from anytime.features.expansion import Expansion
 from anytime.moments.moments import Moments
 from anytime.types import Float, Index
-
-Reached: TypeAlias = Callable[[int, list[Moments]], None]
-"""Callback that receives the row of the table that a pass has reached and the moments of each fold up to it."""
 
 MAX_PART_ROWS = 65_536
 """Rows that one task accumulates in memory before merging; longer sums would lose digits to their shift."""
@@ -67,8 +64,6 @@ class Block:
         (rows,) or None for weight 1.
     folds : Index | None
         (rows,) fold of each row, or None with one fold.
-    end : int
-        Number of the table's row after the last of these, where there is a table.
     expansion : Expansion | None
         The D terms of the columns; None if each column is its own term.
     """
@@ -77,7 +72,6 @@ class Block:
     Y: NDArray[Any]
     weights: Float | None = None
     folds: Index | None = None
-    end: int = 0
     expansion: Expansion | None = None
 
     @property
@@ -153,7 +147,6 @@ def accumulate(
     n_jobs: int | None = None,
     chunk_rows: int | None = None,
     before: list[Moments] | None = None,
-    reached: Reached | None = None,
 ) -> list[Moments]:
     """Return the moments of each of `count` folds of the rows of all blocks, merged in the order of the blocks.
 
@@ -161,11 +154,9 @@ def accumulate(
     of earlier rows; without them there must be at least one block.
     """
     total, small = before, dict[int, UnusableColumnError]()
-    for end, part, varying in _parts(blocks, count, n_jobs, chunk_rows):
+    for part, varying in _parts(blocks, count, n_jobs, chunk_rows):
         total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
         small |= varying
-        if reached is not None:
-            reached(end, total)
     if total is None:
         raise TableError("there are no rows to learn from; expected at least one with a target")
     for place, error in small.items():
@@ -175,9 +166,8 @@ def accumulate(
 
 
 class _Part(NamedTuple):
-    """The row of the table at the end of a block, its moments by fold, and its small sums by place."""
+    """The moments of a block by fold, and its small sums by place."""
 
-    end: int
     moments: list[Moments]
     small: dict[int, UnusableColumnError]
 
@@ -206,7 +196,7 @@ def dense(X: Any) -> NDArray[Any]:
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
         moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
-    return _Part(block.end, list(moments), dict(ChainMap(*small)))
+    return _Part(list(moments), dict(ChainMap(*small)))
 
 
 def _fold(

@@ -11,14 +11,13 @@ A file stores the moments of each fold as named arrays: `0.mean`, `0.scatter` ..
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,98 +273,3 @@ def _record(text: str) -> MomentsRecord:
     if not alone and not Target(record.task, record.target, record.classes).is_consistent:
         raise ArtifactError("has classes that do not fit its task")
     return record
-
-
-EVERY_S = 30.0
-"""Seconds between two writes; at most this much reading is repeated after an interruption."""
-
-CHECKPOINT = FileKind("anytime.checkpoint", "checkpoint", "anytime train --checkpoint", "remove it to start again")
-
-
-class CheckpointState(NamedTuple):
-    """State of a pass: the row of the table that it has reached, and the moments of each fold up to it.
-
-    If the pass is one without some features of this one, `unusable` has a feature that it left out, and why.
-    """
-
-    row: int
-    parts: list[Moments]
-    unusable: tuple[str, str] | None = None
-
-
-class Checkpoint:
-    """A file that records the state of a pass; it need not exist."""
-
-    def __init__(self, path: Path, every_s: float = EVERY_S) -> None:
-        self.path, self._every_s = path, every_s
-        self._identity: Mapping[str, Any] = {}
-        self._features: tuple[str, ...] = ()
-        """The features of the first pass; a repeat has fewer."""
-        self._why: dict[str, str] = {}
-        """Why features were unusable."""
-        self._saved = time.monotonic()
-
-    def restart_without(self, feature: str, why: str) -> None:
-        """Forget the state of the pass, which the next one repeats without an unusable feature."""
-        self._why[feature] = why
-        self.remove()
-
-    def begin(self, identity: Mapping[str, Any], features: int, responses: int) -> CheckpointState | None:
-        """Start a pass; return the state of an earlier identical pass, or None.
-
-        `identity` is everything that determines the result, by name, as JSON values; it includes `folds`. Raise
-        ArtifactError if the file belongs to another pass, or is damaged.
-        """
-        self._identity = json.loads(json.dumps(identity))
-        self._features = self._features or tuple(self._identity.get("features", ()))
-        self._saved = time.monotonic()
-        if not self.path.exists():
-            return None
-        text, arrays = read(self.path, CHECKPOINT)
-        try:
-            found = json.loads(text)
-            number, known, row, left_out = (found[name] for name in ("format", "identity", "row", "left_out"))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._damaged() from error
-        if number != FORMAT:
-            raise ArtifactError(f"{str(self.path)!r} has format {number}; expected {FORMAT}: {CHECKPOINT.remedy}")
-        if not isinstance(known, dict) or not isinstance(left_out, dict) or type(row) is not int or row < 0:
-            raise self._damaged()
-        if left_out and _without(self._identity, left_out) == known != self._identity:
-            self._why |= left_out
-            reasons = (each for each in left_out.items() if each[0] in self._identity["features"])
-            return CheckpointState(0, [], max(reasons, key=lambda each: len(each[1])))
-        other = [name for name, value in self._identity.items() if known.get(name) != value]
-        if other:
-            what = " and ".join(other)
-            raise ArtifactError(
-                f"{str(self.path)!r} belongs to a pass with another {what}; {CHECKPOINT.remedy}, or choose another file"
-            )
-        try:
-            parts = _folds_unpacked(arrays, int(self._identity["folds"]), features, responses)
-        except ArtifactError as error:
-            raise ArtifactError(f"{str(self.path)!r} {error}; {CHECKPOINT.remedy}") from None
-        return CheckpointState(row, list(parts))
-
-    def _damaged(self) -> ArtifactError:
-        return ArtifactError(f"{str(self.path)!r} has a damaged record; {CHECKPOINT.remedy}")
-
-    def reached(self, row: int, parts: list[Moments]) -> None:
-        """Write the state, at most every `every_s` seconds."""
-        if time.monotonic() - self._saved >= self._every_s:
-            self.save(row, parts)
-
-    def save(self, row: int, parts: list[Moments]) -> None:
-        left_out = {f: self._why.get(f, "") for f in self._features if f not in self._identity["features"]}
-        record = json.dumps({"format": FORMAT, "identity": self._identity, "left_out": left_out, "row": row})
-        write(self.path, CHECKPOINT, record, _folds_packed(parts))
-        self._saved = time.monotonic()
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
-def _without(identity: Mapping[str, Any], features: Container[str]) -> Mapping[str, Any]:
-    """Return the identity of a pass without some features."""
-    bases = {name: basis for name, basis in identity["bases"].items() if name not in features}
-    return {**identity, "features": [name for name in identity["features"] if name not in features], "bases": bases}

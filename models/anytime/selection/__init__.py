@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anytime.selection.criteria import Criterion, Path, SelectionMethod
-from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy, oracle_order
+from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
     FactoredOrder,
@@ -14,14 +14,11 @@ from anytime.selection.least_squares import (
     swept,
 )
 from anytime.selection.requirements import Candidates
-from anytime.selection.rule import METHODS, Rule, method_of
-from anytime.selection.sparse import Entries, shrunken_curve, sparse_entries
+from anytime.selection.rule import Rule, method_of, methods
 
 __all__ = [
-    "METHODS",
     "Candidates",
     "Criterion",
-    "Entries",
     "Factored",
     "FactoredOrder",
     "GroupOrder",
@@ -34,10 +31,8 @@ __all__ = [
     "given_sequence",
     "greedy",
     "method_of",
-    "oracle_order",
+    "methods",
     "sequence",
     "sequencer",
-    "shrunken_curve",
-    "sparse_entries",
     "swept",
 ]

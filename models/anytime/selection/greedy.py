@@ -101,12 +101,6 @@ class SolvedOrder(GroupOrder, Generic[S]):
         return replace(super().upto(steps), state=self.state.upto(steps, int(self.ends[steps])))
 
 
-def oracle_order(gains: Float, costs: Float) -> Index:
-    """Return the order of steps by decreasing gain per cost, free steps first and ties as given: a reference curve."""
-    density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
-    return np.argsort(-density, kind="stable")
-
-
 def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Bool, bool]:
     """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, cached_property
+from importlib.metadata import entry_points
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.groups import FeatureGroups
 from anytime.selection.criteria import CRITERIA, Criterion, ForwardRegression, Path, SelectionMethod
-from anytime.selection.sparse import Sparse
 from anytime.types import Method
 
-METHODS: dict[str, type[SelectionMethod]] = {**CRITERIA, Sparse.name: Sparse}
-"""Every selection method by name."""
+
+@cache
+def methods() -> dict[str, type[SelectionMethod]]:
+    """Return every selection method by name, also those of other packages: entry points of `anytime.methods`."""
+    return {**CRITERIA, **{point.name: point.load() for point in entry_points(group="anytime.methods")}}
 
 
 def method_of(method: Method | SelectionMethod) -> SelectionMethod:
@@ -32,12 +34,12 @@ def method_of(method: Method | SelectionMethod) -> SelectionMethod:
         return method
     if isinstance(method, type) and issubclass(method, SelectionMethod):
         raise TrainingError(f"method is the class {method.__name__}; expected an object, {method.__name__}()")
-    if not isinstance(method, str) or method not in METHODS:
-        raise TrainingError(
-            f"method is {method!r}; expected one of {', '.join(METHODS)}, or an object of a class that "
-            "extends anytime.selection.Criterion or Path"
-        )
-    return METHODS[method]()
+    if isinstance(method, str) and (kind := CRITERIA.get(method) or methods().get(method)):
+        return kind()
+    raise TrainingError(
+        f"method is {method!r}; expected one of {', '.join(methods())}, or an object of a class that "
+        "extends anytime.selection.Criterion or Path"
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Rule:
     Attributes
     ----------
     method : Method | SelectionMethod
-        A name of `METHODS`, or an object that states what it needs, as `anytime.selection.Criterion`.
+        A name of `methods`, or an object that states what it needs, as `anytime.selection.Criterion`.
     cost_blind : bool
         Ignore the costs in selection.
     doubling : bool
@@ -73,17 +75,11 @@ class Rule:
     first: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, source: object, **others: Any) -> Rule:
-        """Return the rule that the attributes of an object state, apart from others."""
-        stated = {field.name: getattr(source, field.name) for field in fields(cls) if hasattr(source, field.name)}
-        return cls(**(stated | others))
-
     def __post_init__(self) -> None:
         by = self.by
         for option, stated in (("doubling", self.doubling), ("epsilon", self.epsilon is not None)):
             if stated and not getattr(by, option):
-                others = ", ".join(name for name, kind in METHODS.items() if getattr(kind, option))
+                others = ", ".join(name for name, kind in methods().items() if getattr(kind, option))
                 raise TrainingError(
                     f"method {self.name!r} does not support {option}; turn {option} off, or choose one of {others}"
                 )

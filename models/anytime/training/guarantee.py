@@ -23,7 +23,7 @@ from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.manifest import Guarantee
 from anytime.moments.moments import Gram
-from anytime.selection import METHODS, SelectionMethod, method_of
+from anytime.selection import SelectionMethod, method_of, methods
 from anytime.types import Float, Method
 
 ENUMERATED = 12
@@ -70,7 +70,7 @@ def guarantee(
     by = method_of(method)
     if by.whitening_share(np.ones(1)) is None:
         covered = " and ".join(
-            sorted(name for name, kind in METHODS.items() if kind().whitening_share(np.ones(1)) is not None)
+            sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
         )
         return Guarantee(why=f"the theorems cover {covered}, not {by.name}")
     if cost_blind:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.compare import VARIANTS
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
-from anytime.selection import given_sequence, sequence, shrunken_curve, sparse_entries
+from anytime.selection import given_sequence, sequence
 from anytime.types import Float
+from anytime_reproduction.comparison import VARIANTS
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from anytime_reproduction.report import curve, panels
 from anytime_reproduction.sets import SetName, load_set, regrouping
 from anytime_reproduction.uai.timeliness import validated_alpha

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytime.evaluation.compare import Comparison, compare
 from anytime.moments.accumulate import fold_moments_of
 from anytime.training.fit import fit
 from anytime.training.options import Options
+from anytime_reproduction.comparison import Comparison, compare
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
 from anytime_reproduction.experiment import Experiment, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.sets import SetName, load_set, regrouping

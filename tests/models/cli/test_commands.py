@@ -146,10 +146,8 @@ def test_train_leaves_out_rows_without_a_target_unless_they_are_an_error(desk: P
     frame = rows()
     frame.loc[[3, 5], "y"] = np.nan
     frame.to_parquet("train.parquet")
-    trained("--drop-missing-target")
     trained()
     assert main([*TRAIN, "--missing-target", "error"]) == 2
-    assert main([*TRAIN, "--missing-target", "error", "--drop-missing-target"]) == 2
     assert "left out: 2 of 60 rows of train.parquet without a target" in capsys.readouterr().err.splitlines()
     assert load("m.safetensors").manifest.provenance.rows == 58
 
@@ -1012,14 +1010,11 @@ def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Pat
     assert desk.exists()
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".npz"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_dates_of_every_format_train_one_model(suffix: str, desk: Path, capsys: Capture) -> None:
     frame = rows().assign(c0=pd.date_range("2024-01-01", periods=60))
     path = f"dated{suffix}"
-    if suffix == ".npz":
-        np.savez(path, **{name: frame[name].to_numpy() for name in frame if name != "kind"})
-    else:
-        {".parquet": frame.to_parquet, ".arrow": frame.to_feather}[suffix](path)
+    {".parquet": frame.to_parquet, ".arrow": frame.to_feather}[suffix](path)
     frame.to_csv("dated.csv", index=False)
     models = []
     for table in (path, "dated.csv"):

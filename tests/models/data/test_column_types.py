@@ -60,12 +60,8 @@ def write(content: pa.Table, path: Path) -> None:
             pa.parquet.write_table(content, path, row_group_size=100)
         case ".arrow":
             pa.feather.write_feather(content, str(path), compression="uncompressed", chunksize=100)
-        case ".csv":
-            content.to_pandas().to_csv(path, index=False)
         case _:
-            arrays = {name: np.asarray(content[name].to_pandas()) for name in content.column_names}
-            text = {name: array.astype(str) for name, array in arrays.items() if array.dtype == object}
-            np.savez(path, **(arrays | text))  # type: ignore[arg-type]
+            content.to_pandas().to_csv(path, index=False)
 
 
 @pytest.fixture
@@ -129,17 +125,6 @@ def test_categories_of_an_array_are_those_of_a_dataframe(kind: type[np.generic])
         np.testing.assert_allclose(from_array.predict(X[::-1]), y[::-1], atol=1e-6)
     sparse = AnytimeRegressor(groups, alpha=1e-9).fit(csr_array(X), y)
     np.testing.assert_allclose(sparse.predict(csr_array(X)), y, atol=1e-6)
-
-
-def test_npz_holds_text_booleans_integers_and_floats(desk: Path) -> None:
-    content = table().drop_columns(["visits"])
-    content = content.set_column(0, "city", content["city"].fill_null("nowhere"))
-    write(content, Path("t.npz"))
-    write(content, Path("t.parquet"))
-    Path("g.json").write_text(json.dumps(GROUPS).replace('"visits", ', ""))
-    models = [trained(path) for path in ("t.npz", "t.parquet")]
-    assert models[0].terms.features == models[1].terms.features
-    np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-9, atol=1e-9)
 
 
 def test_svmlight_columns_may_have_any_basis_of_numbers(desk: Path) -> None:

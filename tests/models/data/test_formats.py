@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import struct
 import sys
 import tracemalloc
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
@@ -716,172 +714,19 @@ def test_a_wrong_svmlight_file_is_one_line(tmp_path: Path, content: str | bytes,
     complaint(lambda: open_table(path), str(path), *parts)
 
 
-# npz
-
-
-def npz(path: Path, **arrays: object) -> Table:
-    np.savez_compressed(path / "t.npz", **arrays)  # type: ignore[arg-type]
-    return open_table(path / "t.npz")
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_npz_gives_its_arrays_and_the_columns_of_its_matrix(tmp_path: Path, order: Any, rows: int) -> None:
-    X = np.array([[1, 2.5], [3, np.nan], [5, 6]], dtype=np.float32, order=order)
-    words = np.array(["a", "bé", ""])
-    cells = np.array(["a", "bé", None], dtype=object)
-    table = npz(
-        tmp_path,
-        X=X,
-        y=np.array([1, 0, 1], dtype=">i2"),
-        words=words,
-        raw=np.char.encode(words, "utf-8"),
-        ok=np.array([True, False, True]),
-        u=np.array([1, 2, 2**63 - 1], dtype=np.uint64),
-        huge=np.array([1, 2, 2**63], dtype=np.uint64),
-        scalar=np.float64(3),
-        cube=np.zeros((3, 1, 1)),
-    )
-    assert table.columns == ("x0", "x1", "y", "words", "raw", "ok", "u", "huge")
-    expected: Columns = {
-        "x0": np.array([1.0, 3, 5]),
-        "x1": np.array([2.5, np.nan, 6]),
-        "y": np.array([1, 0, 1]),
-        "words": cells,
-        "raw": cells,
-        "ok": np.array([True, False, True]),
-        "u": np.array([1, 2, 2**63 - 1]),
-        "huge": np.array([1.0, 2.0, 2.0**63]),
-    }
-    assert_same(whole(table, rows=rows), expected)
-    assert_same(whole(table, ["y", "x1"], rows), {"y": expected["y"], "x1": expected["x1"]})
-
-
-@pytest.mark.parametrize("key", ["columns", "feature_names"])
-def test_npz_may_name_the_columns_of_its_matrix(tmp_path: Path, key: str) -> None:
-    table = npz(tmp_path, X=np.arange(6.0).reshape(3, 2), **{key: np.array(["hog", "lbp"])})
-    assert table.columns == ("hog", "lbp")
-    assert_same(whole(table, ["lbp"], rows=2), {"lbp": np.array([1.0, 3, 5])})
-    wrong = {"X": np.zeros((3, 2)), key: np.array(["a", "b", "c"])}
-    complaint(lambda: npz(tmp_path, **wrong), f"{key!r} names 3 columns", "expected 2")
-    objects = {"X": np.zeros((3, 2)), key: np.array(["a", "b"], dtype=object)}
-    complaint(lambda: npz(tmp_path, **objects), f"{key!r} holds objects", "astype(str)")
-
-
-def test_npz_refuses_objects_and_complex_numbers_only_when_asked_for(tmp_path: Path) -> None:
-    table = npz(
-        tmp_path,
-        a=np.arange(2),
-        o=np.array([1, None], dtype=object),
-        c=np.array([1j, 2]),
-        d=np.array(["2020-01-01", "2020-01-02"], dtype="M8[D]"),
-    )
-    assert_same(whole(table, ["a"]), {"a": np.arange(2)})
-    complaint(lambda: table.batches(["o"]), "'o' holds objects")
-    complaint(lambda: table.batches(["a", "c"]), "'c' is complex128")
-    assert_same(whole(table, ["d"]), {"d": np.array([1577836800.0, 1577923200.0])})
-
-
-def test_a_wrong_npz_file_is_one_line(tmp_path: Path) -> None:
-    complaint(lambda: npz(tmp_path, a=np.arange(2), b=np.arange(3)), "'b' has 3 rows and 'a' has 2")
-    complaint(lambda: npz(tmp_path, X=np.zeros((2, 2)), x1=np.arange(2)), "more than one column named 'x1'")
-    complaint(lambda: npz(tmp_path, X=np.zeros((0, 2))), "no rows")
-    complaint(lambda: npz(tmp_path, X=np.zeros((2, 0))), "no columns")
-    complaint(lambda: npz(tmp_path), "no columns")
-    complaint(lambda: list(npz(tmp_path, a=np.array([b"\xff"])).batches(["a"])), "utf-8")
-    for content in (b"", b"hello", b"PK\x03\x04hello"):
-        complaint(lambda c=content: open_table(written(tmp_path / "u.npz", c)), "u.npz", "npz")  # type: ignore[misc]
-    with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
-        archive.writestr("a.npy", b"not an array")
-    complaint(lambda: open_table(tmp_path / "v.npz"), "v.npz", "npz")
-
-
-def test_damage_inside_an_npz_file_is_one_line(tmp_path: Path) -> None:
-    for save in (np.savez, np.savez_compressed):
-        save(tmp_path / "t.npz", a=np.random.default_rng(0).normal(size=1000))
-        content = bytearray((tmp_path / "t.npz").read_bytes())
-        content[2000:2100] = bytes(100)
-        table = open_table(written(tmp_path / "t.npz", bytes(content)))
-        complaint(lambda table=table: list(table.batches(["a"], 10)), "t.npz", "npz")  # type: ignore[misc]
-
-
-def packed(path: Path, header: str, content: bytes = bytes(24)) -> Path:
-    """An archive of one array `X`, whose header is as given."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + content)
-    return path
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,",
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), [1]: 2}",
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), 4: 5}",
-        "{'descr': (), 'fortran_order': False, 'shape': (3,)}",
-        "{'descr': [()], 'fortran_order': False, 'shape': (3,)}",
-        "{'descr': '<f8',\n  'fortran_order': False,\n 'shape': (3,)} +\n  ''' ",
-        f"{{'descr': {'-' * 9000}1, 'fortran_order': False, 'shape': (3,)}}",
-        "  1\n 2",
-    ],
-)
-def test_a_header_that_is_none_is_one_line(tmp_path: Path, header: str) -> None:
-    complaint(lambda: open_table(packed(tmp_path / "t.npz", header)), "t.npz", "npz")
-
-
-@pytest.mark.parametrize(
-    ("descr", "shape", "words"),
-    [
-        ("<f8", "(1, 2000000)", "X.npy"),
-        ("<f8", "(-1, 2000000)", "X.npy"),
-        ("<f8", "(0, 2000000)", "no rows"),
-        ("<f8", "(4, 1)", "X.npy"),
-        ("<U0", "(1, 2000000)", "expected numbers or text"),
-        ("|O", "(1, 2000000)", "X.npy"),
-    ],
-)
-def test_an_array_larger_than_its_file_is_refused_before_its_columns_are_named(
-    tmp_path: Path, descr: str, shape: str, words: str
-) -> None:
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}"
-    path = packed(tmp_path / "t.npz", header)
-    tracemalloc.start()
-    try:
-        complaint(lambda: open_table(path), "t.npz", words)
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_noise_in_an_npz_file_never_ends_in_a_traceback(tmp_path: Path, compression: int) -> None:
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "X.npy", rng.normal(size=(20, 3)))
-    with zipfile.ZipFile(tmp_path / "t.npz", "w", compression) as archive:
-        archive.write(tmp_path / "X.npy", "X.npy")
-    content = (tmp_path / "t.npz").read_bytes()
-    for _ in range(300):
-        noisy = bytearray(content)
-        at = int(rng.integers(len(noisy)))
-        noisy[at : at + 4] = rng.bytes(len(noisy[at : at + 4]))
-        with suppress(TableError):
-            table = open_table(written(tmp_path / "t.npz", bytes(noisy)))
-            list(table.batches(table.columns, 7))
-
-
 # What a file's name promises
 
 
 def test_a_path_that_is_no_table_is_one_line(tmp_path: Path) -> None:
     complaint(lambda: open_table(tmp_path / "none.csv"), "there is no file", "none.csv")
     complaint(lambda: open_table(tmp_path), "is a directory without tables")
-    for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz"):
+    for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz", "t.npz"):
         path = written(tmp_path / name, "a\n1\n")
-        complaint(lambda p=path: open_table(p), str(path), "unknown format", ".parquet", ".csv.gz", ".npz")  # type: ignore[misc]
+        complaint(lambda p=path: open_table(p), str(path), "unknown format", ".parquet", ".csv.gz", ".svm")  # type: ignore[misc]
     complaint(lambda: open_table(tmp_path / "t.txt"), "rename or link a file of LETOR or svmlight lines", "to .svm")
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather", ".npz", ".csv.gz", ".svm.gz"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather", ".csv.gz", ".svm.gz"])
 @pytest.mark.parametrize("content", [b"a,b\n1,2\n" * 50, b"", b"\x1f\x8b\x08\x00junk" * 9, b"\xff" * 200])
 def test_content_that_its_suffix_belies_is_one_line(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = written(tmp_path / f"t{suffix}", content)

@@ -14,12 +14,11 @@ import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.cli.main import main
-from anytime.errors import TrainingError, ValuesError
+from anytime.errors import ValuesError
 from anytime.evaluation.report import report
 from anytime.evaluation.shapes import column_shapes
 from anytime.inference.sharing import cancelling
 from anytime.loaded import load
-from anytime.training.options import GRID, Options
 
 GROUPS = {"one": ["a", "b"], "two": ["c"], "three": ["d", "e"], "four": ["f"]}
 
@@ -89,9 +88,9 @@ def test_groups_that_cancel_are_named_with_the_remedy_and_a_larger_penalty_joins
     assert note == cancelling(model.sharing())
     assert "'three' and 'two'; read their sum" in str(note)
     assert escape(str(note)[1:]) in report(model)
-    smooth = AnytimeRegressor(GROUPS, smooth=0.1).fit(features(frame), frame["y"]).model_
-    assert cancelling(smooth.sharing()) is None
-    assert max(each.strength for each in smooth.sharing()) < 2 * frame["y"].std()
+    larger = AnytimeRegressor(GROUPS, alpha=0.1).fit(features(frame), frame["y"]).model_
+    assert cancelling(larger.sharing()) is None
+    assert max(each.strength for each in larger.sharing()) < 2 * frame["y"].std()
 
 
 def test_shapes_are_ordered_by_what_each_column_adds_alone() -> None:
@@ -121,21 +120,6 @@ def test_likelihoods_have_the_sharing_of_their_second_derivatives() -> None:
     assert found["two"].shared > 0.99 > found["one"].shared
 
 
-def test_smooth_is_the_least_penalty_and_auto_the_rule_of_one_standard_error() -> None:
-    assert Options(alpha="cv", smooth=0.5).grid == (0.5, *(alpha for alpha in GRID if alpha > 0.5))
-    frame = rows(120)
-    least, auto, one_se = (
-        AnytimeRegressor(GROUPS, **options).fit(features(frame), frame["y"])
-        for options in ({"smooth": 0.01}, {"smooth": "auto"}, {"one_se": True})
-    )
-    assert least.alphas_.min() >= 0.01
-    np.testing.assert_array_equal(auto.alphas_, one_se.alphas_)
-    wrong: list[tuple[Any, Any, str]] = [(0, "cv", "above 0"), ("x", "cv", "above 0"), (0.1, 0.1, "omit smooth")]
-    for smooth, alpha, words in wrong:
-        with pytest.raises(TrainingError, match=words):
-            AnytimeRegressor(GROUPS, smooth=smooth, alpha=alpha).fit(features(frame), frame["y"])
-
-
 def test_the_command_shows_groups_and_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,7 +137,5 @@ def test_the_command_shows_groups_and_columns(
     assert values["groups"] == list(map(asdict, load("m.safetensors").sharing()))
     assert main(["predict", "m.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
     assert "contributions of collinear groups cancel" in capsys.readouterr().err
-    assert main([*call, "s.safetensors", "--smooth", "auto"]) == 0
+    assert main([*call, "s.safetensors", "--one-se"]) == 0
     assert cancelling(load("s.safetensors").sharing()) is None
-    assert main([*call, "s.safetensors", "--smooth", "no"]) == 2
-    assert "--smooth is 'no'; expected a least penalty above 0, or 'auto'" in capsys.readouterr().err

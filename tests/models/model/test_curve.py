@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.model.curve import PLATEAU_LEVELS, Shape, plateau_level, stopping_cost, timeliness
-from anytime.selection import oracle_order
 from anytime.types import Float
+from anytime_reproduction.comparison import oracle_order
 from models import literal
 from models.properties import quick
 

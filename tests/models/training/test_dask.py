@@ -220,7 +220,7 @@ def test_the_command_trains_on_a_cluster_as_it_does_here(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     Path("groups.json").write_text(groups().model_dump_json())
-    command = ["train", folder.name, "--groups", "groups.json", "--target", "y", "--drop-missing-target"]
+    command = ["train", folder.name, "--groups", "groups.json", "--target", "y"]
     assert main([*command, "--out", str(tmp_path / "here.safetensors")]) == 0
     remote = ["--backend", "dask", "--scheduler", running.scheduler.address]
     assert main([*command, "--out", str(tmp_path / "there.safetensors"), *remote]) == 0
@@ -314,7 +314,6 @@ def test_options_that_do_not_go_together(
     for options, words in (
         (["--backend", "dask"], "add --scheduler"),
         (["--scheduler", "tcp://localhost:1"], "requires --backend dask"),
-        (["--backend", "dask", "--scheduler", "tcp://localhost:1", "--checkpoint", "c"], "requires --backend local"),
         (["--backend", "dask", "--scheduler", "nonsense://"], "no Dask scheduler"),
     ):
         assert main([*command, *options]) == 2

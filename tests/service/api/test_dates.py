@@ -51,9 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.to_csv(path / "t.csv", index=False)
     frame.to_parquet(path / "t.parquet")
     frame.to_feather(path / "t.arrow", compression="uncompressed")
-    np.savez(path / "t.npz", when=frame["when"].to_numpy(), a=frame["a"].to_numpy(), y=Y)
     (path / "g.json").write_text(json.dumps(GROUPS))
-    for suffix in ("csv", "parquet", "arrow", "npz"):
+    for suffix in ("csv", "parquet", "arrow"):
         table, out = str(path / f"t.{suffix}"), str(path / f"{suffix}.safetensors")
         call = ["train", table, "--groups", str(path / "g.json"), "--target", "y", "--alpha", "0.001", "--out", out]
         assert main(call) == 0
@@ -93,7 +92,7 @@ FORMS: dict[str, Any] = {
 REST = X[["a"]].to_numpy()
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "npz"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
 def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, folder: Path, predictions: Float) -> None:
     model = load(folder / f"{suffix}.safetensors")
     assert model.groups.types == {"when": "date"}
@@ -107,7 +106,7 @@ def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, fol
 def test_an_evaluation_measures_the_predictions(
     folder: Path, predictions: Float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for suffix in ("csv", "parquet", "arrow", "npz"):
+    for suffix in ("csv", "parquet", "arrow"):
         capsys.readouterr()
         assert main(["evaluate", str(folder / "csv.safetensors"), str(folder / f"t.{suffix}"), "--json"]) == 0
         mse = json.loads(capsys.readouterr().out)["prefixes"][-1]["mse"]

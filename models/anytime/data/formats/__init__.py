@@ -1,4 +1,4 @@
-"""Tables on disk, read in batches: Parquet, CSV, Arrow, svmlight and npz files of any size.
+"""Tables on disk, read in batches: Parquet, CSV, Arrow and svmlight files of any size.
 
 ``open_table`` reads only the head of a file. ``Table.batches`` then reads the requested columns and no others.
 """
@@ -13,30 +13,17 @@ from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
 from anytime.data.formats.cells import PLAIN, NumberStyle
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.memory import table_of
-from anytime.data.formats.npz import NpzTable
 from anytime.data.formats.svmlight import SvmlightTable
 from anytime.data.formats.table import BLOCK_VALUES, ROWS, Batch, JoinedTable, ReadAs, Table, visible
 from anytime.errors import TableError
 
-__all__ = [
-    "BLOCK_VALUES",
-    "ROWS",
-    "SUFFIXES",
-    "Batch",
-    "NumberStyle",
-    "ReadAs",
-    "Table",
-    "fingerprint",
-    "open_table",
-    "table_of",
-]
+__all__ = ["BLOCK_VALUES", "ROWS", "SUFFIXES", "Batch", "NumberStyle", "ReadAs", "Table", "open_table", "table_of"]
 
 SUFFIXES: dict[str, Callable[..., Table]] = {
     ".parquet": ParquetTable,
     **dict.fromkeys((".csv", ".csv.gz"), CsvTable),
     **dict.fromkeys((".arrow", ".feather"), ArrowFileTable),
     **dict.fromkeys((".svm", ".svm.gz", ".svmlight", ".svmlight.gz", ".libsvm", ".libsvm.gz"), SvmlightTable),
-    ".npz": NpzTable,
 }
 """Readers by suffix."""
 
@@ -81,9 +68,3 @@ def _folder(path: Path, separator: str | None, style: NumberStyle) -> Table:
         return ParquetTable(path)
     tables = [open_table(file, separator=separator, style=style) for file in files]
     return JoinedTable(path, tables)
-
-
-def fingerprint(path: Path) -> list[tuple[str, int, int]]:
-    """Return name, size in bytes and modification time (ns) of each file of an open table, to detect changes."""
-    files = visible(path) if path.is_dir() else [path]
-    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

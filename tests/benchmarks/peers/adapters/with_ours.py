@@ -12,7 +12,7 @@ from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import FactoredOrder, sequence
-from anytime.selection.sparse import group_lasso_path
+from anytime_reproduction.lasso.sparse import group_lasso_path
 from benchmarks.peers.adapters.worker import Problem, Timed
 
 ALPHA = 1e-5

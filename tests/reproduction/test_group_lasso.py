@@ -17,13 +17,13 @@ from anytime.errors import TrainingError
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import group_lasso
-from anytime.selection.sparse import GroupLassoPath, _descent, group_lasso_path
 from anytime.types import Float
+from anytime_reproduction.lasso import group_lasso
+from anytime_reproduction.lasso.sparse import GroupLassoPath, _descent, group_lasso_path
 from models import literal
-from models.literal_group_lasso import literal_group_lasso, paper_objective, violation
 from models.problems import messy_table
 from models.properties import quick
+from reproduction.literal_group_lasso import literal_group_lasso, paper_objective, violation
 
 GAP = 1e-12
 """What is promised of every gap, as a share of half the variance."""

@@ -41,8 +41,8 @@ from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection.criteria.criterion import Path, best
-from anytime.selection.group_lasso import Descent, Point, Problem
 from anytime.types import Bool, Float
+from anytime_reproduction.lasso.group_lasso import Descent, Point, Problem
 
 COUNT = 100
 """Number of penalties of a path."""

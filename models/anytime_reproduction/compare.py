@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,23 +16,34 @@ from anytime.cli import options
 from anytime.cli.console import blank_table, print_json, print_results, remark
 from anytime.cli.plan import FitPlan
 from anytime.cli.report import numbers
-from anytime.cli.sources import open_source, open_test
+from anytime.cli.sources import Console, open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.classes import ClassMeasures, class_measures
-from anytime.evaluation.compare import Comparison, MethodCurve
-from anytime.evaluation.compare import compare as compare_methods
 from anytime.evaluation.evaluate import table_moments
-from anytime.evaluation.plots import FORMATS, plot_comparison
+from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
 from anytime.model.prefixes import PrefixModels
-from anytime.training.fit import fit_clamped
+from anytime.training.options import Options
+from anytime.training.train import train
+from anytime_reproduction.comparison import Comparison, MethodCurve, plot_comparison
+from anytime_reproduction.comparison import compare as compare_methods
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePlan(FitPlan):
+    """The options of `compare`: its penalty is that of CS-G-OMP."""
+
+    @cached_property
+    def training(self) -> Options:
+        with options.naming_options():
+            return Options(**self._stated, method="omp", family="gaussian")
 
 
 @options.spread
 def compare(
     data: options.DataOrMoments,
-    plan: FitPlan,
+    plan: ComparePlan,
     test: options.TestTable = None,
     level: Annotated[
         float | None,
@@ -43,8 +55,9 @@ def compare(
     plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (png, svg or pdf).")] = None,
     json: options.AsJson = False,
 ) -> None:
-    """Compare the selection methods on one table: explained variance against cost, and timeliness up to the plateau.
+    """Compare the selection methods on one table.
 
+    The output has timeliness up to the plateau, and explained variance at the last prefix, at every one with --json.
     All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP. Of classes, --test also measures
     accuracy, balanced accuracy, AUC, log loss and Brier score: at half of the cost here, at every prefix with --json.
 
@@ -53,12 +66,12 @@ def compare(
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
-    source = open_source(data, plan)
+    source = open_source(data, plan, observer=Console())
     tested = None if test is None else open_test(test, source, plan)
-    source, clamped = source.read()
-    for each in source.warnings:
+    trained = train(source)
+    for each in trained.source.warnings:
         remark(each)
-    fitted = fit_clamped(clamped, plan.training)
+    fitted = trained.fit
     held, expansion = None, fitted.expansion
     classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:

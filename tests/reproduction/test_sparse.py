@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.cli.main import main
 from anytime.errors import TrainingError
-from anytime.evaluation.compare import compare
 from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import FactoredOrder, Rule, sequence, sequencer, shrunken_curve, sparse, sparse_entries
+from anytime.selection import FactoredOrder, Rule, sequence, sequencer
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
+from anytime_reproduction.comparison import compare
+from anytime_reproduction.lasso import sparse
+from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
@@ -223,11 +225,6 @@ def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], messag
         Options(method="sparse", **options)
 
 
-def test_sequences_refuse_sparse_with_doubling() -> None:
-    with pytest.raises(TrainingError, match="does not support doubling"):
-        sequence(orthonormal([0.5]), grouped([1], [1]), "sparse", doubling=True)
-
-
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 def test_estimators_learn_by_sparse(kind: Any, tmp_path: Path) -> None:
     groups = grouped([2, 1, 3], [1, 2, 3])
@@ -237,8 +234,6 @@ def test_estimators_learn_by_sparse(kind: Any, tmp_path: Path) -> None:
     assert len(estimator.sequence_) == 3
     estimator.save(tmp_path / "m.safetensors")
     assert load(tmp_path / "m.safetensors").manifest.method == "sparse"
-    with pytest.raises(TrainingError, match="does not support doubling"):
-        kind(groups, method="sparse", family="gaussian", doubling=True).fit(X, y)
 
 
 @pytest.fixture

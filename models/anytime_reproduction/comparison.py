@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.evaluation.classes import ClassMeasures
+from anytime.evaluation.plots import LINES, blank_figure, default_style, write_figure
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection import FactoredOrder, given_sequence, oracle_order, sequence, shrunken_curve, sparse_entries
-from anytime.types import Float, Method
+from anytime.selection import FactoredOrder, given_sequence, sequence
+from anytime.types import Float, Index, Method
+from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 
 
 @dataclass(frozen=True)
@@ -153,3 +156,24 @@ def _measured(
         r2 = None if r2 is None else reordered(r2, best)
     trapezoid, step = timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
     return MethodCurve(costs, explained, r2, trapezoid, step)
+
+
+def oracle_order(gains: Float, costs: Float) -> Index:
+    """Return the order of steps by decreasing gain per cost, free steps first and ties as given: a reference curve."""
+    density = np.divide(gains, costs, out=np.full(len(gains), np.inf), where=costs > 0)
+    return np.argsort(-density, kind="stable")
+
+
+@default_style()
+def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
+    """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
+    sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
+    figure, axes = blank_figure(len(sides), across=True)
+    for axis, (side, curves) in zip(axes, sides.items(), strict=True):
+        for (name, curve), style in zip(curves.items(), LINES, strict=True):
+            axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
+        axis.axvline(compared.stop, color="grey", linewidth=0.8)
+        axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
+    axes[0].set_ylabel("explained variance F")
+    axes[-1].legend(fontsize=8, loc="lower right")
+    write_figure(figure, path)
