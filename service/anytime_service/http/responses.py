@@ -7,6 +7,7 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -237,7 +238,7 @@ def answer_callbacks(
     return send_answer, send_error, encode
 
 
-class Endpoint:
+class Endpoint(ABC):
     """ASGI application that sends errors as problems, reads every request to its end, and drops its predictions.
 
     For speed it uses no request objects.
@@ -274,9 +275,9 @@ class Endpoint:
                 exchange.rest = None  # it refers to the exchange
                 _drop(predictions)
 
+    @abstractmethod
     async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         """Send the response, or open the prediction that sends it and add it to `predictions`."""
-        raise NotImplementedError
 
 
 def _drop(predictions: list[ActivePrediction]) -> None:

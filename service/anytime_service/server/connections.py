@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any, cast
@@ -73,7 +74,7 @@ class _Backlog:
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """Common part of the two protocols; `budget` counts its received bytes.
 
     Attributes
@@ -167,19 +168,21 @@ class Connection(asyncio.Protocol):
         budget.add(-size)
         self._unsent = self.shared.memory, 0
 
-    def cut(self) -> None:
+    def abort(self) -> None:
+        """Close without a closing handshake, which would wait for a client that does not read."""
         self.transport.abort()
 
+    @abstractmethod
     def parse(self, data: Any) -> int:
         """Parse bytes, and return the number of messages in them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_free(self) -> bool:
         """Return whether all parsed messages have been consumed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update_reading(self) -> None:
-        raise NotImplementedError
+        """Read from the transport, or pause until what was received has been consumed."""
 
     def budget_of_unsent(self) -> MemoryBudget:
         """Return the memory budget that counts the bytes that the client does not read."""
@@ -187,11 +190,11 @@ class Connection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """Close: something that the client owes did not arrive in time."""
-        self.cut()
+        self.abort()
 
+    @abstractmethod
     def refuse(self, error: Exception) -> None:
         """Send the error as the last response, and close."""
-        raise NotImplementedError
 
     def _clear_backlog(self) -> None:
         self.budget.add(-self._backlog.bytes)
@@ -257,11 +260,11 @@ class Connections:
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
-            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.cut()),
+            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.abort()),
             Stage.IDLE: TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close()),
         }
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.cut())
-        self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
+        self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
@@ -287,7 +290,7 @@ class Connections:
     def begin_closing(self, connection: Connection) -> None:
         self.closing.begin(connection)
         if len(self.closing) > MAX_CLOSING:
-            self.closing.first().cut()
+            self.closing.first().abort()
 
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)

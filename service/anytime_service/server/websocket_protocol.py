@@ -230,9 +230,6 @@ class WebSocketProtocol(Connection):
             return {"type": "websocket.receive", "bytes": bytes(message)}
         return message
 
-    def abort(self) -> None:
-        self.transport.abort()
-
     def charge(self, budget: MemoryBudget) -> None:
         counted = self._partial + self._backlog.bytes
         self.budget.add(-counted)
