@@ -78,9 +78,7 @@ class EventQueue(Generic[Event]):
 
     def close(self) -> list[Event]:
         self._timer.cancel()
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return list(self._events)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)

@@ -154,8 +154,7 @@ _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
     """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, "the JSON")
-    request: InferRequest = read(JSON, _REQUEST, content)
-    return request
+    return read(JSON, _REQUEST, content)
 
 
 def overload_of(content: bytes) -> Any:
@@ -163,7 +162,7 @@ def overload_of(content: bytes) -> Any:
 
     Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
-    request: _Parametrised = read(JSON, _PARAMETRISED, content)
+    request = read(JSON, _PARAMETRISED, content)
     return None if request.parameters is None else request.parameters.overload
 
 

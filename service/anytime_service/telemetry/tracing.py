@@ -126,14 +126,12 @@ def collector(environment: Mapping[str, str]) -> str | None:
 
     Raise AnytimeError, which names the variable, if the address is invalid or the protocol is not supported.
     """
-    name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-    address = environment.get(name, "")
-    if not address:
-        name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        address = environment.get(name, "")
+    addresses = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    name = next((each for each in addresses if environment.get(each)), None)
     off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if not address or off or environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() == "none":
+    if name is None or off or environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() == "none":
         return None
+    address = environment[name]
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AnytimeError(f"{name} is {address!r}; expected an address like http://collector:4318")
