@@ -67,7 +67,8 @@ class _Deadline:
 
     def received(self, answer: Answer) -> Answer:
         """Return an answer that is received now; record its lateness if the deadline interrupted it or it is late."""
-        now, waited = time.perf_counter(), answer.reason == "deadline"
+        now = time.perf_counter()
+        waited = answer.reason == "deadline"
         if self._at > self._begun and (waited or now > self._at):
             self._late.add((now - self._at) * 1e3, waited=waited)
         return replace(answer, elapsed_ms=(now - self._begun) * 1e3)
@@ -473,16 +474,15 @@ class AsyncSession(_SessionProperties):
     async def _begin(self) -> str:
         """Begin the session on the server, unless it has begun; return its path."""
         state = self._state
-        if state.created is None:
-            async with self._opening:
-                if self._closed:
-                    raise ClosedError("this session is closed; begin a new one")
-                if state.created is None:
-                    content = JSON.encode(SessionRequest(state.model, self._rows))
-                    reply = await self._control.request("POST", "/sessions", content=content, once=True)
-                    created = parsed(reply, _CREATED.decode)
-                    state.created, state.model = created, created.model
-                    state.path = f"/sessions/{quote(created.id, safe='')}"
+        async with self._opening:
+            if self._closed:
+                raise ClosedError("this session is closed; begin a new one")
+            if state.created is None:
+                content = JSON.encode(SessionRequest(state.model, self._rows))
+                reply = await self._control.request("POST", "/sessions", content=content, once=True)
+                created = parsed(reply, _CREATED.decode)
+                state.created, state.model = created, created.model
+                state.path = f"/sessions/{quote(created.id, safe='')}"
         return state.path
 
 

@@ -215,8 +215,12 @@ class PredictionService:
                 raise
             self.metrics.reloads.labels("ok").inc()
             self.metrics.set_served(self.registry.every())
-            now = {model.name: f"{before.get(model.name, 'none')} -> {model.version}" for model in self.registry}
-            _log.info("models reloaded: %s", ", ".join(f"{each!r} {now[each]}" for each in now if name in (None, each)))
+            changes = (
+                f"{model.name!r} {before.get(model.name, 'none')} -> {model.version}"
+                for model in self.registry
+                if name in (None, model.name)
+            )
+            _log.info("models reloaded: %s", ", ".join(changes))
 
     def drain(self) -> None:
         self.draining = True

@@ -27,11 +27,13 @@ _FORMS: Mapping[str, Form] = {
     "application/vnd.msgpack": MSGPACK,
 }
 _LINES = ("application/x-ndjson", "application/jsonl")
-_NAMES = (
-    *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
-    *("inference-header-content-length", "request-timeout-ms"),
-)
-_READ = {name.encode(): name for name in _NAMES}
+_READ = {
+    name.encode(): name
+    for name in (
+        *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
+        *("inference-header-content-length", "request-timeout-ms"),
+    )
+}
 
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -169,11 +170,11 @@ def _has_route(request: Request, path: str) -> bool:
     )
 
 
+@dataclass(frozen=True)
 class HeadMiddleware:
     """ASGI middleware that answers HEAD like GET, without the body."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "HEAD":
@@ -256,9 +257,13 @@ class Endpoint(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        account = service.accounts.of(scope)
         exchange = Exchange(
-            receive, send, service.settings.max_body_bytes, account, self.bodies, service.tuning.linger_s
+            receive,
+            send,
+            service.settings.max_body_bytes,
+            service.accounts.of(scope),
+            self.bodies,
+            service.tuning.linger_s,
         )
         predictions: list[ActivePrediction] = []
         try:

@@ -175,7 +175,8 @@ def card(model: Model) -> ModelCard:
 
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
-    manifest, law, groups = model.manifest, model.manifest.learned.law, model.groups
+    manifest = model.manifest
+    law = manifest.learned.law
     columns = {column.name: column for column in model.expansion.columns}
     stored = {name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)}
     computed = {
@@ -183,12 +184,14 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
             explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
         ),
         "versions": tuple(versions),
-        "cost_unit": groups.cost_unit,
-        "rows": groups.rows_per_call,
+        "cost_unit": model.groups.cost_unit,
+        "rows": model.groups.rows_per_call,
         "total_cost": float(model.costs[-1]),
         "policies": model.policies,
-        "groups": groups.groups,
-        "columns": tuple(_column(group.name, columns[name]) for group in groups.groups for name in group.features),
+        "groups": model.groups.groups,
+        "columns": tuple(
+            _column(group.name, columns[name]) for group in model.groups.groups for name in group.features
+        ),
     }
     return ModelSummary(**(stored | computed))
 

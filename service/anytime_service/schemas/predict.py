@@ -31,7 +31,6 @@ from anytime_service.schemas.values import (
     ListLimits,
     Packed,
     Values,
-    count_rows,
     received_values,
 )
 
@@ -86,15 +85,11 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TookLine(msgspec.Struct, frozen=True):
-    """The fields of a line that arrives after the answer; only the rows of its values may be counted."""
+    """The fields of a line that arrives after the answer; its values may be invalid, and only their rows count."""
 
     group: GroupName
     took_ms: Amount | None = None
     values: Any = None
-
-    def rows(self) -> int:
-        """Return the number of rows of the values, which may be invalid."""
-        return count_rows(self.values)
 
 
 _REQUEST: Mapping[str, Decoder[PredictRequest[Any]]] = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])

@@ -15,6 +15,7 @@ import resource
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from anytime_service.clock import now_ms
@@ -41,22 +42,20 @@ PING_S = 20.0  # interval of pings: a peer that disappears silently is detected 
 QUICK_MS = 0.5  # time in ms to parse a slice and to handle its messages, up to which slices grow
 
 
+@dataclass(slots=True, eq=False)
 class _Backlog:
-    """Received bytes that are not parsed yet, and the size of the next slice."""
+    """Received bytes that are not parsed yet, `stored` of them, and the `size` of the next slice."""
 
-    __slots__ = ("_pieces", "bytes", "size")
-
-    def __init__(self, size: int) -> None:
-        self.bytes = 0
-        self.size = size
-        self._pieces: deque[memoryview] = deque()
+    size: int
+    stored: int = 0
+    _pieces: deque[memoryview] = field(default_factory=deque)
 
     def __bool__(self) -> bool:
-        return self.bytes > 0
+        return self.stored > 0
 
     def add(self, data: bytes | memoryview) -> None:
         self._pieces.append(memoryview(data))
-        self.bytes += len(data)
+        self.stored += len(data)
 
     def pieces(self) -> tuple[memoryview, ...]:
         return tuple(self._pieces)
@@ -66,7 +65,7 @@ class _Backlog:
         if len(piece) > self.size:
             self._pieces.appendleft(piece[self.size :])
             piece = piece[: self.size]
-        self.bytes -= len(piece)
+        self.stored -= len(piece)
         return piece
 
     def learn(self, *, quick: bool) -> None:
@@ -121,7 +120,7 @@ class Connection(asyncio.Protocol, ABC):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, after those and the messages before them."""
         backlog = self._backlog
-        if self._unread or backlog.bytes or self._slow or self._rate_limited or len(data) > backlog.size:
+        if self._unread or backlog.stored or self._slow or self._rate_limited or len(data) > backlog.size:
             self.store(data)
         else:
             self._parse_slice(data)
@@ -197,7 +196,7 @@ class Connection(asyncio.Protocol, ABC):
         """Send the error as the last response, and close."""
 
     def _clear_backlog(self) -> None:
-        self.budget.add(-self._backlog.bytes)
+        self.budget.add(-self._backlog.stored)
         self._backlog = _Backlog(self.shared.tuning.first_slice)
 
     def _queue_turn(self) -> None:

@@ -379,8 +379,7 @@ class HttpProtocol(Connection):
             return
         self._state.begin_request()
         if len(self._unread) >= MAX_PIPELINED:
-            waiting = f"{MAX_PIPELINED} requests wait on this connection"
-            self.refuse(OverloadedError(f"{waiting}; read the responses first"))
+            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -584,9 +583,13 @@ class HttpProtocol(Connection):
         """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
         busy = self._answering is not None or self._unread
         congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
-        if busy or congested or scope["method"] == "HEAD" or not self._parser.should_keep_alive():
-            return False
-        if row.shed == "endpoint":  # the body may request the base rate
+        if (
+            row.shed == "endpoint"  # the body may request the base rate
+            or busy
+            or congested
+            or scope["method"] == "HEAD"
+            or not self._parser.should_keep_alive()
+        ):
             return False
         default = self.host.state.default_headers
         if b"overload=prior" not in self._url:

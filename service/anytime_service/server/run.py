@@ -257,8 +257,9 @@ class Server(uvicorn.Server):
         )
         self._side: MetricsServer | None = None
         if side is not None:
-            side_app = create_side_app(self._service, self._sessions)
-            self._side = MetricsServer(side_app, side, settings, self._service.memory)
+            self._side = MetricsServer(
+                create_side_app(self._service, self._sessions), side, settings, self._service.memory
+            )
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -275,9 +276,9 @@ class Server(uvicorn.Server):
         await self._sessions.start()
         if self._side is not None:
             await self._side.open()
-        tls: dict[str, Any] = {}
-        if self.context is not None:  # uvicorn alone would wait a minute for a TLS handshake
-            tls = {"ssl": self.context, "ssl_handshake_timeout": self._settings.header_timeout_s}
+        # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
+        handshake_s = None if self.context is None else self._settings.header_timeout_s
+        tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
         self._key_watcher.start()

@@ -231,7 +231,7 @@ class WebSocketProtocol(Connection):
         return message
 
     def charge(self, budget: MemoryBudget) -> None:
-        counted = self._partial + self._backlog.bytes
+        counted = self._partial + self._backlog.stored
         self.budget.add(-counted)
         budget.add(counted)
         self.budget = budget
