@@ -304,9 +304,9 @@ class Infer(_InferenceEndpoint):
                         break
         complete = exchange.ended if json_bytes is None else len(received) >= json_bytes
         content = bytes(received[:json_bytes])
-        complete = complete and len(content) <= MAX_UNADMITTED
         # The search is cheaper than the JSON parser, and most requests are refused by it.
-        if not (complete and b'"overload"' in content and overload_of(content) == "prior"):
+        may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
+        if not (may_accept and overload_of(content) == "prior"):
             self.service.shed("refused")
             raise self.service.overloaded()
         return bytes(received)

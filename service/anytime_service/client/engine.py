@@ -234,8 +234,9 @@ class Call:
 
     def close(self) -> list[object]:
         channel = self._channel
-        unfinished = channel is not None and channel.answer is None and not self.events.expired
-        if channel is not None and (unfinished or channel.deadline_ms is None):
+        if channel is not None and (
+            channel.deadline_ms is None or (channel.answer is None and not self.events.expired)
+        ):
             self.end()  # the prediction of a cancelled call would stay open, as that of one without a deadline
         self._closed = self._channel
         self._abandon()

@@ -121,9 +121,8 @@ class WorkerCache:
         Raise ExtractorError as `Workers`, and ClosedError if the client was closed during the call.
         """
         own = dict(extractors)
-        workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
+        made = Pool(own, worker, await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers))
         pool = self.cached(own, worker)
-        made = Pool(own, worker, workers)
         if pool is not None or self._closed:  # two runs may both have created one; the cache keeps the first
             self._close(made)
             if pool is None:

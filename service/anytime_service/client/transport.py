@@ -522,9 +522,8 @@ class Link:
                 self._sendable.clear()
 
     def _handle(self, reply: Reply) -> None:
-        channel = None
-        if isinstance(reply.id, int):
-            channel = self._open.get(reply.id) or self._abandoned.get(reply.id)
+        ours = isinstance(reply.id, int)
+        channel = (self._open.get(reply.id) or self._abandoned.get(reply.id)) if ours else None
         if channel is None:
             if isinstance(reply.content, ProblemError) and reply.id is None:
                 _log.warning("the server refused a frame: %s", reply.content)

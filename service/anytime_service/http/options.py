@@ -59,8 +59,7 @@ def read_head(scope: Scope, settings: Settings, parameters: Collection[str], *, 
     headers = headers_of(scope)
     form, kind = body_form(headers)
     lines = kind in _LINES
-    limit, advice = body_limit(form, settings, lines=lines or not single_form)
-    check_length(headers, limit, advice)
+    check_length(headers, *body_limit(form, settings, lines=lines or not single_form))
     options = query_options(query)
     deadline_ms = _deadline(options.get("deadline_ms"), headers)
     if deadline_ms is not None:

@@ -500,10 +500,11 @@ def _parameters(answer: Answer) -> dict[str, Scalar]:
     """Return the fields of an answer that are not outputs and are known."""
     fields = {name: getattr(answer, name) for name in _PARAMETERS}
     fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
-    parameters = {
-        name: json_text(value) if isinstance(value, tuple | Contributions) else value for name, value in fields.items()
+    return {
+        name: json_text(value) if isinstance(value, tuple | Contributions) else value
+        for name, value in fields.items()
+        if value is not None
     }
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 class InferServer(msgspec.Struct, frozen=True):

@@ -575,7 +575,7 @@ class HttpProtocol(Connection):
     def _count_waiting(self) -> None:
         """Count a request of a prediction as waiting until directly after the first turn of its task."""
         if self.shared.shedding is not None:
-            admission = self.shared.shedding.admission
+            admission = self.shared.shedding.service.admission
             admission.waiting += 1
             self.loop.call_soon(lambda: admission.had_turn(now_ms()))
 
