@@ -147,14 +147,16 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
     app.router.redirect_slashes = False
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        checked = AuthenticationMiddleware(
-            responses.HeadMiddleware(framework),
-            KeyRing(),
-            accepted_origins(settings),
-            settings.max_body_bytes,
-            service.tuning.linger_s,
+        return RequestContextMiddleware(
+            AuthenticationMiddleware(
+                responses.HeadMiddleware(framework),
+                KeyRing(),
+                accepted_origins(settings),
+                settings.max_body_bytes,
+                service.tuning.linger_s,
+            ),
+            service.metrics.errors,
         )
-        return RequestContextMiddleware(checked, service.metrics.errors)
 
     app.entrance = entrance
     responses.install(app)

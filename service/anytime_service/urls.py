@@ -124,8 +124,7 @@ def checked_address(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        database = _database(parts)
-        valid = _has_target(parts) and (database is None or (database.isascii() and database.isdigit()))
+        valid = _has_target(parts) and re.fullmatch("[0-9]+", _database(parts) or "0")
     except ValueError:
         valid = False
     if not valid:
