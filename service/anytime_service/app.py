@@ -8,6 +8,7 @@ middleware of the service runs before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastapi import APIRouter
 from starlette.routing import Route, WebSocketRoute
@@ -36,6 +37,7 @@ from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
 
 
+@dataclass(frozen=True)
 class HotRoutes:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
@@ -43,10 +45,9 @@ class HotRoutes:
     document and for other methods. `tracing` records the route, because the framework does not see it.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[Route], tracing: Tracing | None = None) -> None:
-        self.app = app
-        self.routes = routes
-        self.tracing = tracing
+    app: ASGIApp
+    routes: Sequence[Route]
+    tracing: Tracing | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
@@ -115,23 +116,16 @@ def create_app(
         Route("/predict", predict_session, methods=["GET"], name="predict_session_by_query"),
         *oip_routes(service),
     ]
-    own_port = settings.metrics_port is not None
-    routers = (
-        control.router,
-        control.reloads,
-        control.probes,
-        *(() if own_port else (control.metrics,)),
-        model_data.router,
-        pages.router,
-    )
-    _add_routes(app, *routers)
+    metrics = (control.metrics,) if settings.metrics_port is None else ()
+    _add_routes(app, control.router, control.reloads, control.probes, *metrics, model_data.router, pages.router)
     check_rows(app.routes)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
-    origins = accepted_origins(settings)
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
-        inner: ASGIApp = AuthenticationMiddleware(routed, keys, origins, settings.max_body_bytes, tuning.linger_s)
+        inner: ASGIApp = AuthenticationMiddleware(
+            routed, keys, accepted_origins(settings), settings.max_body_bytes, tuning.linger_s
+        )
         if settings.access_log:
             inner = AccessLog(inner)
         return RequestContextMiddleware(inner, service.metrics.errors, None if tracing is None else tracing.begun)
@@ -153,14 +147,16 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
     app.router.redirect_slashes = False
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        checked = AuthenticationMiddleware(
-            responses.HeadMiddleware(framework),
-            KeyRing(),
-            accepted_origins(settings),
-            settings.max_body_bytes,
-            service.tuning.linger_s,
+        return RequestContextMiddleware(
+            AuthenticationMiddleware(
+                responses.HeadMiddleware(framework),
+                KeyRing(),
+                accepted_origins(settings),
+                settings.max_body_bytes,
+                service.tuning.linger_s,
+            ),
+            service.metrics.errors,
         )
-        return RequestContextMiddleware(checked, service.metrics.errors)
 
     app.entrance = entrance
     responses.install(app)

@@ -125,8 +125,7 @@ def _file_keys(content: str, path: Path) -> tuple[Key, ...]:
 
     Raise KeysError, which names the file, if a line is not a valid key, or without any key.
     """
-    lines = content.splitlines()
-    entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, start=1))
+    entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(content.splitlines(), start=1))
     try:
         keys = tuple(_numbered("line", ((number, text) for number, text in entries if text)))
     except KeysError as error:

@@ -14,7 +14,7 @@ The operator sets the address of the session store. It is validated at the start
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from anytime_service.errors import OriginError
@@ -97,6 +97,16 @@ def _own(name: str) -> bool:
     return "." not in name or last.isdigit() or last == "localhost" or name.endswith("]")
 
 
+def server_url(text: str, schemes: Collection[str]) -> SplitResult | None:
+    """Return the parts of the URL of a server, with one of these schemes and a host; None if it is invalid."""
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an invalid port, an unclosed bracket
+        return None
+    return parts if valid else None
+
+
 MEMORY = "memory"  # setting that stores sessions in the process that creates them
 
 _EXPECTED = (
@@ -114,14 +124,12 @@ def checked_address(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        database = _database(parts)
-        valid = _has_target(parts) and (database is None or (database.isascii() and database.isdigit()))
+        valid = _has_target(parts) and re.fullmatch("[0-9]+", _database(parts) or "0")
     except ValueError:
         valid = False
     if not valid:
         raise ValueError(_EXPECTED)
-    unknown = [name for name, _ in parse_qsl(parts.query) if name != "db" and not name.startswith("ssl_")]
-    if unknown:
+    if any(name != "db" and not name.startswith("ssl_") for name, _ in parse_qsl(parts.query)):
         raise ValueError("expected only the parameter db and parameters that begin with ssl_")
     return text
 

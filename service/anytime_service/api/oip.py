@@ -105,19 +105,19 @@ class InferBody:
         self._active = self._open(head, admitted=admitted or head.overload != "prior")
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        if self._buffer and self._json_bytes is not None:
-            await self._advance(self._json_bytes)
+        if self._buffer:
+            await self._advance()
         async for chunk in chunks:
             self._buffer += chunk
             self._exchange.retain(len(self._buffer))
-            if self._json_bytes is not None:
-                await self._advance(self._json_bytes)
+            await self._advance()
         if self._exchange.ended and not self._active.answered:
             await self._end()
 
-    async def _advance(self, json_bytes: int) -> None:
-        if self._request is None and len(self._buffer) >= json_bytes:
-            await self._begin(self._cut(json_bytes))
+    async def _advance(self) -> None:
+        """Use what has been received, once the JSON is complete; without its length, that is at the end of the body."""
+        if self._request is None and self._json_bytes is not None and len(self._buffer) >= self._json_bytes:
+            await self._begin(self._cut(self._json_bytes))
         if self._request is not None:
             self._forward()
 
@@ -304,9 +304,9 @@ class Infer(_InferenceEndpoint):
                         break
         complete = exchange.ended if json_bytes is None else len(received) >= json_bytes
         content = bytes(received[:json_bytes])
-        complete = complete and len(content) <= MAX_UNADMITTED
         # The search is cheaper than the JSON parser, and most requests are refused by it.
-        if not (complete and b'"overload"' in content and overload_of(content) == "prior"):
+        may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
+        if not (may_accept and overload_of(content) == "prior"):
             self.service.shed("refused")
             raise self.service.overloaded()
         return bytes(received)
@@ -324,10 +324,7 @@ class Metadata(_InferenceEndpoint):
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         describe = partial(self._describe, self.service, scope)
-        if self._page:
-            exchange.reply(await self.service.worker.page(describe))
-        else:
-            exchange.reply(describe())
+        exchange.reply(await self.service.worker.page(describe) if self._page else describe())
 
 
 def oip_routes(service: PredictionService) -> list[Route]:

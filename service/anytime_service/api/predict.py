@@ -16,7 +16,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import FieldError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks
@@ -96,13 +96,9 @@ class Lines:
         if self._late_remaining:
             try:
                 for line in self._split(chunk):
-                    if self._late_remaining:
-                        self._record_late(line)
-            except OverloadedError:  # do not use the memory budget for lines that the answer does not need
-                self._late_remaining = 0
-                self._tail.clear()
-                return
-            if len(self._tail) > self._service.settings.max_json_bytes:
+                    self._record_late(line)
+                self._check_length(self._tail)
+            except (OverloadedError, BodyTooLargeError):  # the answer does not need these lines
                 self._late_remaining = 0
                 self._tail.clear()
             if self._exchange.ended:
@@ -114,7 +110,7 @@ class Lines:
             line = read_late_line(content)
             if line is not None:
                 limit, timings = self._service.settings.max_rows, self._active.record.timings
-                timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(line.rows(), limit))
+                timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 
 class Predict(Endpoint):

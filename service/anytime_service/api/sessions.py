@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from starlette.types import Scope
 
 from anytime_service.clock import now_ms
@@ -38,20 +36,21 @@ class _SessionEndpoint(Endpoint):
         self.sessions = sessions
         self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
 
-    async def read_body(self, headers: Mapping[str, str], exchange: Exchange) -> tuple[Form, Content]:
+    async def read_body(self, scope: Scope, exchange: Exchange) -> tuple[Form, Content, Form]:
+        """Return the form of the body, the body, and the form of the reply."""
+        headers = headers_of(scope)
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
-        return form, await exchange.read_all()
+        return form, await exchange.read_all(), reply_form(headers, form)
 
 
 class CreateSession(_SessionEndpoint):
     """`POST /sessions`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
-        headers = headers_of(scope)
-        form, content = await self.read_body(headers, exchange)
+        form, content, reply = await self.read_body(scope, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
         self.service.check_rows(request.rows)
         account = self.service.accounts.of(scope)
@@ -59,7 +58,6 @@ class CreateSession(_SessionEndpoint):
         model = self.service.registry.get(request.model)
         session_id = await self.sessions.create(model, request.rows, account)
         created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
-        reply = reply_form(headers, form)
         where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
         self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
@@ -69,8 +67,7 @@ class SessionGroups(_SessionEndpoint):
     """`POST /sessions/{id}/groups`."""
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
-        headers = headers_of(scope)
-        form, content = await self.read_body(headers, exchange)
+        form, content, reply = await self.read_body(scope, exchange)
         if not exchange.ended:
             return
         session_id = scope["path_params"]["id"]
@@ -81,7 +78,6 @@ class SessionGroups(_SessionEndpoint):
         groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
-        reply = reply_form(headers, form)
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
         self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)

@@ -196,19 +196,16 @@ class _Connection:
 
     def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
+        prediction_id = None if frame is None else frame.id
         if not isinstance(error, AnytimeError):
             _log.error("handling a message failed", exc_info=error)
-            self._send_error(form, None if frame is None else frame.id, error)
-            return
-        if isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-            self._remember_refused(frame.id)
-        if frame is None:
+        elif frame is None:
             peeked = peek(form, content)
             prediction_id = peeked.id
             if prediction_id in self.refused and peeked.type != "begin":
                 return
-        else:
-            prediction_id = frame.id
+        elif isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
+            self._remember_refused(frame.id)
         self._send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:

@@ -40,7 +40,7 @@ from anytime_service.client.engine import (
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.in_process import ASGIApp
 from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
-from anytime_service.client.running import KnownModel, KnownModels, Pool, WorkerCache, run
+from anytime_service.client.running import KnownModels, WorkerCache, run
 from anytime_service.client.transport import Connection, Control, Endpoint
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
@@ -65,14 +65,13 @@ class _Deadline:
         self._late = late
         self.until = self._at - early_ms(late.margin_ms, length_s * 1e3) / 1e3
 
-    def with_elapsed(self, answer: Answer) -> Answer:
-        return replace(answer, elapsed_ms=(time.perf_counter() - self._begun) * 1e3)
-
-    def note_lateness(self, answer: Answer) -> None:
-        """Record the lateness of an answer that the deadline interrupted or that is late, and is received now."""
-        late_ms, waited = (time.perf_counter() - self._at) * 1e3, answer.reason == "deadline"
-        if self._at > self._begun and (waited or late_ms > 0):
-            self._late.add(late_ms, waited=waited)
+    def received(self, answer: Answer) -> Answer:
+        """Return an answer that is received now; record its lateness if the deadline interrupted it or it is late."""
+        now = time.perf_counter()
+        waited = answer.reason == "deadline"
+        if self._at > self._begun and (waited or now > self._at):
+            self._late.add((now - self._at) * 1e3, waited=waited)
+        return replace(answer, elapsed_ms=(now - self._begun) * 1e3)
 
 
 class AsyncClient:
@@ -135,8 +134,7 @@ class AsyncClient:
         begun = time.perf_counter()
         checked = checked_run_options(options)
         answer, deadline = await self._run(begun, extractors, x, deadline_ms, checked, worker)
-        deadline.note_lateness(answer)
-        return answer
+        return deadline.received(answer)
 
     async def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups, see `Client.predict`."""
@@ -146,12 +144,8 @@ class AsyncClient:
         except LabelledError:
             columns = await self._columns(checked.model)
             encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
-        rows = next((each.rows for each in encoded.values()), checked.rows)
-        checked = msgspec.structs.replace(checked, rows=rows)
         answer, deadline = await self._predict(begun, encoded, checked)
-        if deadline is not None:
-            deadline.note_lateness(answer)
-        return answer
+        return answer if deadline is None else deadline.received(answer)
 
     def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
         """Return a session, an asynchronous context manager; see `Client.session`."""
@@ -227,10 +221,10 @@ class AsyncClient:
             The server is unreachable, or refuses.
         """
         self._check()
-        if extractors is None:
-            await self._known.learn(model)
-        else:
-            known, pool = await self._prepared(extractors, model, worker)
+        known = await self._known.learn(model)
+        if extractors is not None:
+            known.check(extractors)
+            pool = self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
             if example is not None:
                 await pool.warm_up(known.description, example)
 
@@ -262,22 +256,22 @@ class AsyncClient:
         deadline = _Deadline(begun, length_s, self._late)
         base = known.base_rate(options)
         if base.complete or length_s == 0:
-            return deadline.with_elapsed(replace(base, reason="budget" if base.complete else "deadline")), deadline
+            return replace(base, reason="budget" if base.complete else "deadline"), deadline
         pool = self._workers.cached(extractors, worker)
         pool = pool or await self._workers.made_by(deadline.until, extractors, worker)
         if pool is None:
-            answer = replace(base, reason="deadline").with_note("the workers of these extractors are starting")
-            return deadline.with_elapsed(answer), deadline
+            return replace(base, reason="deadline").with_note("the workers of these extractors are starting"), deadline
         margin = self._connection.margin
         call = Call(self._connection, options, deadline.until, margin.server_deadline_ms)
         answer = await run(call, pool, known, x, length_s, early_ms(margin.ms, length_s * 1e3))
         self._known.check_version(options.model, answer)
-        return deadline.with_elapsed(answer), deadline
+        return answer, deadline
 
     async def _predict(
         self, begun: float, groups: Mapping[str, Encoded], options: PredictionOptions
     ) -> tuple[Answer, _Deadline | None]:
         self._check()
+        options = msgspec.structs.replace(options, rows=next((each.rows for each in groups.values()), options.rows))
         if options.deadline_ms is None:
             call = Call(self._connection, options, time.perf_counter() + self._endpoint.timeout_s)
             answer = await self._answered(call, groups)
@@ -289,11 +283,11 @@ class AsyncClient:
             known, begun = await self._known.learn(options.model), time.perf_counter()
         deadline = _Deadline(begun, length_s, self._late)
         if length_s == 0:
-            return deadline.with_elapsed(replace(known.base_rate(options), reason="deadline")), deadline
+            return replace(known.base_rate(options), reason="deadline"), deadline
         call = Call(self._connection, options, deadline.until, self._connection.margin.server_deadline_ms)
         answer = await self._answered(call, groups) or call.fallback(known.base_rate(options))
         self._known.check_version(options.model, answer)
-        return deadline.with_elapsed(answer), deadline
+        return answer, deadline
 
     def _check(self) -> None:
         """Raise ClosedError unless the client is usable in this event loop."""
@@ -306,11 +300,6 @@ class AsyncClient:
             self._loop = loop
         elif self._loop is not loop:
             raise ClosedError("this client belongs to another event loop; create one per event loop, or use Client")
-
-    async def _prepared(self, extractors: Extractors, model: str | None, worker: Worker) -> tuple[KnownModel, Pool]:
-        known = await self._known.learn(model)
-        known.check(extractors)
-        return known, self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
 
     async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
         try:
@@ -485,16 +474,15 @@ class AsyncSession(_SessionProperties):
     async def _begin(self) -> str:
         """Begin the session on the server, unless it has begun; return its path."""
         state = self._state
-        if state.created is None:
-            async with self._opening:
-                if self._closed:
-                    raise ClosedError("this session is closed; begin a new one")
-                if state.created is None:
-                    content = JSON.encode(SessionRequest(state.model, self._rows))
-                    reply = await self._control.request("POST", "/sessions", content=content, once=True)
-                    created = parsed(reply, _CREATED.decode)
-                    state.created, state.model = created, created.model
-                    state.path = f"/sessions/{quote(created.id, safe='')}"
+        async with self._opening:
+            if self._closed:
+                raise ClosedError("this session is closed; begin a new one")
+            if state.created is None:
+                content = JSON.encode(SessionRequest(state.model, self._rows))
+                reply = await self._control.request("POST", "/sessions", content=content, once=True)
+                created = parsed(reply, _CREATED.decode)
+                state.created, state.model = created, created.model
+                state.path = f"/sessions/{quote(created.id, safe='')}"
         return state.path
 
 
@@ -730,8 +718,7 @@ class Client:
         begun = time.perf_counter()
         checked = checked_run_options(options)
         answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, checked, worker)
-        deadline.note_lateness(answer)
-        return answer
+        return deadline.received(answer)
 
     def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups.
@@ -780,12 +767,8 @@ class Client:
         except LabelledError:
             columns = self._portal.call(self._async._columns, checked.model)
             encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
-        rows = next((each.rows for each in encoded.values()), checked.rows)
-        checked = msgspec.structs.replace(checked, rows=rows)
         answer, deadline = self._portal.call(self._async._predict, begun, encoded, checked)
-        if deadline is not None:
-            deadline.note_lateness(answer)
-        return answer
+        return answer if deadline is None else deadline.received(answer)
 
     def session(self, model: str | None = None, rows: int | None = None) -> Session:
         """Return a session, a context manager: it accepts groups over time and answers in between; its end deletes it.

@@ -78,9 +78,7 @@ class EventQueue(Generic[Event]):
 
     def close(self) -> list[Event]:
         self._timer.cancel()
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return list(self._events)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)
@@ -236,8 +234,9 @@ class Call:
 
     def close(self) -> list[object]:
         channel = self._channel
-        unfinished = channel is not None and channel.answer is None and not self.events.expired
-        if channel is not None and (unfinished or channel.deadline_ms is None):
+        if channel is not None and (
+            channel.deadline_ms is None or (channel.answer is None and not self.events.expired)
+        ):
             self.end()  # the prediction of a cancelled call would stay open, as that of one without a deadline
         self._closed = self._channel
         self._abandon()

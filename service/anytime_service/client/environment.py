@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from anytime_service.client.errors import ClientError
+from anytime_service.urls import server_url
 
 PORTS = {"http": 80, "https": 443}
 """Default ports; the system's list of services may be missing."""
@@ -38,18 +39,16 @@ def proxy_of(url: str) -> str | None:
     proxies = getproxies()
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
     proxy = proxies.get(kind)
+    host = (parts.hostname or "").rstrip(".")
     port = parts.port or PORTS[parts.scheme]
-    if not proxy or _is_excepted(parts.hostname or "", port, proxies.get("no", "")):
+    exceptions = proxies.get("no", "").lower().replace(",", " ").split()
+    if not proxy or any(each == "*" or _matches(host, port, each) for each in exceptions):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     name = next((name for name in os.environ if name.lower() == f"{kind}_proxy"), f"the system's {kind} proxy")
     expected = f"expected http://HOST:PORT, https:// or socks5://, or {parts.hostname} in NO_PROXY"
-    try:
-        found = urlsplit(proxy)
-        valid = found.scheme in _SCHEMES and bool(found.hostname) and (found.port is None or found.port > 0)
-    except ValueError:  # an invalid port, an unclosed bracket
-        valid = False
-    if not valid:
+    found = server_url(proxy, _SCHEMES)
+    if found is None:
         raise ClientError(f"{name} is {without_password(proxy)!r}; {expected}")
     if found.scheme in _SOCKS and not (find_spec("python_socks") and find_spec("socksio")):
         raise ClientError(
@@ -59,13 +58,8 @@ def proxy_of(url: str) -> str | None:
     return proxy
 
 
-def _is_excepted(host: str, port: int, no_proxy: str) -> bool:
-    """Return whether `NO_PROXY` contains a host."""
-    entries = no_proxy.lower().replace(",", " ").split()
-    return any(each == "*" or _matches(host.lower().rstrip("."), port, each) for each in entries)
-
-
 def _matches(host: str, port: int, entry: str) -> bool:
+    """Return whether an entry of `NO_PROXY` contains a host."""
     name, bracket, rest = entry.removeprefix("[").partition("]") if entry.startswith("[") else (entry, "", "")
     if bracket:
         wanted = rest.removeprefix(":")

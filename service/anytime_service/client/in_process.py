@@ -68,8 +68,9 @@ class InProcessSocket:
             content = message.get("bytes")
             received: str | bytes = message["text"] if content is None else content
             return received
-        frame = Close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
-        raise ConnectionClosedError(frame, None)
+        raise ConnectionClosedError(
+            Close(message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or ""), None
+        )
 
     async def send(self, content: bytes) -> None:
         self._to_app.put_nowait({"type": "websocket.receive", "bytes": content})

@@ -107,8 +107,7 @@ class WorkerCache:
 
     async def made_by(self, until: float, extractors: Mapping[str, Callable[..., Any]], worker: Worker) -> Pool | None:
         """Return the pool as `make` does, or None if it is not ready until a time; it then starts in the background."""
-        known = (task for own, kind, task in self._starting if kind == worker and own == extractors)
-        task = next(known, None)
+        task = next((task for own, kind, task in self._starting if kind == worker and own == extractors), None)
         if task is None:
             task = asyncio.create_task(self.make(extractors, worker))
             self._starting.append((dict(extractors), worker, task))
@@ -122,9 +121,8 @@ class WorkerCache:
         Raise ExtractorError as `Workers`, and ClosedError if the client was closed during the call.
         """
         own = dict(extractors)
-        workers = await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers)
+        made = Pool(own, worker, await asyncio.to_thread(Workers, own, worker, max_workers=self._max_workers))
         pool = self.cached(own, worker)
-        made = Pool(own, worker, workers)
         if pool is not None or self._closed:  # two runs may both have created one; the cache keeps the first
             self._close(made)
             if pool is None:
@@ -365,7 +363,7 @@ class _Run:
             self._schedule.arrived(arrival.group)
             if arrival.group not in self._known.description.featured:
                 return True
-            arrival = self.encoded(arrival)
+            arrival = self._encoded(arrival)
         elif self._closed:
             self._schedule.failed(arrival.group, arrival.error, time.perf_counter(), hung=arrival.killed)
         if arrival.error is None and not self._closed:
@@ -376,9 +374,7 @@ class _Run:
     def _end(self) -> None:
         self._submit(_Finished())
 
-    def encoded(self, arrival: Arrival) -> Arrival:
-        if arrival.error is not None:
-            return arrival
+    def _encoded(self, arrival: Arrival) -> Arrival:
         try:
             columns = self._known.description.columns_by_group
             encoded = encode_values(arrival.group, arrival.values, self._call.options.rows, columns)

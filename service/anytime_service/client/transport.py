@@ -54,6 +54,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.urls import server_url
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024  # largest accepted reply: twice the size of 10,000 rows of 100 classes
 
@@ -111,13 +112,9 @@ class Endpoint:
             uds = url.removeprefix("unix:")
             stream, base = "ws", "localhost"  # the host appears only in the Host header
         else:
-            try:
-                parts = urlsplit(url)
-                valid = parts.scheme in _SECURE and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-            except ValueError:  # an invalid port, an unclosed bracket
-                valid = False
+            parts = server_url(url, _SECURE)
             shown = without_password(url)
-            if not valid or parts.query or parts.fragment:
+            if parts is None or parts.query or parts.fragment:
                 raise ClientError(f"the address of the server is {shown!r}; expected one like http://127.0.0.1:8000")
             if parts.username is not None:
                 if api_key is not None:
@@ -525,9 +522,8 @@ class Link:
                 self._sendable.clear()
 
     def _handle(self, reply: Reply) -> None:
-        channel = None
-        if isinstance(reply.id, int):
-            channel = self._open.get(reply.id) or self._abandoned.get(reply.id)
+        ours = isinstance(reply.id, int)
+        channel = (self._open.get(reply.id) or self._abandoned.get(reply.id)) if ours else None
         if channel is None:
             if isinstance(reply.content, ProblemError) and reply.id is None:
                 _log.warning("the server refused a frame: %s", reply.content)
@@ -548,10 +544,7 @@ class Link:
             return
         own_ms = channel.own_delay.ms()
         delay_ms = (time.perf_counter() - channel.begun) * 1e3 - channel.deadline_ms
-        if delay_ms > own_ms:
-            delay_ms -= own_ms
-        elif delay_ms > 0:
-            delay_ms = 0.0
+        delay_ms -= min(max(delay_ms, 0.0), own_ms)
         if channel.deadline_ms == 0.0:
             self._margin.guess(delay_ms)
         elif delay_ms >= -1.0:  # an earlier answer has the server's own maximum, which says nothing about the network

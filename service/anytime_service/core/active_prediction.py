@@ -170,7 +170,6 @@ class ActivePrediction:
         self._timer: DeadlineTimer | None = None
         self._solve_due = False
         self._stored = 0
-        self._explain = False
         self._reserved = 0  # bytes in which the answer is made
         self._slot: Slot | None = None  # when it is made
         self.on_end: Callable[[], None] | None = None
@@ -185,7 +184,7 @@ class ActivePrediction:
         """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
         self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
         context, prediction = self._context, self.machine.prediction
-        self._explain, rows = options.explain, options.rows or prediction.rows
+        rows = options.rows or prediction.rows
         answer = self.machine.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
         self.allow(rows, prediction.nbytes)  # a snapshot may need the values of a session
         self._check_time(rows)
@@ -253,7 +252,7 @@ class ActivePrediction:
         self._release_memory()
         self._on_answer = self._on_error = _ignore  # they may refer to this prediction
         self._on_update = None
-        self._encode = _nothing
+        self._encode = encode_nothing
         if self._making is not None:
             self._making.cancel()
 
@@ -325,7 +324,7 @@ class ActivePrediction:
 
         `more` bytes of values must fit too, if the answer is made by the worker.
         """
-        numbers = self.machine.numbers(rows, explain=self._explain)
+        numbers = self.machine.numbers(rows)
         if numbers:
             self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
 
@@ -337,7 +336,7 @@ class ActivePrediction:
 
     def _check_time(self, rows: int) -> None:
         """Raise OverloadedError if the worker cannot make the answer for some rows in the second half of its time."""
-        numbers, machine, context = self.machine.numbers(rows, explain=self._explain), self.machine, self._context
+        numbers, machine, context = self.machine.numbers(rows), self.machine, self._context
         if numbers:
             took_ms, due_ms, now = self._took_ms(numbers), machine.deadline_at, now_ms()
             alone = due_ms - took_ms  # when the only answer would begin, maybe before now
@@ -354,7 +353,7 @@ class ActivePrediction:
 
     def _reserve(self) -> None:
         """Reserve the memory in which the answer is made, and the time."""
-        numbers = self.machine.numbers(self.machine.prediction.rows, explain=self._explain)
+        numbers = self.machine.numbers(self.machine.prediction.rows)
         if numbers * BYTES_A_NUMBER == self._reserved or self.answered:
             return
         self._account.reserve_answer(numbers * BYTES_A_NUMBER, self._reserved)
@@ -473,11 +472,6 @@ MS_PER_NUMBER = 2e-4  # to make it, until it is measured
 def encode_nothing(_: Literal["answer", "update"], answer: Answer) -> Callable[[float], Answer]:
     """Return the answer itself, for callers in the same process."""
     return lambda _: answer
-
-
-def _nothing(_: Literal["answer", "update"], __: Answer) -> Callable[[float], None]:
-    """Encode the answer of a prediction that was cancelled."""
-    return lambda _: None
 
 
 def _ignore(_: object) -> None:

@@ -256,9 +256,9 @@ class OpenPrediction:
         self._reported = current
         return self._made(now_ms, None)
 
-    def numbers(self, rows: int, *, explain: bool) -> int:
+    def numbers(self, rows: int) -> int:
         """Return about how many numbers an answer for some rows has; 0 if it is made at once."""
-        columns = len(self.model.groups.features) if explain and self._unexplained(rows) is None else 0
+        columns = len(self.model.groups.features) if self._options.explain and self._unexplained(rows) is None else 0
         numbers = rows * len(self.model.prefixes.intercept) * (1 + columns)
         return numbers if numbers > self._at_once else 0
 

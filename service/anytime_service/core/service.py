@@ -25,7 +25,7 @@ from anytime_service.core.active_prediction import (
     encode_nothing,
 )
 from anytime_service.core.solver import Solver
-from anytime_service.errors import FieldError, OverloadedError
+from anytime_service.errors import FieldError, OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
@@ -206,15 +206,21 @@ class PredictionService:
         async with self._reloading:
             before = {model.name: model.version for model in self.registry}
             try:
-                with self.metrics.reloading():
-                    self.registry = await asyncio.to_thread(reloaded, self.registry, name, force=force)
+                self.registry = await asyncio.to_thread(reloaded, self.registry, name, force=force)
             except Exception as error:
+                if not isinstance(error, UnknownModelError):  # which is the caller's mistake, not the files'
+                    self.metrics.reloads.labels("failed").inc()
                 what = "the models" if name is None else f"model {name!r}"
                 _log.error("could not reload %s; the previous ones stay in use: %s", what, error)
                 raise
+            self.metrics.reloads.labels("ok").inc()
             self.metrics.set_served(self.registry.every())
-            now = {model.name: f"{before.get(model.name, 'none')} -> {model.version}" for model in self.registry}
-            _log.info("models reloaded: %s", ", ".join(f"{each!r} {now[each]}" for each in now if name in (None, each)))
+            changes = (
+                f"{model.name!r} {before.get(model.name, 'none')} -> {model.version}"
+                for model in self.registry
+                if name in (None, model.name)
+            )
+            _log.info("models reloaded: %s", ", ".join(changes))
 
     def drain(self) -> None:
         self.draining = True

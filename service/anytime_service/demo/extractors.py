@@ -32,8 +32,7 @@ _PIXEL = np.arange(SIDE) - (SIDE - 1) / 2.0
 
 def camera(image: Float) -> Float:
     """Interpolate an (8, 8) image to (64, 64), 0 to 1."""
-    large: Float = _UPSCALE @ image @ _UPSCALE.T
-    return np.clip(large / WHITE, 0.0, 1.0)
+    return np.clip((_UPSCALE @ image @ _UPSCALE.T) / WHITE, 0.0, 1.0)
 
 
 def intensity(image: Float) -> Float:

@@ -186,8 +186,7 @@ class Exchange:
             self._linger = asyncio.get_running_loop().call_later(self._linger_s, self._stop_lingering)
 
     async def _respond(self, reply: Reply, *, more_body: bool) -> None:
-        headers = reply.all_headers()
-        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
         await self._send({"type": "http.response.body", "body": reply.content, "more_body": more_body})
 
     async def body(self) -> AsyncIterator[bytes]:
@@ -269,8 +268,9 @@ class Exchange:
         except asyncio.CancelledError:
             if self._overdue:
                 self._overdue = False
-                problem = "the body did not arrive in time; send it at once, or with a deadline"
-                raise RequestTimeoutError(problem) from None
+                raise RequestTimeoutError(
+                    "the body did not arrive in time; send it at once, or with a deadline"
+                ) from None
             if not self._lingered:
                 raise
             self.gone = True

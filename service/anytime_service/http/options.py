@@ -27,11 +27,13 @@ _FORMS: Mapping[str, Form] = {
     "application/vnd.msgpack": MSGPACK,
 }
 _LINES = ("application/x-ndjson", "application/jsonl")
-_NAMES = (
-    *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
-    *("inference-header-content-length", "request-timeout-ms"),
-)
-_READ = {name.encode(): name for name in _NAMES}
+_READ = {
+    name.encode(): name
+    for name in (
+        *("accept", "content-encoding", "content-length", "content-type", "grpc-timeout"),
+        *("inference-header-content-length", "request-timeout-ms"),
+    )
+}
 
 _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
@@ -57,8 +59,7 @@ def read_head(scope: Scope, settings: Settings, parameters: Collection[str], *, 
     headers = headers_of(scope)
     form, kind = body_form(headers)
     lines = kind in _LINES
-    limit, advice = body_limit(form, settings, lines=lines or not single_form)
-    check_length(headers, limit, advice)
+    check_length(headers, *body_limit(form, settings, lines=lines or not single_form))
     options = query_options(query)
     deadline_ms = _deadline(options.get("deadline_ms"), headers)
     if deadline_ms is not None:

@@ -7,7 +7,9 @@ The type of this service's own problems is a URN; the type of plain HTTP errors 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -168,11 +170,11 @@ def _has_route(request: Request, path: str) -> bool:
     )
 
 
+@dataclass(frozen=True)
 class HeadMiddleware:
     """ASGI middleware that answers HEAD like GET, without the body."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "HEAD":
@@ -237,7 +239,7 @@ def answer_callbacks(
     return send_answer, send_error, encode
 
 
-class Endpoint:
+class Endpoint(ABC):
     """ASGI application that sends errors as problems, reads every request to its end, and drops its predictions.
 
     For speed it uses no request objects.
@@ -255,9 +257,13 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        account = service.accounts.of(scope)
         exchange = Exchange(
-            receive, send, service.settings.max_body_bytes, account, self.bodies, service.tuning.linger_s
+            receive,
+            send,
+            service.settings.max_body_bytes,
+            service.accounts.of(scope),
+            self.bodies,
+            service.tuning.linger_s,
         )
         predictions: list[ActivePrediction] = []
         try:
@@ -274,9 +280,9 @@ class Endpoint:
                 exchange.rest = None  # it refers to the exchange
                 _drop(predictions)
 
+    @abstractmethod
     async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         """Send the response, or open the prediction that sends it and add it to `predictions`."""
-        raise NotImplementedError
 
 
 def _drop(predictions: list[ActivePrediction]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from bisect import insort
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
@@ -24,15 +25,13 @@ from anytime_service.errors import OverloadedError
 from anytime_service.keys import KEY, Key, KeyRing
 
 
+@dataclass(slots=True, eq=False)
 class MemoryBudget:
     """A count of stored bytes, at most `most`; `refused` is called when a request would exceed this limit."""
 
-    __slots__ = ("bytes", "most", "refused")
-
-    def __init__(self, most: int = sys.maxsize, refused: Callable[[], None] = lambda: None) -> None:
-        self.bytes = 0
-        self.most = most
-        self.refused = refused
+    most: int = sys.maxsize
+    refused: Callable[[], None] = lambda: None
+    bytes: int = field(default=0, init=False)
 
     def add(self, more: int) -> None:
         """Count `more` stored bytes, fewer if negative, without a check."""

@@ -49,11 +49,8 @@ class TimeoutQueue(Generic[Item]):
             item, since = next(iter(self._since.items()))
             now = now_ms()
             remaining_s = (since - now) / 1000.0 + self._limit_s
-            if now > until:
-                self._timer = asyncio.get_running_loop().call_soon(self._expire)
-                return
-            if remaining_s > 0:
-                self._timer = asyncio.get_running_loop().call_later(remaining_s, self._expire)
+            if remaining_s > 0 or now > until:
+                self._timer = asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._expire)
                 return
             del self._since[item]
             self._on_timeout(item)

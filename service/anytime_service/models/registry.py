@@ -125,7 +125,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
             files = set(_files(path)) - others.keys()
         except RegistryError as error:
             problems.append(error)
-            continue
+            files = set()
         for file in sorted(files):
             before = registry.files.get(file)
             try:
@@ -134,9 +134,9 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
                 if before is not None:
                     raise
                 problems.append(error)  # a new file of unknown name
-                continue
-            if each.model.name == name:
-                found[file] = each
+            else:
+                if each.model.name == name:
+                    found[file] = each
     if not found:
         unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
         raise problems[0] if problems else unknown
@@ -170,22 +170,27 @@ def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None
     A new training may add and remove groups. The features of a group, the indices of levels, the unit of budgets, and
     the form of the answers must not change, unless `force` is given: a user may have copied the wrong file.
     """
-    remedy = "use a separate file for it, or restart the service"
     if new.name != old.name:
-        raise RegistryError(f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; {remedy}")
-    if force:
-        return
-    remedy = "use a separate file for it, reload it with force=true, or restart the service"
+        raise RegistryError(
+            f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; use a separate file for it, or "
+            "restart the service"
+        )
+    change = None if force else _change_of_meaning(old, new)
+    if change is not None:
+        raise RegistryError(
+            f"{str(file)!r} now contains a model {new.name!r} {change}; use a separate file for it, reload it with "
+            "force=true, or restart the service"
+        )
+
+
+def _change_of_meaning(old: Model, new: Model) -> str | None:
+    """Return how a model differs from the previous one in what clients may have stored; None if it does not."""
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
     other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
     if other:
-        raise RegistryError(
-            f"{str(file)!r} now contains a model {new.name!r} with other features in {listed(other)}; {remedy}"
-        )
+        return f"with other features in {listed(other)}"
     if was and now and was.keys().isdisjoint(now):
-        raise RegistryError(
-            f"{str(file)!r} now contains a model {new.name!r} without any of the previous groups; {remedy}"
-        )
+        return "without any of the previous groups"
     before, after = summary(old, ()), summary(new, ())
     changed = [
         f"{what} {now!r} instead of {was!r}"
@@ -199,16 +204,17 @@ def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None
         if (column.type, levels) != (same.type, same.levels):
             what = f"levels {listed(column.levels or ())}" if column.type == same.type else f"type {column.type!r}"
             changed.append(f"{what} of column {column.name!r}")
-    if changed:
-        raise RegistryError(
-            f"{str(file)!r} now contains a model {new.name!r} with other meanings: {'; '.join(changed[:5])}; {remedy}"
-        )
+    return f"with other meanings: {'; '.join(changed[:5])}" if changed else None
 
 
 def _form(model: ModelSummary) -> dict[str, object]:
     """Return what a client knows of budgets and answers; the name of a single response is not in an answer."""
-    several = model.responses if len(model.responses) > 1 else ()
-    return {"cost unit": model.cost_unit, "task": model.task, "classes": model.classes, "responses": several}
+    return {
+        "cost unit": model.cost_unit,
+        "task": model.task,
+        "classes": model.classes,
+        "responses": model.responses if len(model.responses) > 1 else (),
+    }
 
 
 def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:

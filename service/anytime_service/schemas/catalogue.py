@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel
@@ -176,6 +176,7 @@ def card(model: Model) -> ModelCard:
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     manifest = model.manifest
+<<<<<<< HEAD
     fields: dict[str, Any] = {
         name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
     }
@@ -189,11 +190,26 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     fields["total_cost"] = float(model.costs[-1])
     fields["policies"] = model.policies
     fields["groups"] = model.groups.groups
+=======
+    law = manifest.learned.law
+>>>>>>> trim
     columns = {column.name: column for column in model.expansion.columns}
-    fields["columns"] = tuple(
-        _column(group.name, columns[name]) for group in model.groups.groups for name in group.features
-    )
-    return ModelSummary(**fields)
+    stored = {name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)}
+    computed = {
+        "measures": Measures(
+            explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
+        ),
+        "versions": tuple(versions),
+        "cost_unit": model.groups.cost_unit,
+        "rows": model.groups.rows_per_call,
+        "total_cost": float(model.costs[-1]),
+        "policies": model.policies,
+        "groups": model.groups.groups,
+        "columns": tuple(
+            _column(group.name, columns[name]) for group in model.groups.groups for name in group.features
+        ),
+    }
+    return ModelSummary(**(stored | computed))
 
 
 def _column(group: str, column: Column) -> ModelColumn:

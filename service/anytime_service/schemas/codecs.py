@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,10 +29,13 @@ Content: TypeAlias = bytes | bytearray
 """A message as received."""
 
 
-class Decoder(Protocol):
+Decoded_co = TypeVar("Decoded_co", covariant=True)
+
+
+class Decoder(Protocol[Decoded_co]):
     """Decoder of messages of one type."""
 
-    def decode(self, content: Any, /) -> Any: ...
+    def decode(self, content: Any, /) -> Decoded_co: ...
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,12 @@ JSON = Form("JSON", "application/json", msgspec.json.Encoder(enc_hook=_number).e
 MSGPACK = Form("MessagePack", "application/msgpack", msgspec.msgpack.Encoder(enc_hook=_number).encode)
 
 
-def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder]:
+def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder[Any]]:
     """Return decoders of messages of one type by the name of the form; the type may differ in MessagePack."""
     return {JSON.name: msgspec.json.Decoder(json), MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json)}
 
 
-def read(form: Form, decoder: Decoder, content: Content | str, what: str = "the body") -> Any:
+def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what: str = "the body") -> Decoded_co:
     """Return a decoded message.
 
     Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice.

@@ -154,8 +154,7 @@ _PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
     """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, "the JSON")
-    request: InferRequest = read(JSON, _REQUEST, content)
-    return request
+    return read(JSON, _REQUEST, content)
 
 
 def overload_of(content: bytes) -> Any:
@@ -163,7 +162,7 @@ def overload_of(content: bytes) -> Any:
 
     Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
-    request: _Parametrised = read(JSON, _PARAMETRISED, content)
+    request = read(JSON, _PARAMETRISED, content)
     return None if request.parameters is None else request.parameters.overload
 
 
@@ -315,7 +314,13 @@ def _tensor(model: Model, json_path: str, source: InferInput, max_rows: int) -> 
     group = name if name in model.places else name.partition(":")[0]
     inputs = inputs_of(group, model.places[group]) if group in model.places else {}
     if name not in inputs:
-        raise _unknown_input(model, json_path, name)
+        if name in model.groups.positions and name not in model.places:
+            raise FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")
+        known = [each for group, position in model.places.items() for each in inputs_of(group, position)]
+        raise FieldError(
+            f"{json_path}.name",
+            f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}",
+        )
     columns = inputs[name]
     if source.datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
@@ -343,16 +348,6 @@ def _size(json_path: str, source: InferInput, expected: int | None) -> int | Non
             f"{json_path} has a binary_data_size of {size}; its shape and datatype make it {expected}",
         )
     return size
-
-
-def _unknown_input(model: Model, json_path: str, name: str) -> FieldError:
-    if name in model.groups.positions and name not in model.places:
-        return FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")
-    known = [each for group, position in model.places.items() for each in inputs_of(group, position)]
-    return FieldError(
-        f"{json_path}.name",
-        f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}",
-    )
 
 
 def _rows(place: str, shape: list[int], features: int, max_rows: int) -> int:
@@ -505,10 +500,11 @@ def _parameters(answer: Answer) -> dict[str, Scalar]:
     """Return the fields of an answer that are not outputs and are known."""
     fields = {name: getattr(answer, name) for name in _PARAMETERS}
     fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
-    parameters = {
-        name: json_text(value) if isinstance(value, tuple | Contributions) else value for name, value in fields.items()
+    return {
+        name: json_text(value) if isinstance(value, tuple | Contributions) else value
+        for name, value in fields.items()
+        if value is not None
     }
-    return {name: value for name, value in parameters.items() if value is not None}
 
 
 class InferServer(msgspec.Struct, frozen=True):

@@ -152,10 +152,6 @@ def _whole(name: str, text: str) -> int:
     return int(text)
 
 
-def _text(_name: str, text: str) -> str:
-    return text
-
-
 def _parser(hint: Any) -> Callable[[str, str], Any]:
     """Return the parser of an option's type."""
     if get_origin(hint) is Literal:
@@ -168,7 +164,7 @@ def _parser(hint: Any) -> Callable[[str, str], Any]:
 
         return choice
     kinds = [each for each in get_args(hint) or (hint,) if each is not NoneType]
-    return {bool: _flag, int: _whole, float: number, str: _text}[kinds[0]]
+    return {bool: _flag, int: _whole, float: number, str: lambda _, text: text}[kinds[0]]
 
 
 _PARSERS = {name: _parser(hint) for name, hint in get_type_hints(PredictionOptions).items() if name in PARAMETERS}

@@ -31,13 +31,13 @@ from anytime_service.schemas.values import (
     ListLimits,
     Packed,
     Values,
-    count_rows,
     received_values,
 )
 
 Received: TypeAlias = Mapping[str, Values | Array]
 """Values of groups as a prediction accepts them, by name."""
 
+Body = TypeVar("Body")
 V = TypeVar("V")
 """What the values of a group are decoded to."""
 
@@ -85,24 +85,20 @@ class GroupLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TookLine(msgspec.Struct, frozen=True):
-    """The fields of a line that arrives after the answer; only the rows of its values may be counted."""
+    """The fields of a line that arrives after the answer; its values may be invalid, and only their rows count."""
 
     group: GroupName
     took_ms: Amount | None = None
     values: Any = None
 
-    def rows(self) -> int:
-        """Return the number of rows of the values, which may be invalid."""
-        return count_rows(self.values)
 
-
-_REQUEST = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])
+_REQUEST: Mapping[str, Decoder[PredictRequest[Any]]] = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])
 _GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, msgspec.Raw], MANY])
-_RAW_REQUEST = msgspec.json.Decoder(PredictRequest[msgspec.Raw])
-_RAW_GROUPS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_REQUEST: Decoder[PredictRequest[Any]] = msgspec.json.Decoder(PredictRequest[msgspec.Raw])
+_RAW_GROUPS: Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES = decoders(Values, Packed | Values)
 _LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
-_SESSION = decoders(SessionRequest)
+_SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
 _LINE = msgspec.json.Decoder(GroupLine)
 _LATE_LINE = msgspec.json.Decoder(TookLine)
 
@@ -113,24 +109,22 @@ def read_request(form: Form, content: Content, limits: ListLimits) -> PredictReq
     Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
     has more values in lists than `limits` allow.
     """
-    request: PredictRequest[Any] = _read(form, content, limits, _REQUEST, _RAW_REQUEST, lambda body: body.groups)
-    return request
+    return _read(form, content, limits, _REQUEST, _RAW_REQUEST, lambda body: body.groups)
 
 
 def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
     """Return a body of groups by name, as `read_request`."""
-    groups: Mapping[str, Any] = _read(form, content, limits, _GROUPS, _RAW_GROUPS, lambda body: body)
-    return groups
+    return _read(form, content, limits, _GROUPS, _RAW_GROUPS, lambda body: body)
 
 
 def _read(
     form: Form,
     content: Content,
     limits: ListLimits,
-    types: Mapping[str, Decoder],
-    raw: Decoder,
-    groups_of: Callable[[Any], Mapping[str, Any]],
-) -> Any:
+    types: Mapping[str, Decoder[Body]],
+    raw: Decoder[Body],
+    groups_of: Callable[[Body], Mapping[str, Any]],
+) -> Body:
     packed = limits.must_be_packed(form, content, "the body")
     try:
         body = read(form, types[form.name], content)
@@ -161,22 +155,20 @@ def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
 
 
 def read_session(form: Form, content: Content) -> SessionRequest:
-    request: SessionRequest = read(form, _SESSION[form.name], content)
-    return request
+    return read(form, _SESSION[form.name], content)
 
 
 def read_line(content: bytes, number: int, limits: ListLimits) -> GroupLine:
     """Return line `number` (from 1) of a streamed body; raise MalformedBodyError or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, f"line {number}")
     try:
-        line: GroupLine = read(JSON, _LINE, content, f"line {number}")
+        return read(JSON, _LINE, content, f"line {number}")
     except MalformedBodyError as error:
         if error.field is None:
             raise  # the message begins with the line number already
         late = read_late_line(content)
         named = of_group(error, None if late is None else late.group)
         raise MalformedBodyError(f"line {number}: {named}", named.field) from error
-    return line
 
 
 def read_late_line(line: bytes) -> TookLine | None:

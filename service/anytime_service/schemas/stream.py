@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -74,14 +74,14 @@ Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 _FRAMES = decoders(
     BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame
 )
-_LARGE_FRAMES: Decoder = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
+_LARGE_FRAMES: Decoder[Any] = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
 """Decoder of messages so large that their values must be packed."""
 
 _decode_text = _FRAMES[JSON.name].decode
 _KEYS = {BeginFrame: 2, GroupFrame: 4, EndFrame: 2}
 """Smallest number of keys of a message of each type."""
 
-_PEEKED = decoders(Peeked)
+_PEEKED: Mapping[str, Decoder[Peeked]] = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
 
 
@@ -114,8 +114,7 @@ def peek(form: Form, content: Content | str) -> Peeked:
     """Return type, id and group of a message that `read_frame` rejected; each is None if unreadable."""
     for each in (content,) if len(content) <= AT_ONCE else _before_values(content):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            peeked: Peeked = _PEEKED[form.name].decode(each)
-            return peeked
+            return _PEEKED[form.name].decode(each)
     return Peeked()
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from anytime_service.clock import now_ms
@@ -40,22 +42,20 @@ PING_S = 20.0  # interval of pings: a peer that disappears silently is detected 
 QUICK_MS = 0.5  # time in ms to parse a slice and to handle its messages, up to which slices grow
 
 
+@dataclass(slots=True, eq=False)
 class _Backlog:
-    """Received bytes that are not parsed yet, and the size of the next slice."""
+    """Received bytes that are not parsed yet, `stored` of them, and the `size` of the next slice."""
 
-    __slots__ = ("_pieces", "bytes", "size")
-
-    def __init__(self, size: int) -> None:
-        self.bytes = 0
-        self.size = size
-        self._pieces: deque[memoryview] = deque()
+    size: int
+    stored: int = 0
+    _pieces: deque[memoryview] = field(default_factory=deque)
 
     def __bool__(self) -> bool:
-        return self.bytes > 0
+        return self.stored > 0
 
     def add(self, data: bytes | memoryview) -> None:
         self._pieces.append(memoryview(data))
-        self.bytes += len(data)
+        self.stored += len(data)
 
     def pieces(self) -> tuple[memoryview, ...]:
         return tuple(self._pieces)
@@ -65,7 +65,7 @@ class _Backlog:
         if len(piece) > self.size:
             self._pieces.appendleft(piece[self.size :])
             piece = piece[: self.size]
-        self.bytes -= len(piece)
+        self.stored -= len(piece)
         return piece
 
     def learn(self, *, quick: bool) -> None:
@@ -73,7 +73,7 @@ class _Backlog:
         self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """Common part of the two protocols; `budget` counts its received bytes.
 
     Attributes
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, after those and the messages before them."""
         backlog = self._backlog
-        if self._unread or backlog.bytes or self._slow or self._rate_limited or len(data) > backlog.size:
+        if self._unread or backlog.stored or self._slow or self._rate_limited or len(data) > backlog.size:
             self.store(data)
         else:
             self._parse_slice(data)
@@ -167,19 +167,21 @@ class Connection(asyncio.Protocol):
         budget.add(-size)
         self._unsent = self.shared.memory, 0
 
-    def cut(self) -> None:
+    def abort(self) -> None:
+        """Close without a closing handshake, which would wait for a client that does not read."""
         self.transport.abort()
 
+    @abstractmethod
     def parse(self, data: Any) -> int:
         """Parse bytes, and return the number of messages in them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_free(self) -> bool:
         """Return whether all parsed messages have been consumed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update_reading(self) -> None:
-        raise NotImplementedError
+        """Read from the transport, or pause until what was received has been consumed."""
 
     def budget_of_unsent(self) -> MemoryBudget:
         """Return the memory budget that counts the bytes that the client does not read."""
@@ -187,14 +189,14 @@ class Connection(asyncio.Protocol):
 
     def timed_out(self) -> None:
         """Close: something that the client owes did not arrive in time."""
-        self.cut()
+        self.abort()
 
+    @abstractmethod
     def refuse(self, error: Exception) -> None:
         """Send the error as the last response, and close."""
-        raise NotImplementedError
 
     def _clear_backlog(self) -> None:
-        self.budget.add(-self._backlog.bytes)
+        self.budget.add(-self._backlog.stored)
         self._backlog = _Backlog(self.shared.tuning.first_slice)
 
     def _queue_turn(self) -> None:
@@ -257,11 +259,11 @@ class Connections:
         self.websockets = websockets
         self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
             Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
-            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.cut()),
+            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.abort()),
             Stage.IDLE: TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close()),
         }
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.cut())
-        self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.cut())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
+        self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
@@ -287,7 +289,7 @@ class Connections:
     def begin_closing(self, connection: Connection) -> None:
         self.closing.begin(connection)
         if len(self.closing) > MAX_CLOSING:
-            self.closing.first().cut()
+            self.closing.first().abort()
 
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import uvicorn
@@ -27,16 +26,6 @@ class ServerState(Protocol):
     tasks: set[asyncio.Task[None]]
     default_headers: list[tuple[bytes, bytes]]
     total_requests: int
-
-
-@dataclass
-class SideState:
-    """A state for connections of a port that uvicorn does not serve."""
-
-    connections: set[Any] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    default_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    total_requests: int = 0
 
 
 class Host:

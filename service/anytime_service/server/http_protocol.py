@@ -33,7 +33,6 @@ from anytime_service.errors import (
     TransferCodingError,
 )
 from anytime_service.http.exchange import ADMITTED, STORE_REPLY
-from anytime_service.limits.admission import Admission
 from anytime_service.limits.costs import HEADERS, PIPELINED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
@@ -289,7 +288,7 @@ class HttpProtocol(Connection):
         state = self._state
         before = state.pieces
         if not state.receive(len(data)):
-            self.cut()
+            self.abort()
         if state.is_last():
             return 0
         try:
@@ -305,11 +304,11 @@ class HttpProtocol(Connection):
             self.host.run(cycle.run(), direct=is_complete)
             if not is_complete:
                 self._count_waiting()
-        if not self._open:
+        if self.upgraded or state.is_last():
             return 0
         if not state.end_slice():
             if state.stage is Stage.TAIL:  # a response was sent
-                self.cut()
+                self.abort()
             else:
                 self.refuse(self._too_large())
         self._time_stage()
@@ -380,8 +379,7 @@ class HttpProtocol(Connection):
             return
         self._state.begin_request()
         if len(self._unread) >= MAX_PIPELINED:
-            waiting = f"{MAX_PIPELINED} requests wait on this connection"
-            self.refuse(OverloadedError(f"{waiting}; read the responses first"))
+            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -412,7 +410,7 @@ class HttpProtocol(Connection):
         if state.is_last():
             return
         if not state.body(len(body)):
-            self.cut()
+            self.abort()
         elif state.stage is not Stage.TAIL and self._cycle is not None and not self._cycle.complete:
             self._cycle.body += body
             self._cycle.changed.set()
@@ -480,11 +478,6 @@ class HttpProtocol(Connection):
         self.transport.close()
 
     # Requests.
-
-    @property
-    def _open(self) -> bool:
-        """Whether the connection accepts requests: it is no WebSocket, and has not sent its last response."""
-        return not self.upgraded and self._state.stage is not Stage.LAST
 
     @property
     def _answering(self) -> Cycle | None:
@@ -582,17 +575,21 @@ class HttpProtocol(Connection):
     def _count_waiting(self) -> None:
         """Count a request of a prediction as waiting until directly after the first turn of its task."""
         if self.shared.shedding is not None:
-            admission = self.shared.shedding.admission
+            admission = self.shared.shedding.service.admission
             admission.waiting += 1
-            self.loop.call_soon(_record_turn, admission)
+            self.loop.call_soon(lambda: admission.had_turn(now_ms()))
 
     def _shed(self, shedding: LoadShedding, scope: dict[str, Any], row: Row) -> bool:
         """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
         busy = self._answering is not None or self._unread
         congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
-        if busy or congested or scope["method"] == "HEAD" or not self._parser.should_keep_alive():
-            return False
-        if row.shed == "endpoint":  # the body may request the base rate
+        if (
+            row.shed == "endpoint"  # the body may request the base rate
+            or busy
+            or congested
+            or scope["method"] == "HEAD"
+            or not self._parser.should_keep_alive()
+        ):
             return False
         default = self.host.state.default_headers
         if b"overload=prior" not in self._url:
@@ -712,10 +709,6 @@ class HttpProtocol(Connection):
 
 def _expects_continue(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(value.lower() == b"100-continue" for name, value in headers if name == b"expect")
-
-
-def _record_turn(admission: Admission) -> None:
-    admission.had_turn(now_ms())
 
 
 def _from_absolute(headers: list[tuple[bytes, bytes]], target: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:

@@ -40,7 +40,7 @@ from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
-from anytime_service.server.hosting import ServerState, SideState
+from anytime_service.server.hosting import ServerState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
@@ -182,7 +182,7 @@ class MetricsServer:
             server_header=False,
         )
         self._listening = listening
-        self.state = SideState()
+        self.state: ServerState = uvicorn.server.ServerState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -257,29 +257,28 @@ class Server(uvicorn.Server):
         )
         self._side: MetricsServer | None = None
         if side is not None:
-            side_app = create_side_app(self._service, self._sessions)
-            self._side = MetricsServer(side_app, side, settings, self._service.memory)
+            self._side = MetricsServer(
+                create_side_app(self._service, self._sessions), side, settings, self._service.memory
+            )
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until the server is stopped; meanwhile other threads release the interpreter after `SWITCH_S`."""
         before = sys.getswitchinterval()
-        lowers = before > SWITCH_S  # otherwise another server of this process has lowered it, and restores it
-        if lowers:
-            sys.setswitchinterval(SWITCH_S)
+        sys.setswitchinterval(min(before, SWITCH_S))
         try:
             await super().serve(sockets)
         finally:
-            if lowers:
+            if before > SWITCH_S:  # otherwise another server of this process has lowered it, and restores it
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._sessions.start()
         if self._side is not None:
             await self._side.open()
-        tls: dict[str, Any] = {}
-        if self.context is not None:  # uvicorn alone would wait a minute for a TLS handshake
-            tls = {"ssl": self.context, "ssl_handshake_timeout": self._settings.header_timeout_s}
+        # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
+        handshake_s = None if self.context is None else self._settings.header_timeout_s
+        tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
         self._key_watcher.start()
@@ -383,8 +382,11 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     with cleanup_on(signal.SIGTERM), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
         server = build_server(app, settings, side)
         if possible < wanted:
-            message = "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)"
-            _log.warning(message, possible, wanted)
+            _log.warning(
+                "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)",
+                possible,
+                wanted,
+            )
         control_collections()
         map_large_blocks()
         _log.info(

@@ -39,7 +39,6 @@ class LoadShedding:
     def __init__(self, service: PredictionService, keys: KeyRing) -> None:
         self.service = service
         self.keys = keys
-        self.admission = service.admission
         self._priors: TTLCache[Reply] = TTLCache(int(BASE_RATES), BASE_RATES_MS)
         self._priors_for: tuple[ModelRegistry, tuple[object, ...]] | None = None
         self._refusals: dict[int, bytes] = {}
@@ -59,7 +58,7 @@ class LoadShedding:
         if default is not self._default:
             self._default = default
             self._refusals.clear()
-        seconds = self.admission.retry_after_s(now_ms())
+        seconds = self.service.admission.retry_after_s(now_ms())
         content = self._refusals.get(seconds)
         if content is None:
             with on_behalf_of(None):  # it is counted above

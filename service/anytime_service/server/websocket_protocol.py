@@ -230,11 +230,8 @@ class WebSocketProtocol(Connection):
             return {"type": "websocket.receive", "bytes": bytes(message)}
         return message
 
-    def abort(self) -> None:
-        self.transport.abort()
-
     def charge(self, budget: MemoryBudget) -> None:
-        counted = self._partial + self._backlog.bytes
+        counted = self._partial + self._backlog.stored
         self.budget.add(-counted)
         budget.add(counted)
         self.budget = budget

@@ -83,17 +83,6 @@ class MemorySessions:
         return session.id
 
     async def get(self, session_id: str) -> MemorySession:
-        return self._get(session_id)
-
-    @asynccontextmanager
-    async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
-        """Yield a session, which does not expire while a prediction waits for it."""
-        yield self._get(session_id)
-
-    async def delete(self, session_id: str) -> None:
-        self._end(self._get(session_id))
-
-    def _get(self, session_id: str) -> MemorySession:
         now = now_ms()
         session = self._sessions.get(session_id)
         if session is not None and self._expired(session, now):
@@ -104,6 +93,14 @@ class MemorySessions:
         session.used_ms = now
         self._sessions.move_to_end(session_id)
         return session
+
+    @asynccontextmanager
+    async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
+        """Yield a session, which does not expire while a prediction waits for it."""
+        yield await self.get(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        self._end(await self.get(session_id))
 
     def _expired(self, session: MemorySession, now: float) -> bool:
         return not session.waiting and now - session.used_ms > self.ttl_s * 1000.0

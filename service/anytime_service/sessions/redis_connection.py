@@ -99,7 +99,7 @@ class RedisConnection:
         self._on_message, self._check = on_message, check
         self._background, self._on_subscription = background, on_subscription
         self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
-        self._redis = Redis(connection_pool=self._pool)
+        self._redis: Any = Redis(connection_pool=self._pool)
         self._scripts: dict[str, Any] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -153,8 +153,7 @@ class RedisConnection:
 
     async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
         """Return a hash, empty without one; raises as `run`."""
-        redis: Any = self._redis
-        fields: Mapping[bytes, bytes] = await self._reply(redis.execute_command("HGETALL", key), key, limit_ms)
+        fields: Mapping[bytes, bytes] = await self._reply(self._redis.execute_command("HGETALL", key), key, limit_ms)
         return fields
 
     async def _reply(self, call: Coroutine[Any, Any, Any], key: str, limit_ms: float | None) -> Any:

@@ -121,11 +121,9 @@ end
 """
 
 
-def _script(body: str) -> str:
-    return _COMMON + body
-
-
-CREATE = _script("""
+CREATE = (
+    _COMMON
+    + """
 local most, moment = tonumber(ARGV[3]), now()
 local count = redis.call('ZCOUNT', sessions, '(' .. number(moment), '+inf')
 if count >= most then return {'full', count} end
@@ -145,20 +143,26 @@ if owner ~= '' then
   if #expired > 0 then redis.call('ZREM', set, unpack(expired)) end
 end
 return {'ok', count + 1}
-""")
+"""
+)
 """Begin a session, unless the limit of sessions or the key's share is reached. Arguments: id, ttl, limit, format, name,
 version, rows, owner (empty without a key), share."""
 
-DESCRIBE = _script("""
+DESCRIBE = (
+    _COMMON
+    + """
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'format', 'name', 'version', 'rows')
 if not fits(found, 4, tonumber(ARGV[3])) then return {'damaged'} end
 used(ttl)
 return {'ok', unpack(found, 1, 4)}
-""")
+"""
+)
 """Return format, name, version and rows of a session. Arguments: id, ttl, their largest size in bytes."""
 
-ADD_GROUPS = _script("""
+ADD_GROUPS = (
+    _COMMON
+    + """
 local rows, fields, bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if redis.call('EXISTS', session) == 0 then return missing() end
 local found = redis.call('HMGET', session, 'revision', 'rows')
@@ -190,11 +194,14 @@ if #ARGV > 5 then
 end
 used(ttl)
 return {'ok', pieces(replaced), pieces(redis.call('HKEYS', session))}
-""")
+"""
+)
 """Add groups, all or none. Arguments: id, ttl, rows (0 without groups), largest numbers of fields and bytes, and name
 and values of each group."""
 
-READ = _script("""
+READ = (
+    _COMMON
+    + """
 local count, size = redis.call('HLEN', session), 0
 if count == 0 then return missing() end
 if count > tonumber(ARGV[5]) then return {'large'} end
@@ -211,11 +218,14 @@ if wait > 0 then
 end
 if size > 65536 then return {'apart'} end  -- a script copies values five times, and Redis serves nobody meanwhile
 return {'ok', pieces(redis.call('HGETALL', session))}
-""")
+"""
+)
 """Return a session and register the waiting replica; one of many bytes is read by a command of its own. Arguments: id,
 ttl, wait in ms (0: no prediction waits), replica, largest numbers of fields and bytes."""
 
-DELETE = _script("""
+DELETE = (
+    _COMMON
+    + """
 if redis.call('EXISTS', session) == 0 then return missing() end
 local those = redis.pcall('HGETALL', waiting)
 publish(those.err and {} or those, 0, #ARGV + 1)
@@ -225,10 +235,13 @@ redis.call('ZREM', sessions, id)
 if set then redis.call('ZREM', set, id) end
 remember(ended, id, now())
 return {'ok'}
-""")
+"""
+)
 """End a session. Arguments: id, ttl."""
 
-CHECK = _script("""
+CHECK = (
+    _COMMON
+    + """
 local sessions, ended, moment = KEYS[1], KEYS[2], now()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', sessions, id)
@@ -236,7 +249,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', number(moment)
 end
 redis.call('ZREMRANGEBYRANK', ended, 0, -100001)
 return redis.call('ZCARD', sessions)
-""")
+"""
+)
 """Sweep and return the number of sessions. The script always writes, so a read-only Redis server refuses it."""
 
 _HEAD = struct.Struct("<II")  # of packed values: checksum, rows; of a stored group: revision, sent again

@@ -78,8 +78,7 @@ class RequestContextMiddleware:
         headers = scope["headers"]
         name = _client_id(headers) or next(self._new)
         # Every request runs in its own task, and so in its own context: no reset is needed.
-        connection = scope["type"] == "websocket"
-        CURRENT.set(RequestContext(name.decode(), headers, self._errors, connection=connection))
+        CURRENT.set(RequestContext(name.decode(), headers, self._errors, connection=scope["type"] == "websocket"))
         if self._begun is not None:
             self._begun(scope)
 

@@ -51,11 +51,11 @@ _log = logging.getLogger("anytime_service")
 _access_log = logging.getLogger("anytime_service.access")
 
 
+@dataclass(frozen=True)
 class AccessLog:
     """ASGI middleware that logs a line when a request or connection ends, so that no answer waits for it."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

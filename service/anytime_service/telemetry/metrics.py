@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
@@ -27,7 +26,6 @@ from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
 from anytime_service.clock import now_ms
-from anytime_service.errors import UnknownModelError
 
 SLICE_MS = 0.2  # time that a turn of the event loop may spend on writing metrics; the current piece is completed
 
@@ -71,14 +69,13 @@ class Histograms:
     ) -> None:
         self._bounds = tuple(bounds)
         self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        self._empty = partial(HistogramMetricFamily, name, documentation, labels=labels)
-        self._members: dict[tuple[str, ...], Tally] = {}
-        self.members: Mapping[tuple[str, ...], Tally] = self._members
+        self._empty: Callable[[], Any] = partial(HistogramMetricFamily, name, documentation, labels=labels)
+        self.members: dict[tuple[str, ...], Tally] = {}
         registry.register(self)
 
     def labels(self, *values: str) -> Tally:
         """Return the member with these values of the labels; it is exposed from now on, even without a value."""
-        return self._members.setdefault(values, Tally(self._bounds))
+        return self.members.setdefault(values, Tally(self._bounds))
 
     def describe(self) -> list[Metric]:
         """Return the family without members, from which the registry reads the name."""
@@ -86,16 +83,20 @@ class Histograms:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the family once per member, with this member only; the empty family if there is no member."""
-        if not self._members:
+        if not self.members:
             yield self._empty()
-        for values, tally in tuple(self._members.items()):
-            family = self._empty()
-            counts = accumulate(tally.counts)
-            family.add_metric(values, list(zip(self._bound_labels, counts, strict=True)), tally.total)
-            yield family
+        for values, tally in tuple(self.members.items()):
+            yield self.member(values, tally)
+
+    def member(self, values: tuple[str, ...], tally: Tally) -> Any:
+        """Return the family with one member only."""
+        family = self._empty()
+        counts = accumulate(tally.counts)
+        family.add_metric(values, list(zip(self._bound_labels, counts, strict=True)), tally.total)
+        return family
 
 
-class RowCounts:
+class RowCounts(Histograms):
     """Family of counters: the rows of the calls that each member of a family of histograms counts.
 
     It is registered after the histograms, so that it counts at least the rows of the calls that were written.
@@ -105,21 +106,14 @@ class RowCounts:
         self, name: str, documentation: str, labels: Sequence[str], calls: Histograms, registry: CollectorRegistry
     ) -> None:
         self._empty = partial(CounterMetricFamily, name, documentation, labels=labels)
-        self._calls = calls
+        self.members = calls.members
         registry.register(self)
 
-    def describe(self) -> list[Metric]:
-        """Return the family without members, from which the registry reads the name."""
-        return [self._empty()]
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the family once per member, as `Histograms.collect`."""
-        if not self._calls.members:
-            yield self._empty()
-        for values, tally in tuple(self._calls.members.items()):
-            family = self._empty()
-            family.add_metric(values, float(tally.rows))
-            yield family
+    def member(self, values: tuple[str, ...], tally: Tally) -> Any:
+        """Return the family with one member only."""
+        family = self._empty()
+        family.add_metric(values, float(tally.rows))
+        return family
 
 
 def rows_label(rows: int) -> str:
@@ -208,17 +202,6 @@ class Metrics:
             found.add_groups(model.places)
         return found
 
-    @contextmanager
-    def reloading(self) -> Iterator[None]:
-        try:
-            yield
-        except UnknownModelError:  # the caller's mistake, not the files'
-            raise
-        except Exception:
-            self.reloads.labels("failed").inc()
-            raise
-        self.reloads.labels("ok").inc()
-
     def set_served(self, models: Iterable[Model]) -> None:
         self._served.clear()
         for model in models:
@@ -252,15 +235,14 @@ class ModelMetrics:
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         self._name = name
+        self._metrics = metrics
         self._margin = metrics.margin.labels(name)
         # Exposed from the start with value 0, so that the first event is an increase too.
         self._predictions = {reason: metrics.predictions.labels(name, reason) for reason in get_args(Reason)}
         self._lateness = metrics.lateness.labels(name)
         self._prefix = metrics.prefix.labels(name)
         self._groups_late = metrics.groups_late.labels(name)
-        self._group_seconds = metrics.group_seconds
         self._known: set[str] = set()
-        self._count_clamped = partial(metrics.clamped.labels, name)
         self._clamped: dict[str, Counter] = {}
         self._groups: dict[str | tuple[str, int], Tally] = {}
         """Durations of calls by group, and number of binary digits of their rows unless that is one."""
@@ -275,7 +257,7 @@ class ModelMetrics:
         for name, place in groups.items():
             ranged = [column.name for column in place.expansion.columns if column.range]
             if ranged:
-                self._clamped |= dict.fromkeys(ranged, self._count_clamped(name))
+                self._clamped |= dict.fromkeys(ranged, self._metrics.clamped.labels(self._name, name))
 
     def answered(self, answer: Answer, late_ms: float | None) -> None:
         """Count an answer that was sent; `late_ms` is its lateness if the deadline expired, else None."""
@@ -295,7 +277,7 @@ class ModelMetrics:
         if tally is None:
             if group not in self._known:
                 return
-            tally = self._groups[key] = self._group_seconds.labels(self._name, group, rows_label(rows))
+            tally = self._groups[key] = self._metrics.group_seconds.labels(self._name, group, rows_label(rows))
         tally.rows += rows
         tally.observe(took_ms / 1000.0)
 

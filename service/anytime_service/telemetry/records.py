@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from anytime.inference.prediction import Answer
@@ -25,16 +26,16 @@ LONGEST_MS = 3_600_000.0  # longer times of a group count as this, so that one a
 _log = logging.getLogger("anytime_service")
 
 
+@dataclass(slots=True, eq=False)
 class GroupTimings:
-    """Time of the last event of one prediction; it outlives the answer, since groups may arrive later."""
+    """Time of the last event of one prediction, at first its begin.
 
-    __slots__ = ("last_ms", "metrics", "rows")
+    It outlives the answer, since groups may arrive later. `rows` is None while the number of rows is unknown.
+    """
 
-    def __init__(self, metrics: ModelMetrics, begun_ms: float, rows: int | None = None) -> None:
-        self.metrics = metrics
-        self.last_ms = begun_ms
-        self.rows = rows
-        """Number of rows of the prediction; None while it is unknown."""
+    metrics: ModelMetrics
+    last_ms: float
+    rows: int | None = None
 
     def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
         """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.

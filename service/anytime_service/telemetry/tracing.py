@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
 
 from anytime._version import __version__
 from anytime.errors import AnytimeError, listed
 from anytime.inference.prediction import Answer
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
+from anytime_service.urls import server_url
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
@@ -126,16 +126,13 @@ def collector(environment: Mapping[str, str]) -> str | None:
 
     Raise AnytimeError, which names the variable, if the address is invalid or the protocol is not supported.
     """
-    name = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-    address = environment.get(name, "")
-    if not address:
-        name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        address = environment.get(name, "")
+    addresses = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    name = next((each for each in addresses if environment.get(each)), None)
     off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if not address or off or environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() == "none":
+    if name is None or off or environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() == "none":
         return None
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    address = environment[name]
+    if server_url(address, ("http", "https")) is None:
         raise AnytimeError(f"{name} is {address!r}; expected an address like http://collector:4318")
     for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if environment.get(variable, "http/protobuf") not in ("", "http/protobuf"):

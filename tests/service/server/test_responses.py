@@ -12,7 +12,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.server.connections import Connections
-from anytime_service.server.hosting import SideState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
 from service.memory_transport import MemoryTransport
@@ -41,7 +40,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
         protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
-        state, transport = SideState(), MemoryTransport()
+        state, transport = uvicorn.server.ServerState(), MemoryTransport()
         state.default_headers = [(b"date", b"today")]
         make: Any = config.http_protocol_class
         connection = make(config=config, server_state=state, app_state={})

@@ -235,6 +235,8 @@ def test_nothing_is_traced_unless_a_collector_is_configured(environment: dict[st
     [
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'collector:4318'"),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is 'http://'"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:99999"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'http://c:99999'"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[c:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'http://.c:4318'"),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
             "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'; expected http/protobuf",

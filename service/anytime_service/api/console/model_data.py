@@ -109,8 +109,7 @@ def sample(model: Model, seed: int) -> Sample:
     probability m.
     """
     groups, expansion = model.groups, model.expansion
-    spans = expansion.spans
-    firsts = [start for start, _ in spans]
+    firsts = [start for start, _ in expansion.spans]
     z = np.random.default_rng(seed).standard_normal(len(firsts))
     correlations = _correlations(model) if len(model.prefixes.mean) <= WIDEST else None
     if correlations is not None:
@@ -127,8 +126,9 @@ def sample(model: Model, seed: int) -> Sample:
         for group, columns in zip(groups.groups, groups.slices, strict=True)
         if group.features
     }
-    known = correlations is not None
-    return Sample(model=model.name, version=model.version, seed=seed, correlated=known, groups=values)
+    return Sample(
+        model=model.name, version=model.version, seed=seed, correlated=correlations is not None, groups=values
+    )
 
 
 def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
