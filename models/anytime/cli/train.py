@@ -13,9 +13,9 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.plan import TrainPlan
-from anytime.cli.report import evaluation_table, measure_lines, steps_table, summary
 from anytime.cli.sources import TableSource, open_backend, open_calibration, open_source, open_test
 from anytime.cli.streams import remember_written
+from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
@@ -111,9 +111,8 @@ def train(
     remember_written(out)
     if opened.checkpoint is not None:
         opened.checkpoint.remove()
-    table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
-    queries = [] if evaluation is None else measure_lines(evaluation)
-    print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
+    size = out.stat().st_size / 1024
+    print_results(steps_table(model, evaluation), summary(model), f"wrote {out} ({size:.0f} KiB)")
 
 
 def _check_pairs(plan: TrainPlan, backend: str, data: Path) -> None:

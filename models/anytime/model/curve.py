@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anytime.model.notebook import digits, frame_of, html_table
+from anytime.tabulated import R2, Series, Tabulated
 from anytime.types import Float, Index
 
 Shape = Literal["trapezoid", "step"]
@@ -39,21 +39,23 @@ class Curve:
     groups: tuple[str, ...] = ()
 
     @property
-    def _columns(self) -> dict[str, Any]:
-        groups = self.groups or ("",) * (len(self.costs) - 1)
-        columns = {"cost": self.costs, "explained_variance": self.explained_variance, "r2": self.r2}
-        columns |= {"cv_error": self.cv_error}
-        known = {name: values.tolist() for name, values in columns.items() if values is not None}
-        return {"step": list(range(len(self.costs))), "group": ["(base rate)", *groups], **known}
+    def table(self) -> Tabulated:
+        """Return the curve as a table with a row for each prefix."""
+        return Tabulated.of(
+            Series("step", range(len(self.costs))),
+            Series("group", ["(base rate)", *(self.groups or ("",) * (len(self.costs) - 1))]),
+            Series("cost", self.costs),
+            Series("explained variance", self.explained_variance, "explained_variance"),
+            Series("r2", self.r2, form=R2),
+            Series("cv error", self.cv_error, "cv_error"),
+        )
 
     def to_frame(self) -> Any:
         """Return a frame with a row for each prefix, of whatever frame library is installed."""
-        return frame_of(self._columns)
+        return self.table.frame()
 
     def _repr_html_(self) -> str:
-        columns = self._columns
-        rows = ([k, name, *map(digits, values)] for k, name, *values in zip(*columns.values(), strict=True))
-        return html_table(list(columns), rows, words=(1,))
+        return self.table.html()
 
 
 PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)
