@@ -111,10 +111,12 @@ class Tabulated:
         return cls(tuple(each for each in columns if each.values is not None), caption, tuple(notes))
 
     @classmethod
-    def of_rows(cls, headings: Iterable[str], rows: Iterable[Iterable[Any]], form: str = NUMBER, **more: Any) -> Self:
-        """Return a table of one row or more, all of whose numbers have one format."""
-        pairs = zip(headings, zip(*rows, strict=True), strict=True)
-        return cls(tuple(Series(heading, values, form=form) for heading, values in pairs), **more)
+    def of_rows(
+        cls, headings: Iterable[str], rows: Iterable[Iterable[Any]], form: str = NUMBER, missing: str = "-", **more: Any
+    ) -> Self:
+        """Return a table of rows, all of whose numbers have one format; `more` are its other fields."""
+        columns = zip_longest(headings, zip(*rows, strict=True), fillvalue=())
+        return cls(tuple(Series(str(each), values, "", form, missing) for each, values in columns), **more)
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
@@ -124,7 +126,7 @@ class Tabulated:
     def take(self, rows: Iterable[int], *before: Series) -> Self:
         """Return some rows, after other columns."""
         chosen = list(rows)
-        taken = (replace(each, values=[list(each)[row] for row in chosen]) for each in self.columns)
+        taken = (replace(each, values=[*map(list(each).__getitem__, chosen)]) for each in self.columns)
         return replace(self, columns=(*before, *taken))
 
     def records(self) -> list[dict[str, Any]]:
@@ -182,6 +184,22 @@ class Tabulated:
                 padded = (part + " " * (size - _width(part)) for part, size in zip(parts, sizes, strict=True))
                 lines.append("  ".join(padded).rstrip())
         return "\n".join([*lines, *self.notes])
+
+
+class Tabular:
+    """A value that is shown as its table."""
+
+    @property
+    def table(self) -> Tabulated:
+        """Return the table."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """Return the table as a frame of whatever library of frames is installed."""
+        return self.table.frame()
+
+    def _repr_html_(self) -> str:
+        return self.table.html()
 
 
 def _width(text: str) -> int:

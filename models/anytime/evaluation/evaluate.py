@@ -17,7 +17,7 @@ from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
-from anytime.tabulated import R2, Series, Tabulated
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
@@ -26,7 +26,7 @@ NDCG_AT = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Tabular):
     """Every prefix of a model on one table; element 0 is the base rate.
 
     Attributes

@@ -5,7 +5,7 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -211,8 +211,15 @@ def _curve(model: Model, tested: _Tested | None) -> str:
     return f'<div class="one">{curve_chart(curve, found).svg()}</div>' + "".join(words)
 
 
-def _measures(tested: _Tested | None) -> Sequence[Series]:
-    return () if tested is None else tested.evaluation.table.columns[3:]
+def _measures(tested: _Tested | None) -> list[Series]:
+    """Return the measures on the test rows; the Brier score of classes is their mse."""
+    columns = () if tested is None else tested.evaluation.table.columns[3:]
+    are_classes = any(each.name == "brier" for each in columns)
+    return [
+        replace(each, heading=f"test {(each.heading or 'mse').removeprefix('test ')}")
+        for each in columns
+        if not (are_classes and each.name == "mse")
+    ]
 
 
 def _budgets(model: Model, tested: _Tested | None) -> str:
@@ -229,7 +236,8 @@ def _budgets(model: Model, tested: _Tested | None) -> str:
 
 
 def _steps(model: Model, tested: _Tested | None) -> str:
-    return table(Tabulated.of(*model.table.columns[:7], *_measures(tested)))
+    *own, alpha = model.table.columns[:7]
+    return table(Tabulated.of(*own, replace(alpha, heading="penalty"), *_measures(tested)))
 
 
 def _groups(model: Model) -> str:
@@ -255,7 +263,7 @@ def _groups(model: Model) -> str:
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
     right += bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1) + "</figure>"
-    contributions = _sharing(model)
+    sharing = group_sharing(model)
     more = len(gains) - ABSENCES
     note = f" {more} groups with smaller gains are not shown." * (more > 0)
     return (
@@ -264,16 +272,12 @@ def _groups(model: Model) -> str:
             "A group that adds much and whose absence costs little shares what it knows with other groups." + note,
             "soft",
         )
-        + contributions
+        + (
+            table(sharing_table(sharing[:ABSENCES], "contribution ±", "alone ±", "shared with others"))
+            if sharing
+            else ""
+        )
     )
-
-
-def _sharing(model: Model) -> str:
-    """Return a table of the contributions of the groups, the strongest alone first; nothing without moments."""
-    found = group_sharing(model)
-    if not found:
-        return ""
-    return table(sharing_table(found[:ABSENCES]))
 
 
 def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:

@@ -66,13 +66,15 @@ class Sharing:
     cancels: bool = False
 
 
-def sharing_table(found: Sequence[Sharing]) -> Tabulated:
-    """Return a table of what each contributes, in this order."""
+def sharing_table(
+    found: Sequence[Sharing], strength: str = "strength", alone: str = "alone", shared: str = "shared"
+) -> Tabulated:
+    """Return a table of what each contributes, in this order; its columns have these names."""
     return Tabulated.of(
         Series("group", [each.name for each in found]),
-        Series("strength", [each.strength for each in found]),
-        Series("alone", [each.unique for each in found]),
-        Series("shared", [each.shared for each in found], form=SHARE),
+        Series(strength, [each.strength for each in found]),
+        Series(alone, [each.unique for each in found]),
+        Series(shared, [each.shared for each in found], form=SHARE),
         Series("most with", [each.partner or "" for each in found]),
     )
 

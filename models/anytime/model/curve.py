@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from anytime.tabulated import R2, Series, Tabulated
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.types import Float, Index
 
 Shape = Literal["trapezoid", "step"]
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Tabular):
     """Cost and explained variance of the prefixes of a sequence; element 0 is the empty prefix, the base rate.
 
     Attributes
@@ -49,13 +49,6 @@ class Curve:
             Series("r2", self.r2, form=R2),
             Series("cv error", self.cv_error, "cv_error"),
         )
-
-    def to_frame(self) -> Any:
-        """Return a frame with a row for each prefix, of whatever frame library is installed."""
-        return self.table.frame()
-
-    def _repr_html_(self) -> str:
-        return self.table.html()
 
 
 PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)

@@ -21,7 +21,7 @@ from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
-from anytime.tabulated import R2, Series, Tabulated
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.types import Float, Index, Policy
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ MAX_LAYOUTS = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model:
+class Model(Tabular):
     """A trained model. It is immutable, so threads may share it.
 
     Attributes
@@ -174,10 +174,6 @@ class Model:
     def __repr__(self) -> str:
         return f"<Model {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
 
-    def to_frame(self) -> Any:
-        """Return the steps as a frame with a row for each prefix, of whatever frame library is installed."""
-        return self.table.frame()
-
     @property
     def table(self) -> Tabulated:
         """Return the steps as a table with a row for each prefix; bounds and calibrated sizes are not in its frame."""
@@ -185,8 +181,8 @@ class Model:
         return Tabulated.of(
             Series("step", range(self.steps + 1)),
             Series(f"adds ({unit})", ["(base rate)", *(" + ".join(step.adds) for step in steps)], "adds"),
-            Series("cost", [0.0, *(step.cost for step in steps)]),
-            Series("total", self.costs),
+            Series("cost", [0.0, *(step.cost for step in steps)], form="g"),
+            Series("total", self.costs, form="g"),
             Series("r2", [each.r2 for each in self._expected], form=R2),
             Series("cv error", [each.cv_error for each in self._expected], "cv_error"),
             Series("alpha", [None, *(step.alpha for step in steps)], form=".2g", missing=""),
@@ -195,9 +191,6 @@ class Model:
             Series("ECE", calibration and calibration.reliability, None),
             caption=f"{self.name} {self.version}".rstrip() + f": {self.manifest.task}, costs in {unit}",
         )
-
-    def _repr_html_(self) -> str:
-        return self.table.html()
 
     @property
     def size_name(self) -> str:

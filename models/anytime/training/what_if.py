@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
-from anytime.tabulated import R2, SHARE, Series, Tabulated
+from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
 from anytime.training.resequencing import Changes, Retrained, resequence
 
 
@@ -52,7 +52,7 @@ class AtBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIf(Tabular):
     """A model before and after a change, and both at each budget; `changes` says in words what changed."""
 
     before: Model
@@ -84,9 +84,6 @@ class WhatIf:
             ]
         caption = f"{self.before.name}, {self.changes} ({self.before.groups.cost_unit}); r2 on the training rows"
         return Tabulated.of(*columns, caption=caption)
-
-    def _repr_html_(self) -> str:
-        return self.table.html()
 
 
 def what_if(
