@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import blank_table, print_json, print_results, remark
+from anytime.cli.console import print_json, print_results, remark
 from anytime.cli.plan import FitPlan
-from anytime.cli.report import numbers
 from anytime.cli.sources import Console, open_source, open_test
 from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
@@ -24,6 +22,7 @@ from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
 from anytime.model.prefixes import PrefixModels
+from anytime.tabulated import Series, Tabulated
 from anytime.training.options import Options
 from anytime.training.train import train
 from anytime_reproduction.comparison import Comparison, MethodCurve, plot_comparison
@@ -92,13 +91,9 @@ def compare(
     if json:
         print_json(_values(compared, unit))
         return
-    by_class = _classes_table(compared)
-    classified: list[Table | str] = (
-        [] if by_class is None else [by_class, "test measures of classes at half of the cost"]
-    )
     print_results(
         _table(compared),
-        *classified,
+        *_classes_tables(compared),
         *_notes(compared),
         f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
         f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
@@ -106,40 +101,30 @@ def compare(
     )
 
 
-def _table(compared: Comparison) -> Table:
-    table = blank_table()
-    table.add_column("method")
-    for side in compared.sides:
-        for name in ("timeliness", "step", "final F", "r2"):
-            table.add_column(f"{side} {name}", justify="right")
-    for name in compared.train:
-        values: list[float | None] = []
-        for curves in compared.sides.values():
-            curve = curves[name]
-            r2 = None if curve.r2 is None else curve.r2[-1]
-            values += [curve.timeliness, curve.timeliness_step, curve.explained_variance[-1], r2]
-        table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in values))
-    return table
+def _table(compared: Comparison) -> Tabulated:
+    columns = [Series("method", list(compared.train))]
+    for side, curves in compared.sides.items():
+        named = {
+            "timeliness": [each.timeliness for each in curves.values()],
+            "step": [each.timeliness_step for each in curves.values()],
+            "final F": [each.explained_variance[-1] for each in curves.values()],
+            "r2": [None if each.r2 is None else each.r2[-1] for each in curves.values()],
+        }
+        columns += [Series(f"{side} {name}", values, form=".4f") for name, values in named.items()]
+    return Tabulated.of(*columns)
 
 
-def _classes_table(compared: Comparison) -> Table | None:
-    """Return the measures of classes on the test table, of each method within half of the cost; None without."""
-    table = blank_table()
-    table.add_column("method")
-    names: list[str] = []
-    for method, curve in compared.test.items():
-        if curve.classes is None:
-            continue
-        measures = curve.classes.by_name()
-        if not names:
-            names = list(measures)
-            for name in ("cost", *names):
-                table.add_column(name.replace("_", " "), justify="right")
-        prefix = affordable(curve.costs, float(curve.costs[-1]) / 2)
-        table.add_row(
-            method, *numbers([float(curve.costs[prefix]), *(float(measures[each][prefix]) for each in names)])
-        )
-    return table if names else None
+def _classes_tables(compared: Comparison) -> list[Tabulated]:
+    """Return the measures of classes on the test table, of each method within half of the cost; none without."""
+    records = [
+        {"method": method, "cost": curve.costs[prefix]}
+        | {name.replace("_", " "): values[prefix] for name, values in curve.classes.by_name().items()}
+        for method, curve in compared.test.items()
+        if curve.classes is not None
+        for prefix in (affordable(curve.costs, float(curve.costs[-1]) / 2),)
+    ]
+    notes = ("test measures of classes at half of the cost",)
+    return [Tabulated.of_rows(records[0], map(dict.values, records), notes=notes)] if records else []
 
 
 def _notes(compared: Comparison) -> list[str]:

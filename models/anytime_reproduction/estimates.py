@@ -33,6 +33,9 @@ class Estimate:
         """Return the estimate of first - second over the same runs, in which common effects cancel."""
         return Estimate.of(np.subtract(first, second))
 
+    def __format__(self, form: str) -> str:
+        return format(self.mean, form) + ("" if self.error is None else f" ± {self.error:{form}}")
+
     @property
     def margin(self) -> float:
         """Return half the width of the 95 % interval by Student's t; 0 without a standard error."""

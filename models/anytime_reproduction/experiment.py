@@ -6,10 +6,12 @@ therefore be distributed over processes, stored in files, and resumed after an i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from anytime.tabulated import Series, Tabulated
 
 Result: TypeAlias = dict[str, Any]  # return value of a run: plain values by name
 Results: TypeAlias = Mapping[str, Result]  # results of the runs of one experiment, by the name of the run
@@ -68,23 +70,26 @@ class Finding:
         return {True: "agrees", False: "differs", None: "undecided" if self.judged else "noted"}[self.agrees]
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of the report, with `digits` decimals; also written as a CSV file of that name, with all digits.
+@dataclass(frozen=True, eq=False)
+class Table(Tabulated):
+    """A table of the report; also written as a CSV file of that name, with all digits.
 
     A cell is text, a number, an `Estimate`, or None if it is empty.
     """
 
-    name: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[object]]
-    digits: int = 4
+    name: str = ""
 
-    @staticmethod
-    def of(name: str, caption: str, records: Sequence[Mapping[str, object]], digits: int = 4) -> Table:
-        """Return a table of at least one record, with a column for each key."""
-        return Table(name, caption, tuple(records[0]), [tuple(record.values()) for record in records], digits)
+    @classmethod
+    def titled(
+        cls, name: str, caption: str, headings: Iterable[str], rows: Iterable[Iterable[object]], digits: int = 4
+    ) -> Table:
+        """Return a table of rows, with `digits` decimals."""
+        return cls.of_rows(headings, rows, f".{digits}f", missing="", caption=caption, name=name)
+
+    def mark(self, column: Series, row: int) -> str:
+        """Return "published" for the cells of a column or a row that says so."""
+        published = row >= 0 and "published" in f"{column.heading} {self.columns[0].cells[row]}"
+        return "published" if published else super().mark(column, row)
 
 
 @dataclass(frozen=True)

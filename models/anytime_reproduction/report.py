@@ -62,13 +62,13 @@ def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequenc
 
 def _write_csv(table: Table, path: Path) -> None:
     """Write every number with all its digits; an estimate fills two columns."""
-    pairs = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
-    rows: list[list[tuple[object, object]]] = [[(column, f"{column} (standard error)") for column in table.columns]]
-    rows += [[(c.mean, c.error) if isinstance(c, Estimate) else (c, None) for c in row] for row in table.rows]
+    columns: list[list[Any]] = []
+    for each in table.columns:
+        columns.append([each.heading, *(getattr(value, "mean", value) for value in each)])
+        if any(isinstance(value, Estimate) for value in each):
+            columns.append([f"{each.heading} (standard error)", *(getattr(value, "error", None) for value in each)])
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        for row in rows:
-            writer.writerow(value for cell, pair in zip(row, pairs, strict=True) for value in cell[: 1 + pair])
+        csv.writer(file).writerows(zip(*columns, strict=True))
 
 
 def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Iterator[str]:
@@ -105,33 +105,12 @@ def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator
         yield f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
     yield "</ul>"
     yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
-    for table in section.tables:
-        yield from _table(table)
+    yield from (f"<div class='scroll'>{table.html()}</div>" for table in section.tables)
     for figure in section.figures:
         picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
         caption = escape(figure.caption)
         yield f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>"
         yield f"<figcaption>{caption}</figcaption></figure>"
-
-
-def _table(table: Table) -> Iterator[str]:
-    yield f"<div class='scroll'><table class='numbers'><caption>{escape(table.caption)}</caption><tr>"
-    yield "".join(f"<th>{escape(column)}</th>" for column in table.columns) + "</tr>"
-    for row in table.rows:
-        cells = []
-        for column, cell in zip(table.columns, row, strict=True):
-            published = " class='published'" if "published" in f"{column} {row[0]}" else ""
-            cells.append(f"<td{published}>{escape(_shown(cell, table.digits))}</td>")
-        yield f"<tr>{''.join(cells)}</tr>"
-    yield "</table></div>"
-
-
-def _shown(cell: object, digits: int) -> str:
-    if isinstance(cell, Estimate):
-        return _shown(cell.mean, digits) + ("" if cell.error is None else f" ± {cell.error:.{digits}f}")
-    if isinstance(cell, float):
-        return f"{cell:.{digits}f}"
-    return "" if cell is None else str(cell)
 
 
 @dataclass(frozen=True)

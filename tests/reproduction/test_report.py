@@ -26,7 +26,7 @@ def section() -> Section:
         return figure
 
     rows = (("5 published", 0.3188, None), ("5 ours", Estimate(0.31234, 0.00456, 10), 3))
-    table = Table("numbers", "Some & others.", ("size", "F", "runs"), rows)
+    table = Table.titled("numbers", "Some & others.", ("size", "F", "runs"), rows)
     findings = (
         Finding("as it was", True, claims=3),
         Finding("not so", False),
@@ -45,8 +45,8 @@ def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
     assert "<td>3 agree</td><td>1 differ</td><td>1 undecided</td>" in page
     assert VERDICTS in page.replace("&#x27;", "'")
     assert "0.3123 ± 0.0046" in page
-    assert "<td class='published'>5 published</td><td class='published'>0.3188</td>" in page
-    assert "<td>5 ours</td>" in page
+    assert '<td class="published">5 published</td><td class="published">0.3188</td>' in page
+    assert '<td class="words">5 ours</td>' in page
     assert "src='data:image/png;base64,iVBOR" in page
     assert "http" not in page.replace("xhtml", "")
 

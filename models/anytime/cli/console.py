@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,34 +13,18 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from anytime.cli.streams import printing
+from anytime.tabulated import Tabulated
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Raise the error, which says whether the work is complete (`printing`); by default, rich exits."""
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
-
-def print_results(*parts: Table | str) -> None:
-    """Print tables and lines to standard output; without a terminal they are wide and never wrapped."""
-    console = _Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console = _Console(highlight=False, soft_wrap=True, width=200)
+def print_results(*parts: Tabulated | str) -> None:
+    """Print tables and lines to standard output; without a terminal tables are wide."""
+    console = Console()
     with printing():
         for part in parts:
-            console.print(part, markup=isinstance(part, Table))  # cells are escaped, lines are not
-
-
-def blank_table(*numbers: str) -> Table:
-    """Return a table without borders, and with these columns of numbers."""
-    table = Table(box=None, pad_edge=False)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+            print(part if isinstance(part, str) else part.text(console.width if console.is_terminal else 200))
 
 
 def remark(text: str) -> None:

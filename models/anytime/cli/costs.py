@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import blank_table, print_json, print_results, remark, working
+from anytime.cli.console import print_json, print_results, remark, working
 from anytime.cli.sources import open_refit
 from anytime.cli.streams import remember_written
 from anytime.costs.distributions import priced, rounded_cost
@@ -37,6 +35,7 @@ from anytime.costs.scraping import (
 from anytime.errors import AnytimeError
 from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.loaded import load
+from anytime.tabulated import R2, Series, Tabulated
 
 BUDGETS = (0.1, 0.25, 0.5, 1.0)
 """Default budgets, as shares of the cost at which the new sequence reaches its plateau."""
@@ -101,13 +100,31 @@ def costs(
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)
     remember_written(out, distributions, keep)
-    sequence = _sequence_values(changed, budgets) | {"tolerance": tolerance}
+    explained, (staying, moving) = _budgets_table(changed, budgets), changed.timeliness
     if json:
+        sequence = {
+            "changes": changed.changes,
+            "estimated": changed.estimated,
+            "staying": changed.current.steps,
+            "moving": changed.relearned.steps,
+            "stop": changed.stop,
+            "timeliness": {"staying": staying, "moving": moving, "lost": changed.lost},
+            "budgets": explained.records(),
+            "tolerance": tolerance,
+        }
         entries = [each._asdict() for each in group_costs]
         values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call, "groups": entries}
         print_json(values | {"sequence": sequence})
     else:
-        print_results(_cost_table(group_costs), *_rows_line(groups), *_sequence_parts(sequence))
+        lines = [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []  # if it depends on the rows
+        print_results(
+            _cost_table(group_costs),
+            *lines,
+            *_sequence_lines(changed),
+            explained,
+            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
+            f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
+        )
         written = [str(path) for path in (out, distributions, keep) if path is not None]
         if written:
             print_results(f"wrote {' and '.join(written)}")
@@ -233,57 +250,35 @@ def _group_costs(
     return changes
 
 
-def _cost_table(group_costs: Sequence[_GroupCost]) -> Table:
-    by_rows = any(change.rows > 1 or change.fixed for change in group_costs)
-    table = blank_table("cost (ms)", "was", "measured", *(("rows", "a call", "a row") if by_rows else ()))
-    table.add_column("group", overflow="fold")
-    table.add_column("", overflow="fold")
-    for change in group_costs:
-        was = "-" if change.old is None else f"{change.old:.4g}"
-        parts = [f"{change.rows:.4g}", f"{change.fixed:.4g}", f"{change.per_row:.4g}"] if by_rows else []
-        cells = f"{change.cost:.4g}", was, str(change.measured), *parts
-        table.add_row(*cells, escape(change.group), escape(change.remark()))
-    return table
-
-
-def _rows_line(groups: FeatureGroups) -> list[str]:
-    """Return what a cost per row means, if it depends on the rows of a call."""
-    return [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []
-
-
-def _sequence_values(changed: Drift, budgets: Sequence[float]) -> dict[str, Any]:
-    """Return both sequences, their timeliness, and what each budget explains with them."""
-    current, relearned = changed.timeliness
-    return {
-        "changes": changed.changes,
-        "estimated": changed.estimated,
-        "staying": [list(adds) for adds in changed.current.steps],
-        "moving": [list(adds) for adds in changed.relearned.steps],
-        "stop": changed.stop,
-        "timeliness": {"staying": current, "moving": relearned, "lost": changed.lost},
-        "budgets": [
-            {"budget": budget, "r2_staying": changed.current.at(budget), "r2_moving": changed.relearned.at(budget)}
-            for budget in budgets
-        ],
-    }
-
-
-def _sequence_parts(sequence: Mapping[str, Any]) -> Iterator[Table | str]:
-    if sequence["changes"]:
-        for title, steps in (("current: ", sequence["staying"]), ("new:     ", sequence["moving"])):
-            yield title + " ".join("+".join(adds) for adds in steps)
-    else:
-        yield "the sequence does not change"
-    table = blank_table("budget (ms)", "r2 current", "r2 new", "lost")
-    for row in sequence["budgets"]:
-        staying, moving = row["r2_staying"], row["r2_moving"]
-        cells = ["-"] * 3
-        if staying is not None and moving is not None:
-            cells = [f"{value:.4f}" for value in (staying, moving, max(moving - staying, 0.0))]
-        table.add_row(f"{row['budget']:.4g}", *cells)
-    yield table
-    timeliness = sequence["timeliness"]
-    yield (
-        f"timeliness up to {sequence['stop']:.4g} ms, in training: {timeliness['staying']:.4f} with the current "
-        f"sequence, {timeliness['moving']:.4f} with the new one; the current one loses {timeliness['lost']:.4f}"
+def _cost_table(found: Sequence[_GroupCost]) -> Tabulated:
+    by_rows = any(each.rows > 1 or each.fixed for each in found)
+    return Tabulated.of(
+        Series("cost (ms)", [each.cost for each in found]),
+        Series("was", [each.old for each in found]),
+        Series("measured", [each.measured for each in found]),
+        Series("rows", [each.rows for each in found] if by_rows else None),
+        Series("a call", [each.fixed for each in found] if by_rows else None),
+        Series("a row", [each.per_row for each in found] if by_rows else None),
+        Series("group", [each.group for each in found]),
+        Series("", [each.remark() for each in found]),
     )
+
+
+def _budgets_table(changed: Drift, budgets: Sequence[float]) -> Tabulated:
+    """Return what each budget explains with both sequences."""
+    staying, moving = ([order.at(each) for each in budgets] for order in (changed.current, changed.relearned))
+    pairs = zip(staying, moving, strict=True)
+    lost = [None if old is None or new is None else max(new - old, 0.0) for old, new in pairs]
+    return Tabulated.of(
+        Series("budget (ms)", budgets, "budget"),
+        Series("r2 current", staying, "r2_staying", R2),
+        Series("r2 new", moving, "r2_moving", R2),
+        Series("lost", lost, None, R2),
+    )
+
+
+def _sequence_lines(changed: Drift) -> list[str]:
+    if not changed.changes:
+        return ["the sequence does not change"]
+    orders = {"current: ": changed.current, "new:     ": changed.relearned}
+    return [title + " ".join(map("+".join, order.steps)) for title, order in orders.items()]

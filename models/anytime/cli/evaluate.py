@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
 
-from anytime.cli.console import blank_table, print_json, print_results
+from anytime.cli.console import print_json, print_results
 from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, spread
-from anytime.cli.report import evaluation_table, measure_lines
 from anytime.cli.sources import remark_missing
+from anytime.cli.summary import steps_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import held_out
 from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.loaded import load
-from anytime.model.model import Model
+from anytime.tabulated import NUMBER, R2, Series, Tabulated
 
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
 """Default deadlines, as shares of the mean time of all groups."""
@@ -74,57 +74,49 @@ def evaluate(
     dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
     remark_missing(found)
     evaluation = evaluated(loaded, dataset, n_jobs=reading.n_jobs)
-    simulation = None if times is None else {"rows": called} | _simulation(evaluation, times, deadline or ())
+    simulation, queries = (
+        None if times is None else _simulation(evaluation, times, deadline or ()),
+        evaluation.ndcg_queries,
+    )
+    timely, stated = None if times is None else _timeliness(evaluation, times), Series("budget", budgets, form="g")
     if json:
-        values = _evaluation_values(evaluation)
-        if budgets:
-            reached = (values["prefixes"][prefix] for prefix in within)
-            values["budgets"] = [{"budget": each} | row for each, row in zip(budgets, reached, strict=True)]
-        print_json(values if simulation is None else values | {"random_costs": simulation})
+        simulated = {"rows": called, "draws": draws, "timeliness_r2": timely}
+        print_json(
+            {
+                "rows": evaluation.rows,
+                **({} if queries is None else {"queries": queries[0], "queries_without_relevant": queries[1]}),
+                "stop": evaluation.stop,
+                "timeliness": evaluation.timeliness,
+                "timeliness_step": evaluation.timeliness_step,
+                "prefixes": evaluation.table.records(),
+                **({"budgets": evaluation.table.take(within, stated).records()} if budgets else {}),
+                **({} if simulation is None else {"random_costs": simulated | {"deadlines": simulation.records()}}),
+            }
+        )
         return
+    table = steps_table(loaded, evaluation)
     print_results(
-        evaluation_table(loaded, evaluation, budgets),
+        replace(table.take(within, stated) if budgets else table, notes=()),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
-        *measure_lines(evaluation),
+        *table.notes,
     )
-    if simulation is not None:
-        line = _simulation_line(simulation["draws"], called, simulation["timeliness_r2"])
-        print_results(_simulation_table(loaded, simulation["deadlines"]), line)
+    if simulation is not None and timely is not None:
+        print_results(simulation, _simulation_line(draws, called, timely))
 
 
-def _evaluation_values(evaluation: Evaluation) -> dict[str, Any]:
-    steps = len(evaluation.costs)
-    measures = {name: values.tolist() for name, values in evaluation.measures.items()}
-    columns = {
-        "prefix": list(range(steps)),
-        "cost": evaluation.costs.tolist(),
-        "explained_variance": evaluation.explained_variance.tolist(),
-        "r2": [None] * steps,
-        **measures,
-    }
-    queries = evaluation.ndcg_queries
-    return {
-        "rows": evaluation.rows,
-        **({} if queries is None else {"queries": queries[0], "queries_without_relevant": queries[1]}),
-        "stop": evaluation.stop,
-        "timeliness": evaluation.timeliness,
-        "timeliness_step": evaluation.timeliness_step,
-        "prefixes": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-    }
-
-
-def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[float]) -> dict[str, Any]:
-    """Return the simulated timeliness, and the expected measures at each deadline (ms) with standard errors."""
-    mean_total = float(times.times[:, -1].mean())
+def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[float]) -> Tabulated:
+    """Return the expected measures at each simulated deadline (ms), with standard errors."""
+    mean_total, steps = float(times.times[:, -1].mean()), len(evaluation.costs) - 1
     deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
-    left = ("coverage", "size", "mse" if evaluation.deviance is not None else "")
-    measures = {name: values for name, values in evaluation.measures.items() if name not in left}
-    columns = {"deadline_ms": deadlines, "prefix": times.prefixes(deadlines).mean}
-    for name, values in measures.items():
-        columns[name], columns[f"{name}_error"] = times.expected(values, deadlines)
-    rows = [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
-    return {"draws": len(times.times), "timeliness_r2": _timeliness(evaluation, times), "deadlines": rows}
+    columns = [Series("deadline (ms)", deadlines, "deadline_ms")]
+    columns.append(Series(f"steps of {steps}", times.prefixes(deadlines).mean, "prefix", ".2f"))
+    for name, values in evaluation.measures.items():
+        if name not in ("coverage", "size", "mse" if evaluation.deviance is not None else ""):
+            mean, error = times.expected(values, deadlines)
+            columns.append(Series(f"test {name}", mean, name, R2 if name == "r2" else NUMBER))
+            columns.append(Series("±", error, f"{name}_error", ".1g"))
+    return Tabulated.of(*columns)
 
 
 def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float | None]:
@@ -138,15 +130,6 @@ def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float |
     mean, error = times.timeliness(evaluation.r2, stop)
     fixed, _ = RandomTimes(means[np.newaxis]).timeliness(evaluation.r2, stop)
     return {"stop_ms": stop, "mean": mean, "error": error, "at_mean_costs": fixed}
-
-
-def _simulation_table(model: Model, rows: Sequence[Mapping[str, float]]) -> Table:
-    measures = [name.removesuffix("_error") for name in rows[0] if name.endswith("_error")]
-    table = blank_table("deadline (ms)", f"steps of {model.steps}", *(f"test {name}" for name in measures))
-    for row in rows:
-        cells = [f"{row[name]:.4g} ± {row[f'{name}_error']:.1g}" for name in measures]
-        table.add_row(f"{row['deadline_ms']:.4g}", f"{row['prefix']:.2f}", *cells)
-    return table
 
 
 def _simulation_line(draws: int, rows: int, timeliness: Mapping[str, float | None]) -> str:

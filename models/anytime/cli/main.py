@@ -43,7 +43,7 @@ COMMANDS = {
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
-    "report": ("report_page", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
+    "report": ("report", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
     "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),

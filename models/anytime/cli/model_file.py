@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.report import budget_lines, certificate_line, shapes_table, sharing_table, steps_table, summary
 from anytime.cli.streams import remember_written
+from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
 from anytime.loaded import load
 from anytime.model.model import Model
+from anytime.tabulated import Series, Tabulated
 
 Prefix = Annotated[int | None, typer.Option(help="Use the columns of this many steps; all by default.")]
 
@@ -45,7 +45,7 @@ def show(
     loaded = load(model)
     if shapes:
         from anytime.evaluation.shapes import column_shapes  # noqa: PLC0415
-        from anytime.inference.sharing import cancelling  # noqa: PLC0415
+        from anytime.inference.sharing import cancelling, sharing_table  # noqa: PLC0415
 
         columns, groups = column_shapes(loaded, prefix), loaded.sharing(prefix)
         if json:
@@ -60,7 +60,7 @@ def show(
                 }
             )
         else:
-            parts: list[Table | str] = [sharing_table(groups), ""] if groups else []
+            parts: list[Tabulated | str] = [sharing_table(groups), ""] if groups else []
             note = cancelling(groups)
             print_results(*parts, shapes_table(columns), *([] if note is None else [note]))
         return
@@ -203,11 +203,14 @@ def certify(
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:
-    certificate, shares = model.manifest.certificate, model.certified_shares
+    certificate = model.manifest.certificate
     assert certificate is not None  # noqa: S101
-    assert shares is not None  # noqa: S101
-    names = ("prefix", "cost", "explained_variance", "bound", "share", "exact")
-    explained = (model.expected(prefix).explained_variance for prefix in range(model.steps + 1))
-    columns = (range(model.steps + 1), model.costs.tolist(), explained, certificate.bounds, shares, certificate.exact)
-    prefixes = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    prefixes = Tabulated.of(
+        Series("prefix", range(model.steps + 1)),
+        Series("cost", model.costs),
+        Series("explained_variance", [model.expected(prefix).explained_variance for prefix in range(model.steps + 1)]),
+        Series("bound", certificate.bounds),
+        Series("share", model.certified_shares),
+        Series("exact", certificate.exact),
+    ).records()
     return {"version": model.version, "nodes": certificate.nodes, "seconds": certificate.seconds, "prefixes": prefixes}

@@ -11,11 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from anytime._files import check_writable
-from anytime.cli.console import blank_table, print_json, print_results, progress, remark
+from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
 from anytime.cli.streams import remember_written
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
@@ -25,6 +23,7 @@ from anytime.data.formats import open_table
 from anytime.errors import ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
 from anytime.loaded import load
+from anytime.tabulated import SHARE, Series, Tabulated
 
 PERCENTILES = (10, 90, 99)
 """Percentiles to print next to the median."""
@@ -83,7 +82,7 @@ def profile(
         write_text(times.text(), distributions)
     remember_written(out, distributions)
     if json:
-        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _values(measured, costs)})
+        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _table(measured, costs).records()})
         return
     print_results(_table(measured, costs))
     priced_groups = zip(costs.groups, costs.costs, strict=True)
@@ -114,31 +113,24 @@ def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
     raise ExtractorError(f"{what}; give a table, or --inputs MODULE:INPUTS")
 
 
-def _table(measured: Profile, costs: FeatureGroups) -> Table:
-    values = _values(measured, costs)
-    percentiles = [f"p{q}" for q in PERCENTILES]
-    scaled = ["a call", "a row"] if "base" in values[0] else []
-    table = blank_table("cost (ms)", "median", *percentiles, "cold", "timer", *scaled)
-    table.add_column("group", overflow="fold")
-    for row in values:
-        cells = [f"{row[name]:.4g}" for name in ("cost", "median", *percentiles, "cold")]
-        scaling = [f"{row[name]:.3g}" for name in ("base", "per_row") if scaled]
-        table.add_row(*cells, f"{row['timer_share']:.1%}", *scaling, escape(row["group"]))
-    return table
-
-
-def _values(measured: Profile, costs: FeatureGroups) -> list[dict[str, Any]]:
-    entries = []
-    for name, times in measured.groups.items():
-        median, *others = np.percentile(times.per_row, (50, *PERCENTILES)).tolist()
-        values = {"group": name, "cost": float(costs.costs[costs.positions[name]]), "median": median}
-        values |= {f"p{q}": value for q, value in zip(PERCENTILES, others, strict=True)}
-        share = min(measured.timer_ms / median, 1.0) if median > 0 else 1.0
-        values |= {"cold": times.cold, "calls": len(times.per_row), "timer_share": share}
-        if times.scaling is not None:
-            values |= {"base": times.scaling.fixed, "per_row": times.scaling.per_row}
-        entries.append(values)
-    return entries
+def _table(measured: Profile, costs: FeatureGroups) -> Tabulated:
+    names, times = list(measured.groups), list(measured.groups.values())
+    median, *others = np.transpose([np.percentile(each.per_row, (50, *PERCENTILES)) for each in times])
+    scaling = [each.scaling for each in times if each.scaling is not None]
+    return Tabulated.of(
+        Series(None, names, "group"),
+        Series("cost (ms)", [costs.costs[costs.positions[name]] for name in names], "cost"),
+        Series("median", median),
+        *(Series(f"p{q}", values) for q, values in zip(PERCENTILES, others, strict=True)),
+        Series("cold", [each.cold for each in times]),
+        Series(None, [len(each.per_row) for each in times], "calls"),
+        Series(
+            "timer", [min(measured.timer_ms / each, 1.0) if each > 0 else 1.0 for each in median], "timer_share", SHARE
+        ),
+        Series("a call", [each.fixed for each in scaling] or None, "base", ".3g"),
+        Series("a row", [each.per_row for each in scaling] or None, "per_row", ".3g"),
+        Series("group", names, None),
+    )
 
 
 def imported(reference: str) -> Any:

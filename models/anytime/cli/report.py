@@ -1,291 +1,45 @@
-"""Models, with their evaluations and certificates, as tables and lines of text."""
+"""`anytime report`: a page about a model, for those who decide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated
 
-import numpy as np
-from rich.markup import escape
-from rich.table import Table
+import typer
 
-from anytime.cli.console import blank_table
-from anytime.errors import clipped, listed
-from anytime.model.manifest import Candidate, Selected, Stopped
-from anytime.model.model import Model, at_least
-from anytime.training.guarantee import buys_no_group, doubling_bound
-from anytime.types import Float
-
-if TYPE_CHECKING:
-    from anytime.evaluation.evaluate import Evaluation
-    from anytime.evaluation.shapes import ColumnShape
-    from anytime.inference.sharing import Sharing
-
-LEAST_GAMMA = 1e-3
-"""A smaller constant bounds nothing: the bound is below .1 % of the best."""
-
-ROUNDING = 1e-12
-"""A smaller R² is 0."""
-
-BEST = 1 - 1e-9
-"""Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
+from anytime._files import check_writable
+from anytime.cli.console import remark, working
+from anytime.cli.options import Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage
+from anytime.cli.streams import remember_written
+from anytime.evaluation.report import report as written
+from anytime.groups import write_text
+from anytime.loaded import load
 
 
-def steps_table(model: Model) -> Table:
-    columns, calibration = _own_columns(model), model.manifest.calibration
-    if model.manifest.certificate is not None:
-        columns["of best"] = [_of_best(model, prefix) for prefix in range(model.steps + 1)]
-    if calibration is not None:
-        columns[_size(model)] = numbers(calibration.sizes)
-        if calibration.reliability is not None:
-            columns["ECE"] = numbers(calibration.reliability)
-    return _table(model, columns)
+@spread
+def report(
+    model: ModelFile,
+    out: Annotated[Path, typer.Option(help="Write the page to this file (*.html).")],
+    test: TestTable = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows, for the page only.")
+    ] = None,
+    coverage: Coverage = None,
+    *,
+    tables: TableFormat,
+) -> None:
+    """Write a report of a model as one page: quality by cost, groups, shapes, reliability, warnings and their remedies.
 
+    The page is one file without scripts, and loads nothing from a network.
 
-def budget_lines(model: Model, budget: float) -> list[str]:
-    """Return lines on the prefix that answers within a budget: its groups, its quality, and what the next step adds."""
-    amount, prefix = model.groups.amount, model.affordable(budget)
-    groups, r2, full = model.computed[prefix], model.expected(prefix).r2, model.expected(model.steps).r2
-    part = "" if not full or r2 is None else f", {share(r2 / full)} of {full:.4g} with all groups"
-    lines = [
-        f"budget {amount(budget)}: {listed(groups, 20) or 'no group (the base rate)'}",
-        f"cost {amount(model.costs[prefix])}, r2 {numbers([r2])[0]} on the training rows{part}",
-    ]
-    if prefix == model.steps:
-        return [*lines, "these are all steps"]
-    step, after = model.manifest.steps[prefix], model.expected(prefix + 1).r2
-    gain = "" if r2 is None or after is None else f" and adds {after - r2:.2g} to r2"
-    lacking = amount(model.costs[prefix + 1] - budget)
-    return [*lines, f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}; the budget lacks {lacking}"]
-
-
-def shapes_table(shapes: Iterable[ColumnShape]) -> Table:
-    """Return a table of columns, the strongest first; of several scores, the strength is the root mean square."""
-    table = blank_table("column", "group", "basis", "strength", "alone", "shared")
-    for shape in shapes:
-        strength = float(np.sqrt(np.mean(np.square(shape.strength))))
-        own = [*numbers([strength, shape.unique]), share(shape.shared)]
-        table.add_row(escape(shape.name), escape(shape.group), shape.basis, *own)
-    return table
-
-
-def sharing_table(groups: Iterable[Sharing]) -> Table:
-    """Return a table of the contributions of groups, those that add the most alone first."""
-    table = blank_table("group", "strength", "alone", "shared", "most with")
-    for each in groups:
-        own = [*numbers([each.strength, each.unique]), share(each.shared), escape(each.partner or "")]
-        table.add_row(escape(each.name), *own)
-    return table
-
-
-def _rounded(r2: Float) -> Float:
-    """Return R², 0 where it is rounding: that of the base rate may be 3e-16."""
-    return np.asarray(np.where(np.abs(r2) < ROUNDING, 0.0, r2))
-
-
-def evaluation_table(model: Model, evaluation: Evaluation, budgets: Sequence[float] = ()) -> Table:
-    """Return a table of the prefixes, or of those that answer at some budgets."""
-    # A narrow terminal must not cut off the measures; `show` prints the columns omitted here.
-    columns = {name: cells for name, cells in _own_columns(model).items() if name not in ("cost", "alpha")}
-    measures = {
-        "test mse": evaluation.mse if evaluation.deviance is None else None,
-        "test deviance": evaluation.deviance,
-        "accuracy": evaluation.accuracy,
-        "balanced": None if evaluation.classes is None else evaluation.classes.balanced_accuracy,
-        "AUC": None if evaluation.classes is None else evaluation.classes.auc,
-        "log loss": None if evaluation.classes is None else evaluation.classes.log_loss,
-        "Brier": None if evaluation.classes is None else evaluation.classes.brier,
-        "NDCG@5": evaluation.ndcg,
-        "coverage": evaluation.coverage,
-        _size(model): evaluation.size,
-    }
-    columns["test r2"] = ["-"] * (model.steps + 1) if evaluation.r2 is None else numbers(_rounded(evaluation.r2))
-    columns |= {name: numbers(values) for name, values in measures.items() if values is not None}
-    return _table(model, columns, budgets)
-
-
-def measure_lines(evaluation: Evaluation) -> list[str]:
-    """Return lines on the queries that NDCG@5 averages, and on an accuracy that says nothing; none by default."""
-    classes = evaluation.classes
-    if classes is not None and classes.note is not None:
-        return [classes.note]
-    if evaluation.ndcg_queries is None:
-        return []
-    queries, without = evaluation.ndcg_queries
-    return [f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"]
-
-
-def _own_columns(model: Model) -> dict[str, list[str]]:
-    """Return the cells of the columns that come from the model itself, the base rate first."""
-    manifest, steps = model.manifest, model.manifest.steps
-    return {
-        "step": [str(k) for k in range(model.steps + 1)],
-        "cost": ["0", *numbers(step.cost for step in steps)],
-        "total": numbers(model.costs),
-        "r2": [
-            "-" if model.expected(0).r2 is None else "0",
-            *("-" if step.r2 is None else f"{step.r2:.4f}" for step in steps),
-        ],
-        "cv error": numbers([manifest.prior_error, *(step.cv_error for step in steps)]),
-        "alpha": ["", *(f"{step.alpha:.2g}" for step in steps)],
-    }
-
-
-def share(value: float | None) -> str:
-    """Return a share as a percentage."""
-    return "-" if value is None else f"{100 * value:.3g} %"
-
-
-def numbers(values: Iterable[float | None]) -> list[str]:
-    """Return numbers as cells, with four digits."""
-    return ["-" if value is None else f"{value:.4g}" for value in values]
-
-
-def _table(model: Model, columns: Mapping[str, Sequence[str]], budgets: Sequence[float] = ()) -> Table:
-    """Return a table of the prefixes, or of those within budgets, with the groups that each adds in the last column."""
-    table = blank_table(*(["budget"] if budgets else []), *columns)
-    table.add_column(escape(f"adds ({model.groups.cost_unit})"), overflow="fold")
-    adds = ["(base rate)", *(escape(" + ".join(step.adds)) for step in model.manifest.steps)]
-    rows = list(zip(*columns.values(), adds, strict=True))
-    for cells in [(f"{budget:g}", *rows[model.affordable(budget)]) for budget in budgets] or rows:
-        table.add_row(*cells)
-    return table
-
-
-def _size(model: Model) -> str:
-    return "width" if model.manifest.classes is None else "set size"
-
-
-def _of_best(model: Model, prefix: int) -> str:
-    certificate, shares = model.manifest.certificate, model.certified_shares
-    assert certificate is not None  # noqa: S101
-    assert shares is not None  # noqa: S101
-    if shares[prefix] >= BEST:
-        return "best"
-    share = at_least(shares[prefix])
-    return share if certificate.exact[prefix] else f">= {share}"
-
-
-def certificate_line(model: Model) -> str:
-    certificate, shares = model.manifest.certificate, model.certified_shares
-    if certificate is None or shares is None:
-        return "not certified"
-    best = [_of_best(model, prefix) for prefix in range(1, model.steps + 1)].count("best")
-    among = " of the retained groups" if _of_groups(model) else ""
-    limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each"
-    limits += "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
-    if best == model.steps:
-        return f"certified: every step is the best set{among} at its cost on the training data ({limits})"
-    return (
-        f"certified: every step explains at least {at_least(min(shares[1:]))} of the best set{among} at its cost on "
-        f"the training data; {best} of {model.steps} are the best set ({limits})"
-    )
-
-
-def summary(model: Model) -> str:
-    manifest = model.manifest
-    origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
-    kind = manifest.rule_in_words
-    columns, terms = len(model.groups.features), model.expansion.column_terms
-    size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
-    used = terms - len(redundant.constant) - len(redundant.collinear)
-    kind += f", {listed(manifest.first)} first" if manifest.first else ""
-    lines = [
-        f"model {model.name} {model.version}".rstrip()
-        + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {size}: "
-        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
-    ]
-    features = {
-        "constant": redundant.constant,
-        "collinear": redundant.collinear,
-        "missing values imputed by the training mean": origin.imputed,
-    }
-    if origin.nested:
-        lines.append(f"cross-validated errors: nested, each of {origin.folds} folds learned its own order")
-    if model.groups.shared_by:
-        lines.append(f"costs are per row, {model.groups.shared_by}")
-    if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
-    lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
-    if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
-        lines.append(_selected(manifest.selected))
-    if manifest.stopped is not None:
-        lines.append(_stop(manifest.stopped))
-    lines.append(f"guarantee: {_guarantee(model)}")
-    lines += [f"warning: {text}" for text in manifest.warnings]
-    if manifest.certificate is not None:
-        lines.append(certificate_line(model))
-    if calibration is not None:
-        what = "intervals" if manifest.classes is None else "sets of classes"
-        lines.append(
-            f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
-        )
-    return "\n".join(lines)
-
-
-def _selected(selected: Selected) -> str:
-    """Return a line on the terms that cross-validation selected, and the errors of the others."""
-    counts = {0: "no hinges", 1: "1 hinge a column"}
-    words = {"off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
-
-    def named(each: Candidate) -> str:
-        parts = [] if each.hinges is None else [counts.get(each.hinges, f"{each.hinges} hinges a column")]
-        parts += [] if each.clamp is None else [words[each.clamp]]
-        parts += [] if each.min_level_rows is None else [f"levels of {each.min_level_rows} rows"]
-        return ", ".join(parts)
-
-    least: dict[tuple[int | None, str | None], Candidate] = {}
-    for each in sorted(selected.candidates, key=lambda each: each.error):
-        least.setdefault((each.hinges, each.clamp), each)
-    least.pop((selected.hinges, selected.clamp), None)
-    simplest = next((each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))), None)
-    other = simplest or next(iter(least.values()), None)
-    than = "" if other is None else f" ({named(other)}: {numbers([other.error])[0]})"
-    error = numbers([selected.error])[0]
-    return f"terms by cross-validation: {named(selected)}; mean error over the cost {error}{than}"
-
-
-def _stop(stopped: Stopped) -> str:
-    excluded = f"left out: {listed(stopped.left_out, 20)}" if stopped.left_out else "no group left out"
-    if stopped.rule == "epsilon":
-        return (
-            f"stopped by epsilon {stopped.epsilon:g}: the longest remaining projection is {stopped.longest:.3g}; "
-            f"{excluded}"
-        )
-    if stopped.rule == "validation" and stopped.errors is not None:
-        chosen = f"step {stopped.steps} of {len(stopped.errors) - 1} has the least error"
-        best, last = numbers([stopped.errors[stopped.steps], stopped.errors[-1]])
-        return f"stopped by {stopped.validation}: {chosen}, {best} ({last} with all); {excluded}"
-    rules = [*([f"epsilon {stopped.epsilon:g}"] if stopped.epsilon else []), *filter(None, [stopped.validation])]
-    return f"not stopped by {' or '.join(rules)}; {excluded}" if rules else excluded
-
-
-def _guarantee(model: Model) -> str:
-    guarantee = model.manifest.guarantee
-    if guarantee.gamma == 0:
-        return "none (gamma is 0: some groups are linear combinations of others; a penalty separates them)"
-    if guarantee.gamma is not None and guarantee.gamma < LEAST_GAMMA:
-        return f"none of use (gamma is {guarantee.gamma:.1g}: groups are nearly linear combinations of others)"
-    if guarantee.gamma is not None:
-        return f"F(prefix of cost B) >= (1 - exp(-{guarantee.gamma:.3g} B/K)) F(any set {_of_groups(model)}of cost K)"
-    if guarantee.doubling_until is None:
-        return f"none ({guarantee.why})"
-    until = f"up to step {guarantee.doubling_until} of {model.steps}"
-    if guarantee.doubling_gamma is None:
-        return f"cost at most doubles {until} ({guarantee.why})"
-    if buys_no_group(model.costs, guarantee.doubling_until):
-        spent = model.groups.amount(model.costs[guarantee.doubling_until])
-        return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
-    share = doubling_bound(guarantee.doubling_gamma)
-    sets = f"any set {_of_groups(model)}of cost B/4"
-    return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"
-
-
-def _of_groups(model: Model) -> str:
-    """Return the groups that the sets of a guarantee consist of, if the model leaves some out."""
-    stopped = model.manifest.stopped
-    if stopped is None or not stopped.left_out:
-        return ""
-    # Without a rule, the left-out groups did not take part in training.
-    return "of the retained groups, " if stopped.rule is None else "of all training groups, "
+    Example: anytime report model.safetensors --test test.csv --out report.html
+    """
+    check_writable(out, (".html", ".htm"))
+    share = stated_coverage(coverage, calibrate)
+    loaded = load(model)
+    opened = [None if path is None else tables.open(path) for path in (test, calibrate)]
+    with working(f"measuring {loaded.name}"):
+        text = written(loaded, *opened, coverage=share)
+    write_text(text, out)
+    remember_written(out)
+    remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")

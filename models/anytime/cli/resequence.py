@@ -20,9 +20,9 @@ from anytime.cli.options import (
     parsed_costs,
     spread,
 )
-from anytime.cli.report import steps_table, summary
 from anytime.cli.sources import open_refit
 from anytime.cli.streams import remember_written
+from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
 from anytime.loaded import load

@@ -13,9 +13,9 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.plan import TrainPlan
-from anytime.cli.report import evaluation_table, measure_lines, steps_table, summary
 from anytime.cli.sources import Console, described, open_calibration, open_cluster, open_source, open_test
 from anytime.cli.streams import remember_written
+from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated, hold_out
@@ -89,9 +89,8 @@ def train(
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
     remember_written(out)
-    table = steps_table(model) if evaluation is None else evaluation_table(model, evaluation)
-    queries = [] if evaluation is None else measure_lines(evaluation)
-    print_results(table, *queries, summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
+    size = out.stat().st_size / 1024
+    print_results(steps_table(model, evaluation), summary(model), f"wrote {out} ({size:.0f} KiB)")
 
 
 def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:

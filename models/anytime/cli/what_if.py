@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from anytime.cli.console import blank_table, print_json, print_results, remark, working
+from anytime.cli.console import print_json, print_results, remark, working
 from anytime.cli.options import AsJson, Costs, ModelFile, RefitOptions, Without, parsed_costs, spread
-from anytime.cli.report import numbers, share
 from anytime.cli.sources import open_refit
 from anytime.errors import clipped
 from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
+from anytime.tabulated import Series, Tabulated
 from anytime.training.what_if import WhatIf
 from anytime.training.what_if import what_if as compared
 
@@ -52,45 +51,21 @@ def what_if(
     if json:
         print_json(_values(found))
         return
-    parts: list[Table | str] = [_budgets_table(found)]
-    if found.after is not found.before:
-        parts = [_curves(found), "", *parts]
-    unit = loaded.groups.cost_unit
-    print_results(f"{loaded.name}, {found.changes} ({unit}); r2 on the training rows", "", *parts)
+    curves: list[Tabulated | str] = [] if found.after is found.before else [_curves(found), ""]
+    print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
 
 
-def _curves(found: WhatIf) -> Table:
+def _curves(found: WhatIf) -> Tabulated:
     """Return both curves, a step a line; the order of one may differ from that of the other."""
-    table = blank_table("step", "total", "r2")
-    table.add_column("before", overflow="fold")
-    for name in ("new total", "new r2"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("after", overflow="fold")
-    for k in range(max(found.before.steps, found.after.steps) + 1):
-        table.add_row(str(k), *_step(found.before, k), *_step(found.after, k))
-    return table
 
+    def side(model: Model, new: str, heading: str) -> Iterator[Series]:
+        _, adds, _, total, r2, *_ = model.table.columns
+        yield replace(total, heading=f"{new}total")
+        yield replace(r2, heading=f"{new}r2")
+        yield replace(adds, heading=heading, values=list(map(clipped, adds)))
 
-def _step(model: Model, k: int) -> list[str]:
-    if k > model.steps:
-        return ["", "", ""]
-    adds = "(base rate)" if k == 0 else " + ".join(model.manifest.steps[k - 1].adds)
-    return [*numbers([float(model.costs[k]), model.expected(k).r2]), escape(clipped(adds))]
-
-
-def _budgets_table(found: WhatIf) -> Table:
-    changed = found.after is not found.before
-    table = blank_table("budget", "r2", "of full", *(("new r2", "of full", "loss") if changed else ()))
-    for name in ("enters", "leaves") if changed else ("groups",):
-        table.add_column(name, overflow="fold")
-    for each in found.budgets:
-        before = [f"{each.budget:g}", *numbers([each.r2[0]]), share(each.shares[0])]
-        if not changed:
-            table.add_row(*before, escape(", ".join(each.groups[0])) or "-")
-            continue
-        names = [escape(", ".join(names)) or "-" for names in (each.enters, each.leaves)]
-        table.add_row(*before, *numbers([each.r2[1]]), share(each.shares[1]), *numbers([each.loss]), *names)
-    return table
+    steps = Series("step", range(max(found.before.steps, found.after.steps) + 1))
+    return Tabulated.of(steps, *side(found.before, "", "before"), *side(found.after, "new ", "after"))
 
 
 def _values(found: WhatIf) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.training.model_selection import HoldOut
 from anytime.types import FamilyName, Float
 
@@ -25,7 +26,7 @@ NDCG_AT = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Tabular):
     """Every prefix of a model on one table; element 0 is the base rate.
 
     Attributes
@@ -96,6 +97,37 @@ class Evaluation:
             "size": self.size,
         }
         return {name: values for name, values in found.items() if values is not None}
+
+    @property
+    def table(self) -> Tabulated:
+        """Return the measures as a table with a row for each prefix; its notes say what they may hide."""
+        classes, steps = self.classes, len(self.costs)
+        return Tabulated.of(
+            Series("prefix", range(steps)),
+            Series("cost", self.costs),
+            Series("explained variance", self.explained_variance, "explained_variance"),
+            Series("test r2", [None] * steps if self.r2 is None else self.r2, "r2", R2),
+            Series("test mse" if self.deviance is None else None, self.mse, "mse"),
+            Series("test deviance", self.deviance, "deviance"),
+            Series("accuracy", self.accuracy),
+            Series("balanced", classes and classes.balanced_accuracy, "balanced_accuracy"),
+            Series("AUC", classes and classes.auc, "auc"),
+            Series("log loss", classes and classes.log_loss, "log_loss"),
+            Series("Brier", classes and classes.brier, "brier"),
+            Series("NDCG@5", self.ndcg, "ndcg@5"),
+            Series("coverage", self.coverage),
+            Series("width" if classes is None else "set size", self.size, "size"),
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> list[str]:
+        """Return sentences on the queries that NDCG@5 averages, and on an accuracy that says nothing."""
+        if self.classes is not None and self.classes.note is not None:
+            return [self.classes.note]
+        if self.ndcg_queries is None:
+            return []
+        queries, without = self.ndcg_queries
+        return [f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"]
 
 
 def evaluate(

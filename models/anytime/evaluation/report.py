@@ -6,7 +6,7 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,10 @@ from anytime.evaluation.page.document import Picture, grid, page, paragraph, tab
 from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
 from anytime.families import family_of
 from anytime.inference.conformal import conformal_rank, model_outputs
-from anytime.inference.sharing import cancelling, group_sharing
+from anytime.inference.sharing import cancelling, group_sharing, sharing_table
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
+from anytime.tabulated import SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
 from anytime.types import Float, Index
 
@@ -160,30 +161,9 @@ def measured_on(model: Model, test: Table) -> _Tested:
     return _Tested(found, evaluation, errors, Y, outputs)
 
 
-_NAMES = {"balanced_accuracy": "balanced", "auc": "AUC", "log_loss": "log loss", "brier": "Brier"}
-
-
-def _measures(tested: _Tested | None) -> dict[str, Float]:
-    """Return the measures on the test rows by the heading of their column; the Brier score of classes is their mse."""
-    measures = {} if tested is None else tested.evaluation.measures
-    return {
-        f"test {_NAMES.get(name, name)}": each
-        for name, each in measures.items()
-        if (name, "brier" in measures) != ("mse", True)
-    }
-
-
 def _training(model: Model) -> Float:
     r2 = [model.expected(k).r2 for k in range(model.steps + 1)]
     return np.array([np.nan if value is None else value for value in r2])
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None or not np.isfinite(value) else f"{value:.4g}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"
 
 
 def _summary(model: Model, tested: _Tested | None) -> list[str]:
@@ -202,14 +182,14 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
     if np.isfinite(full):
-        share = f", {_percent(r2[half] / r2[-1])} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
-        if _number(r2[half]) == _number(r2[-1]):
+        share = f", {shown(r2[half] / r2[-1], SHARE)} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
+        if shown(r2[half]) == shown(r2[-1]):
             share = ", as much"
         elif r2[half] > r2[-1]:
             share = ", which is more"
         sentences.append(
-            f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {_number(r2[-1])} on "
-            f"{where}; half of the budget reaches {_number(r2[half])}{share}."
+            f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {shown(r2[-1])} on "
+            f"{where}; half of the budget reaches {shown(r2[half])}{share}."
         )
     step = manifest.steps[0]
     gain = "" if step.r2 is None else f", r2 {step.r2:.3g} in training"
@@ -231,33 +211,33 @@ def _curve(model: Model, tested: _Tested | None) -> str:
     return f'<div class="one">{curve_chart(curve, found).svg()}</div>' + "".join(words)
 
 
+def _measures(tested: _Tested | None) -> list[Series]:
+    """Return the measures on the test rows; the Brier score of classes is their mse."""
+    columns = () if tested is None else tested.evaluation.table.columns[3:]
+    are_classes = any(each.name == "brier" for each in columns)
+    return [
+        replace(each, heading=f"test {(each.heading or 'mse').removeprefix('test ')}")
+        for each in columns
+        if not (are_classes and each.name == "mse")
+    ]
+
+
 def _budgets(model: Model, tested: _Tested | None) -> str:
-    total = float(model.costs[-1])
-    columns = ["budget", "groups used", "cost", "r2"]
-    measures = _measures(tested)
-    columns += list(measures)
-    rows = []
-    for share, name in ((0.1, "a tenth"), (0.25, "a quarter"), (0.5, "half"), (1.0, "all")):
-        k = model.affordable(total * share)
-        used = ", ".join(map(clipped, model.computed[k][:12])) + ", ..." * (len(model.computed[k]) > 12)
-        cells = [f"{name} ({total * share:g})", used or "none: the base rate", f"{model.costs[k]:g}"]
-        rows.append([*cells, _number(model.expected(k).r2), *(_number(float(each[k])) for each in measures.values())])
-    return table(columns, rows, words=(0, 1))
+    total, (_, _, _, costs, r2, *_) = float(model.costs[-1]), model.table.columns
+    shares = {"a tenth": 0.1, "a quarter": 0.25, "half": 0.5, "all": 1.0}
+    prefixes = [model.affordable(total * share) for share in shares.values()]
+    used = [
+        ", ".join(map(clipped, names[:12])) + ", ..." * (len(names) > 12) or "none: the base rate"
+        for names in (model.computed[k] for k in prefixes)
+    ]
+    budgets = [f"{name} ({total * share:g})" for name, share in shares.items()]
+    reached = Tabulated.of(replace(costs, heading="cost"), r2, *_measures(tested))
+    return table(reached.take(prefixes, Series("budget", budgets), Series("groups used", used)))
 
 
 def _steps(model: Model, tested: _Tested | None) -> str:
-    measures = _measures(tested)
-    columns = ["step", "adds", "cost", "total", "r2", "cv error", "penalty", *measures]
-    rows: list[list[str]] = []
-    for k in range(model.steps + 1):
-        step, expected = model.manifest.steps[k - 1] if k else None, model.expected(k)
-        own = ["(base rate)", "", "0"] if step is None else [
-            clipped(" + ".join(step.adds), 80), f"{step.cost:g}", f"{model.costs[k]:g}"
-        ]  # fmt: skip
-        penalty = "" if step is None else f"{step.alpha:.2g}"
-        own += [_number(expected.r2), _number(expected.cv_error), penalty]
-        rows.append([str(k), *own, *(_number(float(values[k])) for values in measures.values())])
-    return table(columns, rows, words=(1,))
+    *own, alpha = model.table.columns[:7]
+    return table(Tabulated.of(*own, replace(alpha, heading="penalty"), *_measures(tested)))
 
 
 def _groups(model: Model) -> str:
@@ -282,8 +262,8 @@ def _groups(model: Model) -> str:
             losses.append((clipped(name, 40), full - (np.nan if r2 is None else r2)))
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
-    right += bar_rows([(name, loss, _number(loss)) for name, loss in losses], 1) + "</figure>"
-    contributions = _sharing(model)
+    right += bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1) + "</figure>"
+    sharing = group_sharing(model)
     more = len(gains) - ABSENCES
     note = f" {more} groups with smaller gains are not shown." * (more > 0)
     return (
@@ -292,27 +272,12 @@ def _groups(model: Model) -> str:
             "A group that adds much and whose absence costs little shares what it knows with other groups." + note,
             "soft",
         )
-        + contributions
+        + (
+            table(sharing_table(sharing[:ABSENCES], "contribution ±", "alone ±", "shared with others"))
+            if sharing
+            else ""
+        )
     )
-
-
-def _sharing(model: Model) -> str:
-    """Return a table of the contributions of the groups, the strongest alone first; nothing without moments."""
-    found = group_sharing(model)
-    if not found:
-        return ""
-    rows = [
-        [
-            clipped(each.name, 40),
-            _number(each.strength),
-            _number(each.unique),
-            _percent(each.shared),
-            each.partner or "",
-        ]
-        for each in found[:ABSENCES]
-    ]
-    columns = ["group", "contribution ±", "alone ±", "shared with others", "most with"]
-    return table(columns, rows, words=(0, 4))
 
 
 def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
@@ -359,8 +324,8 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
     verdict = "calibrated" if outside <= max(1, len(means) // 10) else "off" if gap > 0.05 else "slightly off"
     side = "too high" if bias > 0 else "too low"
     words = f"The probabilities are {verdict}: {outside} of {len(means)} bins differ by more than two standard errors, "
-    words += f"and the mean gap is {_percent(gap)}"
-    words += f"; on average they are {side} by {_percent(abs(bias))}" * (abs(bias) > 0.01)
+    words += f"and the mean gap is {shown(gap, SHARE)}"
+    words += f"; on average they are {side} by {shown(abs(bias), SHARE)}" * (abs(bias) > 0.01)
     remedy = "" if verdict == "calibrated" else " A likelihood (`--family`) or more rows make them more reliable."
     return f'<div class="one">{chart.svg()}</div>' + paragraph(words + "." + remedy)
 
@@ -411,9 +376,9 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
         counts = np.zeros((len(classes), len(classes)), dtype=int)
         np.add.at(counts, (codes, guess), 1)
         names = [clipped(str(label), 20) for label in classes]
-        rows = [[name, *(f"{each:,}" for each in row)] for name, row in zip(names, counts.tolist(), strict=True)]
+        columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
         caption = f"<figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
-        parts.append(f"<figure>{caption}{table(['', *names], rows)}</figure>")
+        parts.append(f"<figure>{caption}{table(Tabulated.of(Series('', names), *columns))}</figure>")
     return grid(parts)
 
 
@@ -460,14 +425,11 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
         )  # fmt: skip
     what = "interval width" if model.manifest.classes is None else "classes in a set"
     found = None if tested is None else tested.evaluation
-    share = _percent(calibration.coverage)
+    share = shown(calibration.coverage, SHARE)
     said = f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of {share}."
-    columns = ["step", "total", f"mean {what}", *(["covered test rows"] if found is not None else [])]
-    rows = []
-    for k in range(model.steps + 1):
-        covered = [] if found is None or found.coverage is None else [_percent(float(found.coverage[k]))]
-        rows.append([str(k), f"{model.costs[k]:g}", _number(calibration.sizes[k]), *covered])
-    return paragraph(said) + table(columns, rows)
+    step, _, _, total, *_ = model.table.columns
+    covered = Series("covered test rows", found and found.coverage, form=SHARE)
+    return paragraph(said) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
 
 
 def _left_out(found: Survey | None) -> Iterator[str]:
@@ -495,7 +457,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
         error = 0.0 if tested.errors is None else float(tested.errors[-1])
         if np.isfinite(gap) and gap > max(0.1, 3 * error):
             yield (
-                f"r2 is {_number(training[-1])} in training and {_number(float(tested.evaluation.r2[-1]))} on the test "
+                f"r2 is {shown(training[-1])} in training and {shown(float(tested.evaluation.r2[-1]))} on the test "
                 "rows: fewer terms, a larger penalty (`--one-se`) or more rows narrow the gap, unless the test "
                 "rows are of another kind."
             )
@@ -514,7 +476,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
 
 
 def _data(model: Model) -> str:
-    rows: list[list[str]] = []
+    rows: list[list[str | int]] = []
     group_of = {column: group.name for group in model.groups.groups for column in group.features}
     types = model.groups.column_types
     for column in model.expansion.columns[:COLUMNS_SHOWN]:
@@ -523,15 +485,13 @@ def _data(model: Model) -> str:
         held = ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
         if basis is not None and basis.quantiles is not None:
             held = " to ".join(map(text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
-        gaps = "marked" if column.indicator else ""
-        cells = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
-        rows.append(
-            [*cells, str(basis.basis if basis is not None and basis.basis else "linear"), str(len(column.terms)), gaps]
-        )
+        names = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
+        kind = str(basis.basis if basis is not None and basis.basis else "linear")
+        rows.append([*names, kind, len(column.terms), "marked" if column.indicator else ""])
     more = len(model.expansion.columns) - COLUMNS_SHOWN
     note = paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else ""
     columns = ["column", "group", "type", "range or levels", "basis", "terms", "missing values"]
-    return table(columns, rows, words=(0, 1, 2, 3, 4, 6)) + note
+    return table(Tabulated.of_rows(columns, rows)) + note
 
 
 def _provenance(model: Model) -> str:
@@ -548,4 +508,4 @@ def _provenance(model: Model) -> str:
         "folds and seed": f"{origin.folds or 'none'}{nested}, {'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",
     }
-    return table(["", ""], [[name, value] for name, value in entries.items() if value], words=(0, 1))
+    return table(Tabulated.of_rows(("", ""), [each for each in entries.items() if each[1]]))

@@ -16,7 +16,7 @@ from anytime.features.bases import ShapeLevel
 from anytime.features.expansion import Column, Columns
 from anytime.inference.sharing import column_sharing, covariances
 from anytime.model.model import Model
-from anytime.model.notebook import frame_of
+from anytime.tabulated import Series, Tabulated
 from anytime.types import Float, Label
 
 GRID = 200
@@ -85,13 +85,15 @@ class ColumnShape:
 
     def to_frame(self) -> Any:
         """Return the corners of the line, or the levels with their shares of the rows, and their contributions."""
-        if self.points:
-            columns = {"x": [each.x for each in self.points], "contribution": [p.contribution for p in self.points]}
-            return frame_of(columns)
         named = [(str(each.level), each) for each in self.levels]
         named += [(name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each]
-        columns = {"level": [name for name, _ in named], "share": [each.share for _, each in named]}
-        return frame_of(columns | {"contribution": [each.contribution for _, each in named]})
+        drawn = self.points or [each for _, each in named]
+        return Tabulated.of(
+            Series("x", [each.x for each in self.points] or None),
+            Series("level", None if self.points else [name for name, _ in named]),
+            Series("share", None if self.points else [each.share for _, each in named]),
+            Series("contribution", [each.contribution for each in drawn]),
+        ).frame()
 
     def values(self) -> Float:
         """Return equally likely values of the column, ascending, for a histogram."""

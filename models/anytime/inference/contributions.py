@@ -19,7 +19,7 @@ import numpy as np
 
 from anytime.inference.subsets import MAX_SETS
 from anytime.model.model import Model
-from anytime.model.notebook import frame_of
+from anytime.tabulated import Series, Tabulated
 from anytime.types import Float, Index
 
 PRODUCTS = 2**20
@@ -49,12 +49,13 @@ class Contributions:
     def to_frame(self, of: Literal["groups", "features"] = "groups") -> Any:
         """Return a frame with a column for each group or feature; of several scores `name_0`, `name_1`, ..."""
         parts: dict[str, Any] = self.groups if of == "groups" else self.features
-        columns: dict[str, Any] = {}
         scores = np.size(self.intercept)
-        for name, values in parts.items():
-            flat = np.reshape(np.asarray(values, dtype=np.float64), (-1, scores))
-            columns |= {f"{name}_{p}" if scores > 1 else name: flat[:, p] for p in range(scores)}
-        return frame_of(columns)
+        columns = (
+            Series(f"{name}_{p}" if scores > 1 else name, column)
+            for name, values in parts.items()
+            for p, column in enumerate(np.reshape(np.asarray(values, dtype=np.float64), (-1, scores)).T)
+        )
+        return Tabulated.of(*columns).frame()
 
 
 def contributions(

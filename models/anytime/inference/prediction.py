@@ -22,6 +22,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from itertools import chain, compress
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
@@ -39,7 +40,7 @@ from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import ROWS, numbers_of, plain_values
 from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
-from anytime.model.notebook import captioned, html_table
+from anytime.tabulated import Tabulated
 from anytime.types import Bool, Float, Index, Policy, Reason
 
 LARGEST = 1e100
@@ -159,9 +160,9 @@ class Answer:
 
     def _repr_html_(self) -> str:
         shown = {
-            "prediction": _shown(self.prediction),
-            "probabilities": None if self.probabilities is None else _shown(self.probabilities),
-            "interval": None if self.interval is None else _shown(self.interval),
+            "prediction": self.prediction,
+            "probabilities": self.probabilities,
+            "interval": self.interval,
             "prediction_set": self.prediction_set,
             "groups": ", ".join(self.groups) or "none (the base rate)",
             "step": f"{self.prefix} of {self.steps}",
@@ -172,10 +173,11 @@ class Answer:
             "note": self.note,
         }
         if self.contributions is not None:
-            shown["base"] = _shown(self.contributions.intercept)
-            shown |= {f"contribution of {name}": _shown(each) for name, each in self.contributions.groups.items()}
-        rows = [[name, value] for name, value in shown.items() if value not in (None, "")]
-        return captioned(f"answer of {self.model} {self.version}".rstrip(), html_table(["", ""], rows, words=(0, 1)))
+            shown["base"] = self.contributions.intercept
+            shown |= {f"contribution of {name}": each for name, each in self.contributions.groups.items()}
+        facts = {name: _shown(value) for name, value in shown.items() if value not in (None, "")}
+        caption = f"answer of {self.model} {self.version}".rstrip()
+        return Tabulated.of_rows(("", ""), facts.items(), caption=caption).html()
 
     def with_note(self, note: str) -> Self:
         """Return the answer with one more note, before the one that it has; all have at most 300 characters."""
@@ -260,7 +262,7 @@ class Prediction:
         return f"<Prediction by {self.model.name} of {count}: {received}; prefix {self.prefix}>"
 
     def _repr_html_(self) -> str:
-        return captioned(repr(self)[1:-1])
+        return f"<p>{escape(repr(self)[1:-1])}</p>"
 
     @property
     def rows(self) -> int:

@@ -23,6 +23,7 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import clipped
 from anytime.inference.subsets import MAX_SETS, ArrivedModel
 from anytime.model.model import Model
+from anytime.tabulated import SHARE, Series, Tabulated
 from anytime.types import Float, Index
 
 MAX_SHARING = 3000
@@ -63,6 +64,19 @@ class Sharing:
     partner: str | None = None
     correlation: float | None = None
     cancels: bool = False
+
+
+def sharing_table(
+    found: Sequence[Sharing], strength: str = "strength", alone: str = "alone", shared: str = "shared"
+) -> Tabulated:
+    """Return a table of what each contributes, in this order; its columns have these names."""
+    return Tabulated.of(
+        Series("group", [each.name for each in found]),
+        Series(strength, [each.strength for each in found]),
+        Series(alone, [each.unique for each in found]),
+        Series(shared, [each.shared for each in found], form=SHARE),
+        Series("most with", [each.partner or "" for each in found]),
+    )
 
 
 def covariances(model: Model, *, every: bool) -> Callable[[Index], Float] | None:

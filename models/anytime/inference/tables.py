@@ -26,8 +26,8 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.sharing import Sharing, cancelling, group_sharing
 from anytime.inference.subsets import arrived_model, checked_policy, usable
 from anytime.model.model import Expected, Model, checked_budget
-from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.moments.accumulate import dense
+from anytime.tabulated import Series, Tabulated
 from anytime.types import Bool, Float, Policy
 
 MAX_VALUES = 2**21
@@ -137,14 +137,13 @@ class TableAnswer:
 
     def to_frame(self) -> Any:
         """Return a row for each prediction, with probabilities, intervals and contributions where there are some."""
-        return frame_of(self.columns())
+        return Tabulated.of(*(Series(name, values) for name, values in self.columns().items())).frame()
 
     def _repr_html_(self) -> str:
-        columns = {name: values[:SHOWN].tolist() for name, values in self.columns().items()}
         more = f", the first {SHOWN}" * (len(self) > SHOWN)
         used = ", ".join(self.groups) or "no group (the base rate)"
-        rows = ([digits(x) if isinstance(x, float) else x for x in row] for row in zip(*columns.values(), strict=True))
-        return captioned(f"{len(self)} rows{more}: {used}; cost {self.cost:g}", html_table(list(columns), rows))
+        columns = (Series(name, values[:SHOWN]) for name, values in self.columns().items())
+        return Tabulated.of(*columns, caption=f"{len(self)} rows{more}: {used}; cost {self.cost:g}").html()
 
     def __repr__(self) -> str:
         return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"

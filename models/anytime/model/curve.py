@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from anytime.model.notebook import digits, frame_of, html_table
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.types import Float, Index
 
 Shape = Literal["trapezoid", "step"]
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Tabular):
     """Cost and explained variance of the prefixes of a sequence; element 0 is the empty prefix, the base rate.
 
     Attributes
@@ -39,21 +39,16 @@ class Curve:
     groups: tuple[str, ...] = ()
 
     @property
-    def _columns(self) -> dict[str, Any]:
-        groups = self.groups or ("",) * (len(self.costs) - 1)
-        columns = {"cost": self.costs, "explained_variance": self.explained_variance, "r2": self.r2}
-        columns |= {"cv_error": self.cv_error}
-        known = {name: values.tolist() for name, values in columns.items() if values is not None}
-        return {"step": list(range(len(self.costs))), "group": ["(base rate)", *groups], **known}
-
-    def to_frame(self) -> Any:
-        """Return a frame with a row for each prefix, of whatever frame library is installed."""
-        return frame_of(self._columns)
-
-    def _repr_html_(self) -> str:
-        columns = self._columns
-        rows = ([k, name, *map(digits, values)] for k, name, *values in zip(*columns.values(), strict=True))
-        return html_table(list(columns), rows, words=(1,))
+    def table(self) -> Tabulated:
+        """Return the curve as a table with a row for each prefix."""
+        return Tabulated.of(
+            Series("step", range(len(self.costs))),
+            Series("group", ["(base rate)", *(self.groups or ("",) * (len(self.costs) - 1))]),
+            Series("cost", self.costs),
+            Series("explained variance", self.explained_variance, "explained_variance"),
+            Series("r2", self.r2, form=R2),
+            Series("cv error", self.cv_error, "cv_error"),
+        )
 
 
 PLATEAU_LEVELS = (0.95, 0.96, 0.97, 0.98, 0.99)

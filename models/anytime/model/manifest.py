@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_valid
 
 from anytime.families import family_of
 from anytime.groups import FeatureGroups
-from anytime.model.notebook import digits, html_table
+from anytime.tabulated import Series, Tabulated
 from anytime.target import Target
 from anytime.types import FamilyName, Label, Method, Task
 
@@ -106,11 +106,11 @@ class Certificate(_Record):
     seconds: float | None = Field(default=None, ge=0)
 
     def _repr_html_(self) -> str:
-        rows = (
-            [k, digits(bound), "yes" if exact else "no"]
-            for k, (bound, exact) in enumerate(zip(self.bounds, self.exact, strict=True))
-        )
-        return html_table(["prefix", "largest F of any set of this cost", "exact"], rows, words=(2,))
+        return Tabulated.of(
+            Series("prefix", range(len(self.bounds))),
+            Series("largest F of any set of this cost", self.bounds),
+            Series("exact", ["yes" if each else "no" for each in self.exact]),
+        ).html()
 
 
 class Redundant(_Record):

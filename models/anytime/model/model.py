@@ -19,9 +19,9 @@ from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, best_prefixes, steps_with_products
-from anytime.model.notebook import captioned, digits, frame_of, html_table
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
+from anytime.tabulated import R2, Series, Tabular, Tabulated
 from anytime.types import Float, Index, Policy
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ SHARE_ROUNDING = 1e-6
 
 UNLIMITED = 1e300
 """Budgets of at least this size mean no limit."""
+
+
+BEST = 1 - 1e-9
+"""Shares of the best possible from here on count as 1: bounds are known to this tolerance."""
 
 
 def at_least(share: float) -> str:
@@ -147,7 +151,7 @@ MAX_LAYOUTS = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model:
+class Model(Tabular):
     """A trained model. It is immutable, so threads may share it.
 
     Attributes
@@ -170,28 +174,28 @@ class Model:
     def __repr__(self) -> str:
         return f"<Model {self.name} {self.version or 'not saved'}: {self.manifest.task}, {self.steps} steps>"
 
-    def to_frame(self) -> Any:
-        """Return the steps as a frame with a row for each prefix, of whatever frame library is installed."""
-        return frame_of(self._step_columns)
+    @property
+    def table(self) -> Tabulated:
+        """Return the steps as a table with a row for each prefix; bounds and calibrated sizes are not in its frame."""
+        steps, calibration, unit = self.manifest.steps, self.manifest.calibration, self.groups.cost_unit
+        return Tabulated.of(
+            Series("step", range(self.steps + 1)),
+            Series(f"adds ({unit})", ["(base rate)", *(" + ".join(step.adds) for step in steps)], "adds"),
+            Series("cost", [0.0, *(step.cost for step in steps)], form="g"),
+            Series("total", self.costs, form="g"),
+            Series("r2", [each.r2 for each in self._expected], form=R2),
+            Series("cv error", [each.cv_error for each in self._expected], "cv_error"),
+            Series("alpha", [None, *(step.alpha for step in steps)], form=".2g", missing=""),
+            Series("of best", self.certified, None),
+            Series(self.size_name, calibration and calibration.sizes, None),
+            Series("ECE", calibration and calibration.reliability, None),
+            caption=f"{self.name} {self.version}".rstrip() + f": {self.manifest.task}, costs in {unit}",
+        )
 
     @property
-    def _step_columns(self) -> dict[str, list[Any]]:
-        steps, expected = self.manifest.steps, [self.expected(k) for k in range(self.steps + 1)]
-        return {
-            "step": list(range(self.steps + 1)),
-            "adds": ["(base rate)", *(" + ".join(step.adds) for step in steps)],
-            "cost": [0.0, *(step.cost for step in steps)],
-            "total": self.costs.tolist(),
-            "r2": [each.r2 for each in expected],
-            "cv_error": [each.cv_error for each in expected],
-            "alpha": [None, *(step.alpha for step in steps)],
-        }
-
-    def _repr_html_(self) -> str:
-        columns = self._step_columns
-        rows = ([k, adds, *map(digits, values)] for k, adds, *values in zip(*columns.values(), strict=True))
-        kind = f"{self.name} {self.version}".rstrip() + f": {self.manifest.task}, costs in {self.groups.cost_unit}"
-        return captioned(kind, html_table(list(columns), rows, words=(1,)))
+    def size_name(self) -> str:
+        """Return what the calibrated size of a prediction is: the width of an interval, or the number of classes."""
+        return "width" if self.manifest.classes is None else "set size"
 
     @property
     def name(self) -> str:
@@ -382,6 +386,16 @@ class Model:
         explained = (0.0, *(step.explained_variance for step in self.manifest.steps))
         pairs = zip(explained, certificate.bounds, strict=True)
         return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
+
+    @property
+    def certified(self) -> tuple[str, ...] | None:
+        """Return, for each prefix, (steps + 1,), its share of the best possible F in words; None if unknown."""
+        certificate, shares = self.manifest.certificate, self.certified_shares
+        if certificate is None or shares is None:
+            return None
+        words = ("best" if share >= BEST else at_least(share) for share in shares)
+        pairs = zip(words, certificate.exact, strict=True)
+        return tuple(word if exact or word == "best" else f">= {word}" for word, exact in pairs)
 
     @cached_property
     def explained_shares(self) -> Float:

@@ -9,7 +9,7 @@ from anytime.data.formats import Table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.groups import COST_TOLERANCE
 from anytime.model.model import Model, checked_budget
-from anytime.model.notebook import captioned, digits, html_table
+from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
 from anytime.training.resequencing import Changes, Retrained, open_retrained, resequence
 
 
@@ -53,7 +53,7 @@ class AtBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIf(Tabular):
     """A model before and after a change, and both at each budget; `changes` says in words what changed."""
 
     before: Model
@@ -64,22 +64,27 @@ class WhatIf:
     def __repr__(self) -> str:
         return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
 
-    def _repr_html_(self) -> str:
+    @property
+    def table(self) -> Tabulated:
+        """Return what both models use within each budget as a table."""
+        budgets = self.budgets
+        columns = [
+            Series("budget", [each.budget for each in budgets], form="g"),
+            Series("r2", [each.r2[0] for each in budgets], form=R2),
+            Series("of full", [each.shares[0] for each in budgets], form=SHARE),
+        ]
         if self.after is self.before:
-            columns: tuple[str, ...] = ("budget", "r2", "of full", "groups")
+            columns.append(Series("groups", [each.groups[0] for each in budgets]))
         else:
-            columns = ("budget", "r2", "of full", "new r2", "of full", "loss", "enters", "leaves")
-        rows = [self._row(each) for each in self.budgets]
-        unit = self.before.groups.cost_unit
-        caption = f"{self.before.name}, {self.changes} ({unit}); r2 on the training rows"
-        return captioned(caption, html_table(columns, rows, words=(3,) if self.after is self.before else (6, 7)))
-
-    def _row(self, each: AtBudget) -> list[str]:
-        before, after = ([digits(r2), digits(share)] for r2, share in zip(each.r2, each.shares, strict=True))
-        names = [", ".join(names) or "-" for names in (each.groups[0], each.enters, each.leaves)]
-        if self.after is self.before:
-            return [f"{each.budget:g}", *before, names[0]]
-        return [f"{each.budget:g}", *before, *after, digits(each.loss), *names[1:]]
+            columns += [
+                Series("new r2", [each.r2[1] for each in budgets], form=R2),
+                Series("of full", [each.shares[1] for each in budgets], form=SHARE),
+                Series("loss", [each.loss for each in budgets], form=R2),
+                Series("enters", [each.enters for each in budgets]),
+                Series("leaves", [each.leaves for each in budgets]),
+            ]
+        caption = f"{self.before.name}, {self.changes} ({self.before.groups.cost_unit}); r2 on the training rows"
+        return Tabulated.of(*columns, caption=caption)
 
 
 def what_if(

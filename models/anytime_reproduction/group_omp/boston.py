@@ -170,7 +170,7 @@ def _readings(others: Mapping[str, Scores]) -> Table:
         for key in SIDES
         for reading, scores in others.items()
     ]
-    return Table("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
+    return Table.titled("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
 
 
 BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
@@ -232,13 +232,13 @@ def _table(scores: Scores, what: str, real: bool) -> Table:
     more = "." if real else "; the published figures are of Boston Housing."
     caption = f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}"
     columns = ("error, published", "error, ours", "variables, published", "variables, ours", "median error, ours")
-    return Table("boston", caption, ("method", *columns), rows, digits=2)
+    return Table.titled("boston", caption, ("method", *columns), rows, digits=2)
 
 
 def _paired(scores: Scores) -> Table:
     rows = [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS]
     caption = "Group-OMP minus each rival over the same splits; below 0 is better."
-    return Table("boston-paired", caption, ("rival", *SIDES.values()), rows, digits=2)
+    return Table.titled("boston-paired", caption, ("rival", *SIDES.values()), rows, digits=2)
 
 
 def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def _table(measure: str, scores: Scores) -> Table:
     runs = ours["OLS"][0].runs
     caption = f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours."
     name = f"group-omp-{words.replace(' ', '-').lower()}"
-    return Table(name, caption, ("method", *EXPERIMENT_COLUMNS), rows, digits=3)
+    return Table.titled(name, caption, ("method", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
 def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
@@ -112,7 +112,9 @@ def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
         "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
         "outside ours by chance."
     )
-    return Table("group-omp-outside", caption, ("where", "method", "published", "ours", "agrees"), rows, digits=3)
+    return Table.titled(
+        "group-omp-outside", caption, ("where", "method", "published", "ours", "agrees"), rows, digits=3
+    )
 
 
 def _ols_table(scores: Scores) -> Table:
@@ -131,7 +133,7 @@ def _ols_table(scores: Scores) -> Table:
         "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
         "nonzero means."
     )
-    return Table("group-omp-ols", caption, ("how", *EXPERIMENT_COLUMNS), rows, digits=3)
+    return Table.titled("group-omp-ols", caption, ("how", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
 class Explanation(NamedTuple):
@@ -226,7 +228,7 @@ def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]
         for number, printed in compared.items()
         for what, cells, accepted in _readings(scores, number, printed)
     ]
-    return Table(
+    return Table.titled(
         "group-omp-explanations",
         "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within three "
         "standard errors of the difference. At most one per experiment is accepted, as they exclude each other: the "
@@ -323,7 +325,7 @@ def _paired_table(scores: Scores) -> Table:
         "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
         "error is better."
     )
-    return Table("group-omp-paired", caption, ("experiment", "chosen by", "rival", *MEASURES), rows, digits=3)
+    return Table.titled("group-omp-paired", caption, ("experiment", "chosen by", "rival", *MEASURES), rows, digits=3)
 
 
 def _text(scores: Scores) -> tuple[str, ...]:

@@ -327,7 +327,7 @@ def _gamma_table(by_problem: ByProblem) -> Table:
         }
         for name, r in by_problem.items()
     ]
-    return Table.of("bounds-gamma", "The constants of the theorems", records)
+    return Table.titled("bounds-gamma", "The constants of the theorems", records[0], map(dict.values, records))
 
 
 def _reached_table(by_problem: ByProblem) -> Table:
@@ -347,7 +347,7 @@ def _reached_table(by_problem: ByProblem) -> Table:
             }
         )
     caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
-    return Table.of("bounds-reached", caption, records, digits=3)
+    return Table.titled("bounds-reached", caption, records[0], map(dict.values, records), digits=3)
 
 
 def _draw(curves: Result) -> Any:

@@ -85,7 +85,8 @@ def _section(setting: Setting, results: Results) -> Section:
         if (name := case.label.replace(" ", "-")) in results
     }
     caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
-    table = Table.of("certificates", caption, [_record(case, result) for case, result in found.items()])
+    records = [_record(case, result) for case, result in found.items()]
+    table = Table.titled("certificates", caption, records[0], map(dict.values, records))
     gaps = (
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
         "(dashed)."

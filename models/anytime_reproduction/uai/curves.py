@@ -131,7 +131,7 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
         rows.append((problem.label, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
     caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
-    return Table("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
+    return Table.titled("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
 
 
 def _plateau_finding(problem: Problem, result: Result) -> Finding:

@@ -240,7 +240,7 @@ def _least_table(found: Result) -> Table:
         for name in ("CS-G-FR", "Doubling")
     ]
     columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
-    return Table("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
+    return Table.titled("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
@@ -250,7 +250,7 @@ def _share_table(by_size: dict[int, Result]) -> Table:
         for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
     ]
     caption = "Least ratio over all budgets of F within B to the best of cost B/C"
-    return Table("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
+    return Table.titled("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
 
 
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis

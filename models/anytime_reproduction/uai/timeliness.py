@@ -177,7 +177,7 @@ def _section_1(setting: Setting, results: Results) -> Section:
     ours = "stand-in" if setting.replaces("kddcup99") else "ours"
     columns = ("method", "published (AGRICULTURAL)", *(f"{ours}, {words}" for words in SIDES.values()))
     caption = "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order."
-    table = Table("table-1", caption, columns, rows)
+    table = Table.titled("table-1", caption, columns, rows)
     caption = "Paired differences of timeliness over the held-out sets."
     differences = _differences("table-1-differences", caption, {"ours": runs}, PUBLISHED_1)
     losses = {m: Claim("CS-G-OMP", m).difference(runs["test"]).mean for m in MODELS if m != "CS-G-OMP"}
@@ -242,7 +242,7 @@ def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Tab
     if omitted:
         caption += f" {', '.join(omitted)} gives the same groups as a smaller size."
     rows = list(zip(COLUMNS, *columns.values(), strict=True))
-    return Table(f"table-2-{case.label}", caption, ("method", *columns), rows)
+    return Table.titled(f"table-2-{case.label}", caption, ("method", *columns), rows)
 
 
 def _differences(
@@ -255,7 +255,7 @@ def _differences(
     for size, sides in measured.items():
         for side, words in SIDES.items():
             columns[f"{size}, {words}"] = [claim.difference(sides[side]) for claim in ORDER]
-    return Table(name, caption, tuple(columns), list(zip(*columns.values(), strict=True)))
+    return Table.titled(name, caption, columns, zip(*columns.values(), strict=True))
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:

@@ -398,7 +398,13 @@ def _table(results: Results, setting: Setting) -> Table:
         }
         for name, r in results.items()
     ]
-    return Table.of("training-time", "Training times as ratios, all groups selected", records, digits=1)
+    return Table.titled(
+        "training-time",
+        "Training times as ratios, all groups selected",
+        records[0],
+        map(dict.values, records),
+        digits=1,
+    )
 
 
 def _draw(results: Results) -> Any:

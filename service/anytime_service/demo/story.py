@@ -19,7 +19,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from anytime.cli.report import steps_table
+from anytime.cli.summary import steps_table
 from anytime.errors import AnytimeError
 from anytime.estimators import AnytimeClassifier
 from anytime.inference.prediction import Answer

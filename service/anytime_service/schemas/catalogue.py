@@ -176,28 +176,12 @@ def card(model: Model) -> ModelCard:
 
 def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
     manifest = model.manifest
-<<<<<<< HEAD
-    fields: dict[str, Any] = {
-        name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)
-    }
     family = manifest.learned.family
-    fields["measures"] = Measures(
-        explained=family.explained, error=family.error, score=family.link.score, least_squares=family.least_squares
-    )
-    fields["versions"] = tuple(versions)
-    fields["cost_unit"] = model.groups.cost_unit
-    fields["rows"] = model.groups.rows_per_call
-    fields["total_cost"] = float(model.costs[-1])
-    fields["policies"] = model.policies
-    fields["groups"] = model.groups.groups
-=======
-    law = manifest.learned.law
->>>>>>> trim
     columns = {column.name: column for column in model.expansion.columns}
     stored = {name: getattr(manifest, name) for name in ModelSummary.model_fields if hasattr(manifest, name)}
     computed = {
         "measures": Measures(
-            explained=law.explained, error=law.error, score=law.link.score, least_squares=law.least_squares
+            explained=family.explained, error=family.error, score=family.link.score, least_squares=family.least_squares
         ),
         "versions": tuple(versions),
         "cost_unit": model.groups.cost_unit,

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import AnytimeClassifier, AnytimeRegressor, Runner, certify, load_groups, open_table
+from anytime import AnytimeClassifier, AnytimeRegressor, Runner, certify, load_groups, open_table, tabulated
 from anytime.data.formats import table_of
 from anytime.errors import TableError
 from anytime.evaluation.shapes import column_shapes
-from anytime.model import notebook
-from anytime.model.notebook import FRAMES, frame_of
+from anytime.tabulated import FRAMES, Series, Tabulated
 
 GROUPS = {"a <b>": ["x", "city"], "b": ["z"]}
 
@@ -75,7 +74,7 @@ def test_nothing_public_shows_its_address(estimator: Any, tmp_path: Any) -> None
 @pytest.mark.parametrize("library", FRAMES)
 def test_frames_are_of_the_library_that_is_there(estimator: Any, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     module = pytest.importorskip(library)
-    monkeypatch.setattr(notebook, "FRAMES", (library,))
+    monkeypatch.setattr(tabulated, "FRAMES", (library,))
     kind = module.Table if library == "pyarrow" else module.DataFrame
     model = estimator.model_
     answer = model.answer(rows(), explain=True)
@@ -121,7 +120,7 @@ def test_an_answer_shows_its_contributions_and_what_if_without_a_change_one_mode
 
 
 def test_without_a_library_of_frames_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "FRAMES", ("no_such_frames",))
+    monkeypatch.setattr(tabulated, "FRAMES", ("no_such_frames",))
     assert "no_such_frames" not in sys.modules
     with pytest.raises(TableError, match="pandas, polars or pyarrow"):
-        frame_of({"a": [1]})
+        Tabulated.of(Series("a", [1])).frame()

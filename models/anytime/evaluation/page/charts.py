@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from anytime.errors import clipped
+from anytime.tabulated import shown
 from anytime.types import Float
 
 STYLE = Path(__file__).with_name("charts.css")
@@ -48,11 +49,6 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def shown(value: float) -> str:
-    """Return a number for people: four digits, without a trailing zero."""
-    return f"{value:.4g}"
 
 
 class Chart:

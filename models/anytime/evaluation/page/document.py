@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anytime._files import check_writable, write_atomically
 from anytime.evaluation.page import charts
-from anytime.model.notebook import html_table
+from anytime.tabulated import Tabulated
 
 STYLE = """
 *{box-sizing:border-box}
@@ -23,7 +23,7 @@ p{margin:.4em 0;max-width:72ch}.soft{color:var(--soft)}.lead{font-size:1.1em}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9em;font-variant-numeric:tabular-nums}
 th,td{padding:2px 10px 2px 0;text-align:right;vertical-align:top;font-weight:normal}
 thead th{color:var(--soft);border-bottom:1px solid var(--line)}th:first-child,td.words,th.words{text-align:left}
-td.words{min-width:9em}
+td.words{min-width:9em;overflow-wrap:anywhere}
 td.cell{padding:4px 12px;border:1px solid var(--line);text-align:center}
 ul{padding-left:1.2em;margin:.4em 0}li{margin:.25em 0}.warn{border-left:3px solid var(--c1);padding-left:10px}
 summary{cursor:pointer;color:var(--soft)}
@@ -78,14 +78,12 @@ ROWS_SHOWN = 40
 """Rows of a long table that a page shows at once; a click shows the others."""
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], words: Sequence[int] = ()) -> str:
-    """Return a table; the columns `words` are text, the others numbers."""
-    shown = len(rows) if len(rows) <= 2 * ROWS_SHOWN else ROWS_SHOWN
-    first = f'<div class="wide">{html_table(columns, rows[:shown], words)}</div>'
-    if shown == len(rows):
-        return first
-    rest = f'<div class="wide">{html_table(columns, rows[shown:], words)}</div>'
-    return f"{first}<details><summary>{len(rows) - shown:,} more rows</summary>{rest}</details>"
+def table(results: Tabulated) -> str:
+    rows = len(results.rows)
+    shown = rows if rows <= 2 * ROWS_SHOWN else ROWS_SHOWN
+    first, rest = (results.take(part).html() for part in (range(shown), range(shown, rows)))
+    more = f"<details><summary>{rows - shown:,} more rows</summary>{rest}</details>" if shown < rows else ""
+    return f'<div class="wide">{first}{more}</div>'
 
 
 def paragraph(text: str, kind: str = "") -> str:

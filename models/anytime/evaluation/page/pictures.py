@@ -9,10 +9,11 @@ import numpy as np
 
 from anytime.errors import ValuesError, clipped
 from anytime.evaluation.explained import ModelCurve
-from anytime.evaluation.page.charts import Chart, shown
+from anytime.evaluation.page.charts import Chart
 from anytime.evaluation.shapes import ColumnShape, Level, column_shapes
 from anytime.features.expansion import Column
 from anytime.model.model import Model
+from anytime.tabulated import SHARE, shown
 from anytime.types import Float
 
 LEVELS_SHOWN = 10
@@ -161,10 +162,6 @@ def _spread(level: Level) -> float:
     return level.share * float(np.square(level.contribution).sum())
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.3g} %"
-
-
 def _shape(
     model: Model,
     shape: ColumnShape,
@@ -184,7 +181,7 @@ def _shape(
         if shape.quantiles is not None and high > low:
             counts, edges = np.histogram(shape.values(), BINS, (low, high))
             shares = counts / max(len(shape.values()), 1)
-            chart.strip(edges, shares, [f"{_percent(share)} of the rows" for share in shares.tolist()])
+            chart.strip(edges, shares, [f"{shown(share, SHARE)} of the rows" for share in shares.tolist()])
         for column, score in enumerate(scores):
             chart.line(x, y[:, column], column % SCORES_SHOWN, named[score])
         if shape.missing is not None and len(scores) == 1:
@@ -195,11 +192,11 @@ def _shape(
     chart = Chart(title, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
     of_rows = [level.share for _, level in drawn.levels]
     edges = np.arange(count + 1, dtype=np.float64) - 0.5
-    chart.strip(edges, np.array(of_rows), [f"{_percent(share)} of the rows" for share in of_rows])
+    chart.strip(edges, np.array(of_rows), [f"{shown(share, SHARE)} of the rows" for share in of_rows])
     for column, score in enumerate(scores):
         heights = y[:, column]
         titles = [
-            f"{name}: {at:.4g}, {_percent(share)} of the rows"
+            f"{name}: {at:.4g}, {shown(share, SHARE)} of the rows"
             for name, at, share in zip(names, heights, of_rows, strict=True)
         ]
         if len(scores) == 1:
