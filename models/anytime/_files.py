@@ -6,6 +6,7 @@ reader of safetensors checks the container only; the caller checks the record an
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import secrets
@@ -210,3 +211,11 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="ascii").splitlines()
     except OSError:
         return []
+
+
+def created() -> str:
+    """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.UTC
+    at = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
+    return at.isoformat(timespec="seconds")

@@ -49,7 +49,7 @@ from anytime.selection import SelectionMethod
 from anytime.target import Target
 from anytime.training.fit import Fit
 from anytime.training.options import Options
-from anytime.training.stream import Rows, Stream, extended
+from anytime.training.stream import MoreRows, Stream, extended
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import Trained, train
 from anytime.types import FamilyName, Float, Index, Label, Method, Policy, Task
@@ -361,7 +361,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 rows, roles = self._with_roles(table, y)
                 known = replace(self._target, columns=roles.target)
                 roles = replace(roles, weights=_free(rows, "weights"))
-                more = Rows(rows, np.ones(table.rows) if weights is None else weights)
+                more = MoreRows(rows, np.ones(table.rows) if weights is None else weights)
                 stream, trained = extended(stream, more, decay, roles, options, known, observer).trained()
         finally:
             self._warn(observer.warnings)  # a fit that fails may do so because of what they name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anytime._files import check_writable
+from anytime._files import check_writable, created
 from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
@@ -22,7 +22,6 @@ from anytime.errors import TableError, TrainingError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.fit import now
 from anytime.types import Label
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: 
             remark(each)
         unusable += source.found.unusable
         record = MomentsRecord(
-            created=now(),
+            created=created(),
             library=__version__,
             data=(source.name,),
             task=source.target.task,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,9 @@ from anytime.cli.streams import remember_written
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
-from anytime.evaluation.evaluate import evaluated, hold_out
-from anytime.groups import FeatureGroups
-from anytime.training.model_selection import HoldOut
+from anytime.evaluation.evaluate import evaluated
+from anytime.evaluation.evaluate import validation as stopping_rule
 from anytime.training.train import train as trained_on
-from anytime.types import FamilyName
 
 
 @options.spread
@@ -68,13 +67,9 @@ def train(
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
         remark(described(source))
-
-        def held(groups: FeatureGroups, family: FamilyName) -> HoldOut:
-            assert validated is not None  # noqa: S101
-            return hold_out(replace(validated, groups=groups), family, n_jobs=plan.n_jobs)
-
+        rule = None if validated is None else partial(stopping_rule, validated, n_jobs=plan.n_jobs)
         try:
-            found = trained_on(source, hold_out=None if validated is None else held)
+            found = trained_on(source, validation=rule)
         except TrainingError:  # perhaps because of what the warnings name
             for each in shown.warnings:
                 remark(f"warning: {each}")

@@ -13,12 +13,13 @@ from anytime.errors import TableError
 from anytime.evaluation.calibrate import held_out, measured
 from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.families import family_of
+from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import HeldOutMoments, Moments
 from anytime.tabulated import R2, Series, Tabular, Tabulated
-from anytime.training.model_selection import HoldOut
+from anytime.training.model_selection import Validation
 from anytime.types import FamilyName, Float
 
 NDCG_AT = 5
@@ -213,18 +214,18 @@ def held_out_curve(models: PrefixModels, moments: Moments) -> tuple[Float, Float
     return fitted.sum(axis=1), np.maximum(mse, 0.0), held.r2(fitted), 0.5 * float(held.yy.sum())
 
 
-def hold_out(dataset: Dataset, family: FamilyName, *, n_jobs: int | None = None) -> HoldOut:
-    """Return a stopping rule: the error of every prefix on a checked dataset with training's features and target."""
-    name = Path(dataset.table.name).name
+def validation(dataset: Dataset, groups: FeatureGroups, family: FamilyName, *, n_jobs: int | None = None) -> Validation:
+    """Return a stopping rule: the error of every prefix on a checked dataset, with the groups that training uses."""
+    name, dataset = Path(dataset.table.name).name, replace(dataset, groups=groups)
     if not family_of(family).least_squares:
-        return HoldOut(name, lambda models: _likelihood_curve(models, family, dataset)[1])
+        return Validation(name, lambda models: _likelihood_curve(models, family, dataset)[1])
 
     def errors(models: PrefixModels) -> Float:
         # The bases of the fit: it has resolved "auto".
-        groups = dataset.groups if models.expansion is None else models.expansion.groups
-        return held_out_curve(models, table_moments(replace(dataset, groups=groups), n_jobs=n_jobs))[1]
+        used = groups if models.expansion is None else models.expansion.groups
+        return held_out_curve(models, table_moments(replace(dataset, groups=used), n_jobs=n_jobs))[1]
 
-    return HoldOut(name, errors)
+    return Validation(name, errors)
 
 
 def _likelihood_curve(

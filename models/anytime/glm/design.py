@@ -25,7 +25,7 @@ Predictors: TypeAlias = Any
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Derivatives:
     """The mean over the rows of phi(eta) - y'eta at some coefficients, without penalty, and its derivatives.
 
     `score` (d + 1, Q) is the negative gradient, the intercept's first. `hessian` ((d + 1) Q, same) has coefficient
@@ -50,7 +50,7 @@ class Totals:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRows:
+class HeldOutRows:
     """A fold that is held out: its number, and `retained`, weight and centre of the rows outside, as in `Design`."""
 
     number: int
@@ -128,10 +128,10 @@ class Design(ABC):
         return self
 
     @property
-    def held_rows(self) -> HeldRows:
+    def held_rows(self) -> HeldOutRows:
         """Return the held-out fold."""
         assert self.held is not None  # noqa: S101
-        return HeldRows(self.held, self.retained, self.weight, self.centre)
+        return HeldOutRows(self.held, self.retained, self.weight, self.centre)
 
     @property
     @abstractmethod
@@ -167,7 +167,7 @@ class View(ABC):
         """Return the mean loss at some predictors, and its derivative in a direction."""
 
     @abstractmethod
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
         """Return loss and score, and optionally the second derivatives, n (d Q)^2 operations: one pass.
 
         In single precision the second derivatives are precise to 1e-7 of their diagonal, in half the time.
@@ -182,11 +182,11 @@ class View(ABC):
         """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
 
     @abstractmethod
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         """Return the sums at coefficients `thetas` (F, d + 1, Q) for each of the folds: one pass over all rows."""
 
     @abstractmethod
-    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         """Return the second derivatives of the rows of each fold, and last of all rows: sums (F + 1, (d + 1) Q, same).
 
         All are at the same coefficients theta (d + 1, Q).

@@ -20,7 +20,7 @@ import numpy as np
 
 from anytime._linalg import Factor, conjugate_gradients, factorise_penalised
 from anytime.errors import TrainingError
-from anytime.glm.design import Evaluation, Predictors, View
+from anytime.glm.design import Derivatives, Predictors, View
 from anytime.types import Float
 
 ITERATIONS = 200
@@ -99,7 +99,7 @@ class Optimum:
 
 
 def optimum(
-    view: View, alpha: float, start: Float, scale: float, *, known: Evaluation | None = None, stop: Stop = EXACT
+    view: View, alpha: float, start: Float, scale: float, *, known: Derivatives | None = None, stop: Stop = EXACT
 ) -> Optimum:
     """Minimise mean loss + alpha/2 |theta|^2 (without the intercept's) over theta (d + 1, Q).
 
@@ -109,7 +109,7 @@ def optimum(
     ----------
     start : Float
         Initial coefficients.
-    known : Evaluation | None
+    known : Derivatives | None
         The evaluation there, if available.
     scale : float
         Reference size of the gradient, that of the base rate.
@@ -128,7 +128,14 @@ def optimum(
 
 
 def _descent(
-    view: View, alpha: float, start: Float, scale: float, *, known: Evaluation | None, solver: Solver | None, stop: Stop
+    view: View,
+    alpha: float,
+    start: Float,
+    scale: float,
+    *,
+    known: Derivatives | None,
+    solver: Solver | None,
+    stop: Stop,
 ) -> Optimum:
     """Take Newton steps in the precision of the view until the criterion is met."""
     ridge = np.concatenate([[0.0], alpha * view.ridge])[:, np.newaxis]
@@ -137,7 +144,7 @@ def _descent(
     now = known or view.evaluate(etas)
     dense = forms_hessian(*theta.shape)
     preconditioner = None if dense else solver or _preconditioner(view, etas, ridge)
-    solver_at: Callable[[Predictors, Evaluation, Float], tuple[Evaluation, Solver]] = partial(_factored_at, view)
+    solver_at: Callable[[Predictors, Derivatives, Float], tuple[Derivatives, Solver]] = partial(_factored_at, view)
     if preconditioner is not None:  # second derivatives of classes are at most 1/2, those of counts without bound
         exact = theta.shape[1] == 1 or alpha < SINGLE
         products = view if exact else view.design.single.view(view.columns)
@@ -194,7 +201,7 @@ def _failure(alpha: float) -> TrainingError:
 
 def _searched(
     view: View, theta: Float, etas: Predictors, step: Float, ridge: Float, value: float, predicted: float
-) -> tuple[float, Predictors, float, Evaluation | None] | None:
+) -> tuple[float, Predictors, float, Derivatives | None] | None:
     """Return the step length, the predictors there, the remaining share of the slope, and the evaluation if known.
 
     The loss is convex along the line, so its slope rises from -2 `predicted` through 0 at the optimum. The full step is
@@ -205,7 +212,7 @@ def _searched(
     curvature, pull = float(np.sum(ridge * step**2)), float(np.sum(ridge * theta * step))
     rest = value - 0.5 * float(np.sum(ridge * theta**2))
 
-    def at(t: float) -> tuple[float, float, Predictors, Evaluation | None]:
+    def at(t: float) -> tuple[float, float, Predictors, Derivatives | None]:
         there, full = view.moved(etas, t, directions), None
         if t == 1.0:
             full = view.evaluate(there)
@@ -217,7 +224,7 @@ def _searched(
 
     low, high, slope_low, slope_high = 0.0, np.inf, -1.0, np.inf
     t = 1.0
-    best: tuple[float, Predictors, float, Evaluation | None] | None = None
+    best: tuple[float, Predictors, float, Derivatives | None] | None = None
     for _ in range(30):
         change, slope, there, full = at(t)
         if np.isfinite(change) and change <= LOSS_ROUNDING * (1.0 + abs(value)):
@@ -244,7 +251,7 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
     return low + min(max(share, 0.1), 0.9 if low > 0 else 0.5) * (high - low)
 
 
-def _factored_at(view: View, etas: Predictors, now: Evaluation, ridge: Float) -> tuple[Evaluation, Solver]:
+def _factored_at(view: View, etas: Predictors, now: Derivatives, ridge: Float) -> tuple[Derivatives, Solver]:
     """Return the evaluation at a point, with second derivatives, and the solver there."""
     if now.hessian is None:
         now = view.evaluate(etas, hessian=True)
@@ -278,8 +285,8 @@ def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:
 
 
 def _conjugate_at(
-    view: View, preconditioner: Solver, etas: Predictors, now: Evaluation, ridge: Float
-) -> tuple[Evaluation, Solver]:
+    view: View, preconditioner: Solver, etas: Predictors, now: Derivatives, ridge: Float
+) -> tuple[Derivatives, Solver]:
     """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
     product = view.hessian_product(etas)
 

@@ -28,7 +28,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from anytime.errors import TableError, file_error
 from anytime.families import Family
 from anytime.features.expansion import Expansion
-from anytime.glm.design import Design, DType, Evaluation, FoldSums, HeldRows, Predictors, Totals, View
+from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Gram
 from anytime.target import class_codes
@@ -357,7 +357,7 @@ class BlockView(View):
                 slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
         n, Q = self.design.weight, self.design.predictors
         loss, score, products = 0.0, np.zeros((self.width, Q)), None
         for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
@@ -366,7 +366,7 @@ class BlockView(View):
             if own_products is not None:
                 products = own_products if products is None else np.add(products, own_products, out=products)
         curvature = None if products is None else hessian_of(products / n, Q, self.design.dtype)
-        return Evaluation(loss / n, score / n, curvature)
+        return Derivatives(loss / n, score / n, curvature)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
@@ -395,14 +395,14 @@ class BlockView(View):
             _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
         return np.asarray(total[0])
 
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         stored = self.design.stored
         parts = self._map(lambda i: self._of_folds(stored[i], thetas, folds), stored)
         losses, scores, deviances, held = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
-    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldRows]) -> tuple[Float, ...]:
+    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
         Z, family = row_block.Z, self.design.family
         (F, _, Q), n = thetas.shape, Z.shape[1]
@@ -459,7 +459,7 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
-    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
@@ -536,7 +536,7 @@ class BlockView(View):
         place = {int(column): row for row, column in enumerate(self.columns, start=1)}
         return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
 
-    def _gaps_of_folds(self, row_block: RowBlock, folds: Sequence[HeldRows]) -> tuple[Index, Float, Float]:
+    def _gaps_of_folds(self, row_block: RowBlock, folds: Sequence[HeldOutRows]) -> tuple[Index, Float, Float]:
         """Return the rows with gaps of the view (g,), where these are (g, rows), and means outside each fold (F, g)."""
         rows = [row for row, column in enumerate(self.columns.tolist(), start=1) if column in row_block.gaps]
         columns = self.columns[np.array(rows, dtype=np.intp) - 1]

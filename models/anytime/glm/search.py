@@ -20,7 +20,7 @@ import numpy as np
 
 from anytime._linalg import factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
-from anytime.glm.design import Design, Evaluation
+from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
@@ -58,7 +58,7 @@ class QuadraticModel:
     r: Float
 
     @staticmethod
-    def at(theta: Float, evaluation: Evaluation) -> QuadraticModel:
+    def at(theta: Float, evaluation: Derivatives) -> QuadraticModel:
         """Return the model at coefficients theta (D + 1, 1), which are zero in unselected columns."""
         assert evaluation.hessian is not None  # noqa: S101
         return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
@@ -68,10 +68,10 @@ class QuadraticModel:
         at = np.concatenate([[0], columns + 1])
         return self if len(at) == len(self.r) else QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
 
-    def evaluation(self, theta: Float, columns: Index, loss: float) -> Evaluation:
+    def evaluation(self, theta: Float, columns: Index, loss: float) -> Derivatives:
         """Return the evaluation at theta (D + 1, 1), restricted to some columns."""
         at = np.concatenate([[0], columns + 1])
-        return Evaluation(loss, (self.r[:, np.newaxis] - self.H @ theta)[at], self.H[np.ix_(at, at)])
+        return Derivatives(loss, (self.r[:, np.newaxis] - self.H @ theta)[at], self.H[np.ix_(at, at)])
 
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""

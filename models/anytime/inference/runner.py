@@ -43,7 +43,7 @@ Answers = TypeVar("Answers")
 Extractors: TypeAlias = Mapping[str, Callable[..., Any]]
 
 
-class Options(TypedDict, total=False):
+class RunnerOptions(TypedDict, total=False):
     """Options of a runner, by name."""
 
     max_workers: int | None
@@ -135,7 +135,11 @@ class Runner(Generic[Answers]):
 
     @overload
     def __init__(
-        self: Runner[Answer], model: Model, extractors: Extractors, worker: Worker = ..., **options: Unpack[Options]
+        self: Runner[Answer],
+        model: Model,
+        extractors: Extractors,
+        worker: Worker = ...,
+        **options: Unpack[RunnerOptions],
     ) -> None: ...
 
     @overload
@@ -144,7 +148,7 @@ class Runner(Generic[Answers]):
         model: Sequence[Model],
         extractors: Extractors,
         worker: Worker = ...,
-        **options: Unpack[Options],
+        **options: Unpack[RunnerOptions],
     ) -> None: ...
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anytime.selection.criteria import Criterion, Path, SelectionMethod
+from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod
 from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
@@ -22,7 +22,7 @@ __all__ = [
     "Factored",
     "FactoredOrder",
     "GroupOrder",
-    "Path",
+    "PathMethod",
     "Rule",
     "SelectionMethod",
     "SolvedOrder",

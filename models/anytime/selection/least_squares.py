@@ -12,7 +12,7 @@ import numpy as np
 from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import Path, SelectionMethod
+from anytime.selection.criteria import PathMethod, SelectionMethod
 from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.requirements import Candidates, cost_of
 from anytime.selection.rule import Rule
@@ -55,9 +55,9 @@ def sequence(
 
 
 def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float], FactoredOrder]:
-    """Return `sequence` as a function of the penalty; the order of a `Path`, which has no penalty, is learned once."""
+    """Return `sequence` as a function of the penalty; that of a `PathMethod`, which has none, is learned once."""
     method = rule.by
-    if isinstance(method, Path):
+    if isinstance(method, PathMethod):
         steps = method.steps(gram, groups, cost_blind=rule.cost_blind)
         return partial(given_sequence, gram, groups, _put_first(rule.forced(groups), steps, groups))
     restricted = rule.doubling or rule.first or rule.epsilon is not None

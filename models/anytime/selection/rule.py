@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.groups import FeatureGroups
-from anytime.selection.criteria import CRITERIA, Criterion, ForwardRegression, Path, SelectionMethod
+from anytime.selection.criteria import CRITERIA, Criterion, ForwardRegression, PathMethod, SelectionMethod
 from anytime.types import Method
 
 
@@ -28,7 +28,7 @@ def method_of(method: Method | SelectionMethod) -> SelectionMethod:
     TrainingError
         There is no such method.
     """
-    if isinstance(method, Criterion | Path):
+    if isinstance(method, Criterion | PathMethod):
         if not getattr(method, "name", ""):
             raise TrainingError(f"method is a {type(method).__name__} without a name; add the attribute `name`")
         return method
@@ -38,7 +38,7 @@ def method_of(method: Method | SelectionMethod) -> SelectionMethod:
         return kind()
     raise TrainingError(
         f"method is {method!r}; expected one of {', '.join(methods())}, or an object of a class that "
-        "extends anytime.selection.Criterion or Path"
+        "extends anytime.selection.Criterion or PathMethod"
     )
 
 

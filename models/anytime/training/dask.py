@@ -30,7 +30,7 @@ from anytime.errors import EnvironmentFailure, TableError, TrainingError
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
-from anytime.glm.design import Design, Evaluation, FoldSums, HeldRows, Predictors, Totals, View
+from anytime.glm.design import Derivatives, Design, FoldSums, HeldOutRows, Predictors, Totals, View
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
@@ -284,14 +284,14 @@ class ClusterView(View):
         losses, slopes = zip(*self._over(BlockView.slope, etas, directions), strict=True)
         return float(sum(losses)), float(sum(slopes))
 
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Evaluation:
-        evaluations: list[Evaluation] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
+    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
+        evaluations: list[Derivatives] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
         score, curvature = np.zeros_like(evaluations[0].score), None
         for part in evaluations:
             score += part.score
             if part.hessian is not None:
                 curvature = part.hessian.copy() if curvature is None else np.add(curvature, part.hessian, out=curvature)
-        return Evaluation(sum(part.loss for part in evaluations), score, curvature)
+        return Derivatives(sum(part.loss for part in evaluations), score, curvature)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         return partial(self._sum, _product, etas)
@@ -299,11 +299,11 @@ class ClusterView(View):
     def weighted_gram(self, etas: Predictors) -> Float:
         return self._sum(BlockView.weighted_gram, etas)
 
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldRows]) -> FoldSums:
+    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         sums = list(self._over(BlockView.evaluate_folds, thetas, folds))
         return FoldSums(*(np.sum(values, axis=0) for values in zip(*sums, strict=True)))
 
-    def fold_hessians(self, theta: Float, folds: Sequence[HeldRows]) -> Float:
+    def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         return self._sum(BlockView.fold_hessians, theta, folds)
 
     def held_deviance(self, theta: Float) -> float:

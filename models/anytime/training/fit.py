@@ -6,9 +6,7 @@ trained in the same way. The other families make further passes over the rows (`
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError
@@ -33,7 +32,7 @@ from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
 from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
-from anytime.training.model_selection import SMALL, Errors, HeldBest, HoldOut, Learned, Problem
+from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
 from anytime.training.options import Options
 from anytime.training.term_selection import Found, least_error
 from anytime.training.terms import Terms, candidates, level_remarks
@@ -57,7 +56,7 @@ class Fit:
         (steps + 1,) cross-validated errors, or None without folds.
     measured : Errors | None
         Errors of each fold and prefix at the penalties chosen, or None without folds.
-    held : HeldBest | None
+    held : Validated | None
         Result on the validation table, or None.
 
     expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
@@ -77,7 +76,7 @@ class Fit:
     measured: Errors | None
     prefixes: PrefixModels
     learned: Learned
-    held: HeldBest | None = None
+    held: Validated | None = None
     levels: tuple[str, ...] = ()
     """What is said of the least number of rows of a level, if it was selected."""
     clamp: Clamp = None
@@ -248,7 +247,7 @@ def fit(
     options: Options,
     observed: Observations | None = None,
     *,
-    hold_out: HoldOut | None = None,
+    validation: Validation | None = None,
     expansion: Expansion | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
@@ -265,11 +264,11 @@ def fit(
         The rows, for families other than "gaussian".
     expansion : Expansion | None
         The terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
-    hold_out : HoldOut | None
+    validation : Validation | None
         Rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
     only = Clamped(None, groups, parts, parts)
-    return fit_clamped([only], options, observed, hold_out=hold_out, expansion=expansion)
+    return fit_clamped([only], options, observed, validation=validation, expansion=expansion)
 
 
 def fit_clamped(
@@ -277,7 +276,7 @@ def fit_clamped(
     options: Options,
     observed: Observations | None = None,
     *,
-    hold_out: HoldOut | None = None,
+    validation: Validation | None = None,
     expansion: Expansion | None = None,
 ) -> Fit:
     """Learn as `fit`, with the clamp of the least cross-validated error."""
@@ -295,7 +294,7 @@ def fit_clamped(
         problem, selected = _selected(least_error(choices, options), observed)
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
-        held = None if hold_out is None else hold_out.best(prefixes)
+        held = None if validation is None else validation.best(prefixes)
         if held is not None:
             choice, prefixes = choice.upto(held.steps), prefixes.upto(held.steps)
         learned = problem.learned(choice, prefixes)
@@ -350,7 +349,7 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
     selected = set(fitted.selected[0].features)
     imputed = (columns[start].name for start, _ in fitted.moments.missing if start in columns)
     return Provenance(
-        created=now(),
+        created=created(),
         library=__version__,
         data=data,
         rows=fitted.moments.rows,
@@ -360,11 +359,3 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         seed=seed,
         nested=fitted.options.nested,
     )
-
-
-def now() -> str:
-    """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    zone = datetime.UTC
-    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
-    return now.isoformat(timespec="seconds")

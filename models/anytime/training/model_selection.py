@@ -500,7 +500,7 @@ EQUAL = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class HeldBest:
+class Validated:
     """The error (steps + 1,) of every prefix of a complete sequence on a validation table, and the steps selected."""
 
     name: str
@@ -509,13 +509,13 @@ class HeldBest:
 
 
 @dataclass(frozen=True, eq=False)
-class HoldOut:
+class Validation:
     """A table that chooses the number of steps, by mean squares or deviances (steps + 1,) of the prefix models."""
 
     name: str
     errors: Callable[[PrefixModels], Float]
 
-    def best(self, models: PrefixModels) -> HeldBest:
+    def best(self, models: PrefixModels) -> Validated:
         """Return the shortest prefix with the smallest error; raise TrainingError if it is the base rate."""
         with np.errstate(over="ignore", invalid="ignore"):  # the error of a prefix may overflow on some row
             errors = self.errors(models)
@@ -526,4 +526,4 @@ class HoldOut:
                 f"on {self.name} the base rate is the best prefix (error {errors[0]:.4g}), so no step remains; "
                 "use more rows, other groups, or no validation"
             )
-        return HeldBest(self.name, errors, steps)
+        return Validated(self.name, errors, steps)

@@ -25,7 +25,7 @@ from anytime.moments.accumulate import Block, dense
 from anytime.training.clamping import Clamped
 from anytime.training.fit import Fit, fit_clamped
 from anytime.training.least_squares import split
-from anytime.training.model_selection import Errors, HoldOut, prefix_errors, with_rows
+from anytime.training.model_selection import Errors, Validation, prefix_errors, with_rows
 from anytime.training.options import Options
 from anytime.training.table import TrainingTable
 from anytime.training.terms import candidates
@@ -46,10 +46,10 @@ def check_folds(options: Options, folds: int) -> None:
         raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
 
-def fit_with_pairs(additive: Fit, rows: TrainingTable, *, hold_out: HoldOut | None = None) -> Fit:
+def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation | None = None) -> Fit:
     """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
 
-    Curves, clamp and levels are those that were selected without pairs. `hold_out` is as in `fit`.
+    Curves, clamp and levels are those that were selected without pairs. `validation` is as in `fit`.
     """
     options, folds, seed = additive.options, rows.folds, rows.options.seed
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
@@ -61,7 +61,7 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, hold_out: HoldOut | No
         found = _screened(additive, rows, folds, count, seed) if count else []
     if not found:
         return additive
-    fitted = fit_clamped([_with_pairs(additive, rows, found)], options, rows.observed(), hold_out=hold_out)
+    fitted = fit_clamped([_with_pairs(additive, rows, found)], options, rows.observed(), validation=validation)
     return replace(fitted, levels=additive.levels, selected_terms=additive.selected_terms)
 
 

@@ -25,7 +25,7 @@ from anytime.training.train import Trained
 from anytime.types import Float
 
 
-class Rows(NamedTuple):
+class MoreRows(NamedTuple):
     """Rows of one call, without their weights (rows,)."""
 
     table: MemoryTable
@@ -39,7 +39,7 @@ class Stream:
     Without rows, there is one clamp.
     """
 
-    kept: tuple[Rows, ...]
+    kept: tuple[MoreRows, ...]
     assigner: FoldAssigner
     clamped: list[Clamped]
     source: TrainingTable
@@ -57,7 +57,13 @@ class Stream:
 
 
 def extended(
-    stream: Stream | None, rows: Rows, decay: float, roles: Roles, options: Options, target: Target, observer: Observer
+    stream: Stream | None,
+    rows: MoreRows,
+    decay: float,
+    roles: Roles,
+    options: Options,
+    target: Target,
+    observer: Observer,
 ) -> Stream:
     """Return a stream with more rows, after multiplying the weight of all earlier rows by `decay`; None begins one.
 
@@ -82,7 +88,7 @@ def extended(
     return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)])
 
 
-def _learned(kept: tuple[Rows, ...], roles: Roles, options: Options, target: Target, observer: Observer) -> Stream:
+def _learned(kept: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer) -> Stream:
     """Return the stream of some rows, with bases learned from them."""
     joined = JoinedMemory([each.table for each in kept])
     table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in kept])))

@@ -12,7 +12,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.target import Target
 from anytime.training.fit import Fit, fit_clamped, provenance
-from anytime.training.model_selection import HoldOut
+from anytime.training.model_selection import Validation
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.table import TrainingMoments, TrainingTable
 from anytime.training.warnings import warnings_of
@@ -61,13 +61,15 @@ class Trained:
 
 
 def train(
-    source: TrainingTable | TrainingMoments, *, hold_out: Callable[[FeatureGroups, FamilyName], HoldOut] | None = None
+    source: TrainingTable | TrainingMoments,
+    *,
+    validation: Callable[[FeatureGroups, FamilyName], Validation] | None = None,
 ) -> Trained:
     """Learn the sequence and the coefficients of every prefix.
 
     Parameters
     ----------
-    hold_out : Callable[[FeatureGroups, FamilyName], HoldOut] | None
+    validation : Callable[[FeatureGroups, FamilyName], Validation] | None
         Makes, of the usable groups and the family, rows that choose how many steps the model keeps.
 
     Raises
@@ -82,9 +84,9 @@ def train(
     source, clamped = source.read()
     source.observer.warnings = source.warnings
     with source.observer.ordering(len(source.groups)):
-        held = None if hold_out is None else hold_out(source.groups, source.target.family.label)
-        fitted = fit_clamped(clamped, options, source.observed(), hold_out=held)
+        held = None if validation is None else validation(source.groups, source.target.family.label)
+        fitted = fit_clamped(clamped, options, source.observed(), validation=held)
     if options.pairs is not None and isinstance(source, TrainingTable):
         source.observer.screening()
-        fitted = fit_with_pairs(fitted, source, hold_out=held)
+        fitted = fit_with_pairs(fitted, source, validation=held)
     return Trained(fitted, source, source.name, source.target, source.query, options.seed)

@@ -52,7 +52,7 @@ from anytime.types import Bool, Float, Index
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class LassoProblem:
     """The penalised groups that have columns, after elimination of the free groups.
 
     Attributes
@@ -81,7 +81,7 @@ class Problem:
     _elimination: tuple[int, Index, Factor, Float, Float]
 
     @staticmethod
-    def of(gram: Gram, slices: Sequence[slice], weights: Float) -> Problem:
+    def of(gram: Gram, slices: Sequence[slice], weights: Float) -> LassoProblem:
         """Eliminate the groups of weight 0. Cost d_0 D^2 for their d_0 columns."""
         size = np.array([s.stop - s.start for s in slices], dtype=np.intp)
         members = np.flatnonzero((weights > 0) & (size > 0))
@@ -98,7 +98,7 @@ class Problem:
         dropped = ~positive_pivots(np.diagonal(S), before)
         S[dropped], S[:, dropped], q[dropped] = 0.0, 0.0, 0.0
         sizes = size[members]
-        return Problem(
+        return LassoProblem(
             S=np.asfortranarray(S),
             q=q,
             yy=max(float(gram.yy.sum() - np.sum(z * z)), 0.0),
@@ -250,7 +250,7 @@ Where the penalty is small, a group that should be zero may remain with hardly a
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class PathPoint:
     """The optimum w (d, P) at one penalty and its duality gap.
 
     `ratios` are |b_g|_F/c_g of each group (k,), and `active` marks the groups that are not zero (k,).
@@ -269,7 +269,7 @@ class Descent:
     It moves coefficients w (d, P) and their gradient b = q - S w.
     """
 
-    def __init__(self, problem: Problem, target: float, rounds: int) -> None:
+    def __init__(self, problem: LassoProblem, target: float, rounds: int) -> None:
         self.problem, self.target, self._rounds = problem, target, rounds
         self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
         ends = problem.starts + problem.sizes
@@ -278,7 +278,7 @@ class Descent:
         self._bounds = [float(np.linalg.eigvalsh(problem.S[rows, rows])[-1]) for rows in self._slices]
         self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
 
-    def at(self, mu: float, near: Point | None = None) -> Point:
+    def at(self, mu: float, near: PathPoint | None = None) -> PathPoint:
         """Return the optimum at one penalty; the descent starts from a nearby point, or from zero."""
         problem, k = self.problem, mu * self.problem.weights
         self.w = np.zeros_like(problem.q) if near is None else near.w.copy()
@@ -293,7 +293,7 @@ class Descent:
             self._newton(k)
             self._refresh()
             gap = problem.gap(self.w, self.b, mu)
-        return Point(mu, gap, self.w, problem.norms(self.b) / problem.weights, problem.norms(self.w) > 0)
+        return PathPoint(mu, gap, self.w, problem.norms(self.b) / problem.weights, problem.norms(self.w) > 0)
 
     def _is_sharp(self, k: Float) -> bool:
         """Return whether each group satisfies its optimality condition: b_g = k_g u_g, or |b_g| <= k_g at 0."""

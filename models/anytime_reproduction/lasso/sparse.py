@@ -40,9 +40,9 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection.criteria.criterion import Path, best
+from anytime.selection.criteria.criterion import PathMethod, best
 from anytime.types import Bool, Float
-from anytime_reproduction.lasso.group_lasso import Descent, Point, Problem
+from anytime_reproduction.lasso.group_lasso import Descent, LassoProblem, PathPoint
 
 COUNT = 100
 """Number of penalties of a path."""
@@ -128,22 +128,22 @@ def _descent(
 ) -> Descent:
     if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
-    return Descent(Problem.of(gram, slices, weights), tolerance * 0.5 * float(gram.yy.sum()), rounds)
+    return Descent(LassoProblem.of(gram, slices, weights), tolerance * 0.5 * float(gram.yy.sum()), rounds)
 
 
-def _grid(problem: Problem, count: int = COUNT, smallest: float = SMALLEST) -> Float:
+def _grid(problem: LassoProblem, count: int = COUNT, smallest: float = SMALLEST) -> Float:
     first = problem.largest()
     return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
 
 
-def _trace(descent: Descent, grid: Float) -> list[Point]:
-    points: list[Point] = []
+def _trace(descent: Descent, grid: Float) -> list[PathPoint]:
+    points: list[PathPoint] = []
     for mu in grid.tolist():
         points.append(descent.at(mu, points[-1] if points else None))
     return points
 
 
-def _path(descent: Descent, points: Sequence[Point], groups: int) -> GroupLassoPath:
+def _path(descent: Descent, points: Sequence[PathPoint], groups: int) -> GroupLassoPath:
     active = np.zeros((len(points), groups), dtype=np.bool_)
     active[:, descent.problem.free] = True
     active[:, descent.problem.members] = [point.active for point in points]
@@ -171,7 +171,7 @@ class Entries:
     steps: tuple[tuple[int, ...], ...]
 
 
-class Sparse(Path):
+class Sparse(PathMethod):
     """The order of entry on the path of the cost-weighted Group Lasso."""
 
     name = "sparse"
@@ -211,11 +211,11 @@ class _Entering:
 
     def __init__(self, descent: Descent, weights: Float) -> None:
         self._descent, self._weights = descent, weights
-        self.between_grid: list[Point] = []
+        self.between_grid: list[PathPoint] = []
         self._entered = np.zeros(len(descent.problem.members), dtype=np.bool_)
         self.order: list[int] = np.flatnonzero(weights == 0).tolist()
 
-    def between(self, before: Point, after: Point, halvings: int) -> None:
+    def between(self, before: PathPoint, after: PathPoint, halvings: int) -> None:
         new = after.active & ~self._entered
         if new.sum() > 1 and halvings > 0:
             middle = self._descent.at(math.sqrt(before.mu * after.mu), before)
@@ -225,13 +225,13 @@ class _Entering:
         elif new.any():
             self._add(before, new)
 
-    def rest(self, last: Point) -> None:
+    def rest(self, last: PathPoint) -> None:
         """Add the groups that never entered; groups without columns come last."""
         self._add(last, ~self._entered)
         ordered = set(self.order)
         self.order += [g for g in np.argsort(self._weights, kind="stable").tolist() if g not in ordered]
 
-    def _add(self, at: Point, new: Bool) -> None:
+    def _add(self, at: PathPoint, new: Bool) -> None:
         remaining = np.flatnonzero(new)
         self._entered[remaining] = True
         while len(remaining):

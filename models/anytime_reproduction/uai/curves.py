@@ -25,7 +25,7 @@ LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)  # shares of the final value at which Fig
 VISIBLE = 0.01  # share from which the difference of two areas is visible; Table 2 has the errors of such differences
 
 
-class Problem(NamedTuple):
+class CurveProblem(NamedTuple):
     """A data set of the figures: penalty (None: by validation), level where its curves stop, size of random groups.
 
     The report calls it `label`.
@@ -39,9 +39,9 @@ class Problem(NamedTuple):
 
 
 PROBLEMS = (
-    Problem("kddcup99", 1e-7, 0.97, None),
-    Problem("yahoo_sample", None, 0.98, 10),
-    Problem("mq2008", 1e-5, 0.99, 5),
+    CurveProblem("kddcup99", 1e-7, 0.97, None),
+    CurveProblem("yahoo_sample", None, 0.98, 10),
+    CurveProblem("mq2008", 1e-5, 0.99, 5),
 )
 """The paper's plots have groups of 10; mq2008 would have too few of them."""
 
@@ -100,7 +100,7 @@ def _section(setting: Setting, results: Results) -> Section:
     return Section(findings, _text(sets), (_plateau_table(sets),), figures)
 
 
-def _text(sets: dict[Problem, Result]) -> tuple[str, ...]:
+def _text(sets: dict[CurveProblem, Result]) -> tuple[str, ...]:
     what = []
     for problem, result in sets.items():
         grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
@@ -120,12 +120,12 @@ def _staircase(result: Result, method: str, side: str) -> tuple[Float, Float]:
     return np.array(curves["costs"]), np.array(curves[side])
 
 
-def _stop(problem: Problem, result: Result, level: float | None = None) -> float:
+def _stop(problem: CurveProblem, result: Result, level: float | None = None) -> float:
     """Return the cost at which CS-G-OMP reaches a share of its final training value: where curves stop, by default."""
     return stopping_cost(*_staircase(result, "CS-G-OMP", "train"), problem.level if level is None else level)
 
 
-def _plateau_table(sets: dict[Problem, Result]) -> Table:
+def _plateau_table(sets: dict[CurveProblem, Result]) -> Table:
     rows = []
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
@@ -134,7 +134,7 @@ def _plateau_table(sets: dict[Problem, Result]) -> Table:
     return Table.titled("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
 
 
-def _plateau_finding(problem: Problem, result: Result) -> Finding:
+def _plateau_finding(problem: CurveProblem, result: Result) -> Finding:
     """Judge the paper's claim that the last percent takes half of Yahoo's cost, and describe the plateau."""
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     level = plateau_level(costs, explained)
@@ -153,7 +153,7 @@ def _plateau_finding(problem: Problem, result: Result) -> Finding:
     return Finding(f"{words}." + " AGRICULTURAL: from 0.97 on." * (problem.name == "kddcup99"))
 
 
-def _area_findings(problem: Problem, result: Result) -> list[Finding]:
+def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     """Return findings on areas up to the stop: cost-blindness and missing whitening lose on held-out rows."""
     stop, risk = _stop(problem, result), result["risk"]
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
@@ -170,7 +170,7 @@ def _area_findings(problem: Problem, result: Result) -> list[Finding]:
     return findings
 
 
-def _draw_plateau(problem: Problem, result: Result) -> Any:
+def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
     figure, (axis,) = panels(1, width=6.0)
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     axis.step(costs, explained, where="post", color="black", linewidth=1.5)
@@ -185,14 +185,14 @@ def _draw_plateau(problem: Problem, result: Result) -> Any:
 
 
 def _figure(
-    number: str, title: str, methods: tuple[str, ...], sets: dict[Problem, Result], side: str = "test"
+    number: str, title: str, methods: tuple[str, ...], sets: dict[CurveProblem, Result], side: str = "test"
 ) -> Figure:
     stops = ", ".join(f"{problem.label} at {problem.level:g}" for problem in sets)
     caption = f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}."
     return Figure(f"figure-{number}", caption, partial(_draw, methods, sets, side))
 
 
-def _draw(methods: tuple[str, ...], sets: dict[Problem, Result], side: str) -> Any:
+def _draw(methods: tuple[str, ...], sets: dict[CurveProblem, Result], side: str) -> Any:
     figure, axes = panels(len(sets))
     for axis, (problem, result) in zip(axes, sets.items(), strict=True):
         stop = _stop(problem, result)

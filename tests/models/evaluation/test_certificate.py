@@ -18,7 +18,7 @@ from anytime.data.formats import open_table
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate.certify import CertifiedPrefix, certify_prefixes
 from anytime.evaluation.certificate.relaxation import SelectionProblem, Split, first_split, knapsack_bound, relax
-from anytime.evaluation.certificate.search import Search, filled, improved
+from anytime.evaluation.certificate.search import BranchAndBound, filled, improved
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.moments.moments import Gram
 from anytime.selection import sequence
@@ -147,7 +147,7 @@ def test_without_time_the_bounds_still_hold(case: Case) -> None:
 @given(cases())
 def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case) -> None:
     budget = 0.5 * float(case.groups.costs.sum())
-    whole, search, nodes = Search(budget, 0.0), Search(budget, 0.0), 0
+    whole, search, nodes = BranchAndBound(budget, 0.0), BranchAndBound(budget, 0.0), 0
     whole.run(case.problem, nodes=10_000, late=lambda: False)
     while search.stopped == "nodes":
         nodes += 1

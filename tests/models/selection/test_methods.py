@@ -17,8 +17,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, TrainingError, resequen
 from anytime.cli.main import main
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection import Criterion, SelectionMethod, method_of, methods, sequence
-from anytime.selection import Path as OrderPath
+from anytime.selection import Criterion, PathMethod, SelectionMethod, method_of, methods, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import SelectionState
 from anytime.training.options import Options
@@ -57,7 +56,7 @@ class MeanGradient(Criterion):
         return float(np.square(state.b[rows]).mean() ** self.power)
 
 
-class AsListed(OrderPath):
+class AsListed(PathMethod):
     """The order of the groups file."""
 
     name = "as-listed"
@@ -188,7 +187,7 @@ def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str) -> None:
 
 def test_every_member_without_a_default_is_among_those_parts() -> None:
     assert Criterion.__abstractmethods__ == {"scores", "union_score"}
-    assert OrderPath.__abstractmethods__ == {"steps"}
+    assert PathMethod.__abstractmethods__ == {"steps"}
     assert not SelectionMethod.__abstractmethods__
 
 

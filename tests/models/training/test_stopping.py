@@ -31,7 +31,7 @@ from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.guarantee import spectral_gamma
 from anytime.training.likelihood import Observed
-from anytime.training.model_selection import HoldOut
+from anytime.training.model_selection import Validation
 from anytime.training.options import Options
 from anytime.training.resequencing import Retrained, resequence
 from anytime.types import Float
@@ -155,9 +155,9 @@ def test_likelihoods_stop_where_the_literal_rule_does(family: Family, method: Me
             np.testing.assert_allclose(found.prefixes.coef(prefix), whole.prefixes.coef(prefix), rtol=1e-6, atol=1e-9)
 
 
-def learned(case: likelihood_problems.Case, options: Options, hold_out: HoldOut | None = None) -> Fit:
+def learned(case: likelihood_problems.Case, options: Options, validation: Validation | None = None) -> Fit:
     observed = Observed([Block(case.X, case.Y, case.weights)], case.target)
-    return fit([moments_of(case.X, case.Y, case.weights)], case.groups, options, observed, hold_out=hold_out)
+    return fit([moments_of(case.X, case.Y, case.weights)], case.groups, options, observed, validation=validation)
 
 
 def test_costs_have_no_part_in_when_to_stop() -> None:
@@ -204,10 +204,10 @@ def literal_errors(models: PrefixModels, X: Float, y: Float) -> Float:
 def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, folds: int) -> None:
     X, y, groups = problem(seed)
     held_X, held_y, _ = problem(seed + 100, 40)
-    hold_out = HoldOut("held.csv", lambda models: literal_errors(models, held_X, held_y))
+    validation = Validation("held.csv", lambda models: literal_errors(models, held_X, held_y))
     parts = [moments_of(X[f::folds], y[f::folds]) for f in range(folds)]
     options = Options(alpha=1e-4 if folds == 1 else "cv")
-    whole, selected = fit(parts, groups, options), fit(parts, groups, options, hold_out=hold_out)
+    whole, selected = fit(parts, groups, options), fit(parts, groups, options, validation=validation)
     errors = literal_errors(whole.prefixes, held_X, held_y)
     best = int(errors.argmin())
     assert 0 < best < len(whole.sequence.steps), "this table does not test anything"
@@ -230,20 +230,20 @@ def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, fold
 @pytest.mark.parametrize("errors", [[3.0, 2.0, 1.0, 1.0 + 1e-13, 1.0], [3.0, 2.0, 1.0, 1.0, 2.0]])
 def test_of_equal_errors_the_shorter_prefix_is_kept(errors: list[float]) -> None:
     models = fit([moments_of(*problem()[:2])], problem()[2], Options(alpha=1e-5)).prefixes
-    assert HoldOut("held", lambda _: np.array(errors)).best(models).steps == 2
+    assert Validation("held", lambda _: np.array(errors)).best(models).steps == 2
 
 
 def test_a_prefix_without_a_finite_error_is_not_the_best() -> None:
     models = fit([moments_of(*problem()[:2])], problem()[2], Options(alpha=1e-5)).prefixes
     errors = np.array([3.0, np.nan, 2.0, np.inf, 2.5])
-    assert HoldOut("held", lambda _: errors).best(models).steps == 2
+    assert Validation("held", lambda _: errors).best(models).steps == 2
 
 
 def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     X, y, groups = problem()
     moments = [moments_of(X, y)]
-    rising = HoldOut("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
-    stopped = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), hold_out=rising)
+    rising = Validation("held", lambda models: np.arange(models.steps + 1, 0.0, -1.0))
+    stopped = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), validation=rising)
     alone = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25))
     assert 1 < len(alone.sequence.steps) < 6
     assert stopped.sequence.steps == alone.sequence.steps
@@ -251,8 +251,8 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     assert stopped.stopped.rule == "epsilon"
     assert stopped.stopped.errors is not None
     assert len(stopped.stopped.errors) == len(alone.sequence.steps) + 1
-    early = HoldOut("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
-    earlier = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), hold_out=early)
+    early = Validation("held", lambda models: np.array([2.0, 1.0, *[1.5] * (models.steps - 1)]))
+    earlier = fit(moments, groups, Options(alpha=1e-5, epsilon=0.25), validation=early)
     assert len(earlier.sequence.steps) == 1
     assert earlier.stopped is not None
     assert (earlier.stopped.rule, earlier.stopped.longest) == ("validation", None)
@@ -270,15 +270,15 @@ def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
 # What is left is a whole model.
 
 
-def trained(epsilon: float | None = None, *, family: str = "gaussian", hold_out: HoldOut | None = None) -> Fit:
+def trained(epsilon: float | None = None, *, family: str = "gaussian", validation: Validation | None = None) -> Fit:
     X, y, groups = problem()
     if family == "gaussian":
-        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), hold_out=hold_out)
+        return fit([moments_of(X, y)], groups, Options(alpha=1e-3, epsilon=epsilon), validation=validation)
     counts = np.maximum(np.round(y + 1), 0.0) if family == "poisson" else (y > 0).astype(np.float64)
     target = Target("count", ("y",)) if family == "poisson" else Target("binary", ("y",), ("no", "yes"))
     options = Options(alpha=1e-2, epsilon=epsilon, family=family)
     observed = Observed([Block(X, counts[:, np.newaxis], None)], target)
-    return fit([moments_of(X, counts)], groups, options, observed, hold_out=hold_out)
+    return fit([moments_of(X, counts)], groups, options, observed, validation=validation)
 
 
 def model_of(fitted: Fit, family: str = "gaussian") -> Model:
@@ -344,8 +344,8 @@ def test_what_arrived_out_of_order_is_answered_by_a_stopped_model(family: str) -
 
 def test_a_hold_out_stops_a_likelihood_with_the_curvatures_of_what_is_kept() -> None:
     whole = trained(family="poisson")
-    best = HoldOut("held", lambda models: np.abs(np.arange(models.steps + 1.0) - 3) + 1)
-    fitted = trained(family="poisson", hold_out=best)
+    best = Validation("held", lambda models: np.abs(np.arange(models.steps + 1.0) - 3) + 1)
+    fitted = trained(family="poisson", validation=best)
     assert fitted.sequence.steps == whole.sequence.steps[:3]
     full, model = model_of(whole, "poisson"), model_of(fitted, "poisson")
     assert model.curvatures is not None
@@ -474,11 +474,11 @@ def test_an_epsilon_that_keeps_nothing_is_refused_with_the_longest_length(family
 
 
 def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused() -> None:
-    worse = HoldOut("held.csv", lambda models: np.arange(1.0, models.steps + 2.0))
+    worse = Validation("held.csv", lambda models: np.arange(1.0, models.steps + 2.0))
     with pytest.raises(TrainingError, match=r"on held.csv the base rate is the best prefix \(error 1\)"):
-        trained(hold_out=worse)
+        trained(validation=worse)
     with pytest.raises(TrainingError, match="the base rate is the best prefix"):
-        trained(family="poisson", hold_out=worse)
+        trained(family="poisson", validation=worse)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
@@ -548,9 +548,11 @@ def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_
     lengths, errors = [], []
     for _ in range(25):
         train, held, test = np.split(rng.permutation(len(y)), [253, 380])
-        hold_out = HoldOut("held", partial(squares, moments_of(X[held], y[held])))
+        validation = Validation("held", partial(squares, moments_of(X[held], y[held])))
         options = Options(method="omp", cost_blind=True, alpha=0.0)
-        whole, fitted = (fit([moments_of(X[train], y[train])], groups, options, hold_out=h) for h in (None, hold_out))
+        whole, fitted = (
+            fit([moments_of(X[train], y[train])], groups, options, validation=h) for h in (None, validation)
+        )
         lengths.append(len(fitted.sequence.steps))
         errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])
     median = np.median(errors, axis=0)

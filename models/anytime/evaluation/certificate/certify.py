@@ -20,7 +20,7 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.evaluation.certificate import NODES
 from anytime.evaluation.certificate.relaxation import SelectionProblem
-from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, Search, Stopped
+from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, BranchAndBound, Stopped
 from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Certificate
@@ -182,7 +182,7 @@ def certify_prefixes(
     run = partial(_searches, problem, end=end, n_jobs=n_jobs)
     done: dict[int, CertifiedPrefix] = {}
 
-    def report(k: int, search: Search) -> None:
+    def report(k: int, search: BranchAndBound) -> None:
         found, solved = search.incumbent, search.stopped == "solved"
         best = None if found.best is None else tuple(np.flatnonzero(found.best).tolist())
         done[k] = CertifiedPrefix(
@@ -191,10 +191,10 @@ def certify_prefixes(
         progress(k)
 
     order = sorted(range(len(prefixes)), key=lambda k: -prefixes[k][0])
-    searches = [Search(*prefixes[k]) for k in order]
+    searches = [BranchAndBound(*prefixes[k]) for k in order]
     chains = [searches[begin : begin + CHAIN] for begin in range(0, len(order), CHAIN)]
     unbranched = run(chains, [len(several) for several in chains], nodes=1)
-    unsolved: list[tuple[int, Search]] = []
+    unsolved: list[tuple[int, BranchAndBound]] = []
     for k, search in zip(order, unbranched, strict=True):
         if search.stopped == "solved" or nodes == 1:
             report(k, search)
@@ -211,31 +211,31 @@ def certify_prefixes(
 
 def _searches(
     problem: SelectionProblem,
-    chains: list[list[Search]],
+    chains: list[list[BranchAndBound]],
     weights: Sequence[float],
     *,
     nodes: int,
     end: float | None,
     n_jobs: int | None,
-) -> Iterator[Search]:
+) -> Iterator[BranchAndBound]:
     """Yield each search after its run, in this order; the chains share the remaining time by their weights."""
     jobs = effective_n_jobs(n_jobs)
     ahead = np.cumsum(weights[::-1])[::-1]
     shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
     parallel = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")
-    finished: Iterator[list[Search]] = parallel(
+    finished: Iterator[list[BranchAndBound]] = parallel(
         delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
     )
     return chain.from_iterable(finished)
 
 
 def _searched(
-    problem: SelectionProblem, several: list[Search], nodes: int, end: float | None, share: float
-) -> list[Search]:
+    problem: SelectionProblem, several: list[BranchAndBound], nodes: int, end: float | None, share: float
+) -> list[BranchAndBound]:
     """Run searches in turn, each starting from the result of the previous one, within a share of the remaining time."""
     begun = time.monotonic()
     allowed = math.inf if end is None else share * max(end - begun, 0.0)
-    before: Search | None = None
+    before: BranchAndBound | None = None
     with single_blas_thread():
         for place, search in enumerate(several, start=1):
             until = begun + allowed * place / len(several)

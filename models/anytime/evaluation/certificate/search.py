@@ -288,7 +288,7 @@ class Nodes:
         return Node(part.selected, part.open, bound, split, branch)
 
 
-class Search:
+class BranchAndBound:
     """A search within a budget that can be resumed, given a `known` lower bound on the best F.
 
     No set within the budget has an F above `bound`. `nodes` counts those that were bounded, `stopped` is why the last

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from anytime.selection.criteria.cp import MallowsCp
-from anytime.selection.criteria.criterion import Criterion, Path, SelectionMethod
+from anytime.selection.criteria.criterion import Criterion, PathMethod, SelectionMethod
 from anytime.selection.criteria.fr import ForwardRegression
 from anytime.selection.criteria.no_whiten import GradientNorm
 from anytime.selection.criteria.omp import MatchingPursuit
 from anytime.selection.criteria.single import SingleFeature
 
-__all__ = ["CRITERIA", "Criterion", "ForwardRegression", "Path", "SelectionMethod"]
+__all__ = ["CRITERIA", "Criterion", "ForwardRegression", "PathMethod", "SelectionMethod"]
 
 CRITERIA: dict[str, type[Criterion]] = {
     kind.name: kind for kind in (MatchingPursuit, ForwardRegression, MallowsCp, SingleFeature, GradientNorm)

@@ -30,7 +30,7 @@ def best(scores: Float, costs: Float, among: Index) -> int:
 
 
 class SelectionMethod(ABC):
-    """A way to order groups: a `Criterion`, which scores the next group, or a `Path`, which states the whole order.
+    """A way to order groups: a `Criterion`, which scores the next group, or a `PathMethod`, which states all.
 
     A method of your own is a class with a name of its own. Options accept an object of it: `method=Mine()`.
     """
@@ -82,7 +82,7 @@ class Criterion(SelectionMethod):
         return np.sqrt(np.maximum(scores, 0.0))
 
 
-class Path(SelectionMethod):
+class PathMethod(SelectionMethod):
     """An order of all groups that does not depend on the penalty, for least squares."""
 
     doubling = epsilon = likelihoods = pairs = False
