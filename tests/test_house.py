@@ -77,6 +77,16 @@ def test_the_library_never_imports_the_packages_that_use_it(path: Path) -> None:
     assert not {m for m in imported(path) if m.startswith(others)}
 
 
+DOOR = {"fit", "options", "resequencing", "stream", "table", "train", "what_if"}
+"""Modules of `training` that train by one door, and its types; the command line also prints bounds and connects."""
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.stem == "estimators" or "cli" in p.parts], ids=module_name)
+def test_the_command_line_and_the_estimators_train_by_one_door(path: Path) -> None:
+    used = {name.split(".")[2] for name in imported(path) if name.startswith("anytime.training.")}
+    assert used <= (DOOR if path.stem == "estimators" else DOOR - {"fit"} | {"dask", "guarantee"})
+
+
 @pytest.mark.parametrize("path", [p for p in SOURCES if "__all__" in p.read_text(encoding="utf-8")], ids=module_name)
 def test_exports_are_sorted_and_there(path: Path) -> None:
     assert path.name == "__init__.py", "only packages export; all else is internal"

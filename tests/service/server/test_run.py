@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -104,8 +104,13 @@ def test_a_server_starts_without_standard_streams(file: Path, tmp_path: Path, cl
     process = subprocess.Popen(["sh", "-c", line], env=ENVIRONMENT | {"ANYTIME_LOG_FORMAT": form})
     try:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-            until(lambda: path.exists() or process.poll() is not None)
-            assert client.get("http://test/livez").status_code == 200
+
+            def is_live() -> bool:
+                with suppress(httpx.TransportError):  # the file is there before the server listens
+                    return client.get("http://test/livez").status_code == 200
+                return False
+
+            until(lambda: is_live() or process.poll() is not None, "the server is live")
             assert client.post("http://test/predict", json={"groups": VALUES}).json()["complete"]
     finally:
         process.terminate()
