@@ -106,9 +106,14 @@ class Dataset:
     class_weights: tuple[float, ...] | None = None
 
     @cached_property
+    def expansion(self) -> Expansion:
+        """Return what the raw columns become."""
+        return Expansion.of(self.groups)
+
+    @property
     def terms(self) -> Expansion:
         """Return what the raw columns become, without indicators of missing values."""
-        return Expansion.of(self.groups).plain
+        return self.expansion.plain
 
     @cached_property
     def types(self) -> dict[str, ReadAs]:

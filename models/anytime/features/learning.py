@@ -232,7 +232,7 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
-def clampable(groups: FeatureGroups, stated: FeatureGroups, clamp: Clamp) -> tuple[str, ...]:
+def clampable(expansion: Expansion, stated: FeatureGroups, clamp: Clamp) -> tuple[str, ...]:
     """Return the columns whose clamp is to be selected: numbers of a basis with a clamp, and no range in `stated`.
 
     With the clamp "auto" these are of any basis; with None, of a basis whose size is to be selected, too.
@@ -241,7 +241,7 @@ def clampable(groups: FeatureGroups, stated: FeatureGroups, clamp: Clamp) -> tup
         return ()
     return tuple(
         column.name
-        for column in Expansion.of(groups).columns
+        for column in expansion.columns
         if column.basis.clamp is not None
         and (clamp == "auto" or column.basis.choices)
         and column.type in (None, "number", "integer")

@@ -288,8 +288,7 @@ def fit_clamped(
         raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
     if len(parts) == 1 and options.nested:
         raise TrainingError("nested errors need folds; give at least 2")
-    whole = Expansion.of(groups) if expansion is None else expansion
-    choices = [lambda: Terms(whole, parts, moments)] if expansion is not None else candidates(clamped)
+    choices = [lambda: Terms(expansion, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
         problem, selected = _selected(least_error(choices, options), observed)
         choice, terms = problem.choice, problem.terms
@@ -311,7 +310,7 @@ def fit_clamped(
         prefixes=prefixes,
         learned=learned,
         held=held,
-        levels=level_remarks(whole, terms),
+        levels=level_remarks(groups, terms),
         clamp=terms.clamp,
         selected_terms=selected,
     )

@@ -282,7 +282,7 @@ def open_training(
     unused = tuple(name for name in dataset.check() if name not in table.index and name not in found.unusable)
     count = options.folds
     if count is None:
-        whole = Expansion.of(groups)
+        whole = dataset.expansion
         count = FOLDS if options.needs_folds or whole.needs_size or whole.level_rows else 0
     folds = max(count, 1) if streamed or roles.folds is not None else fold_count(count, found.used)
     family: DefaultFamily | None = None
@@ -295,7 +295,7 @@ def open_training(
         replace(options, family=dataset.target.family.label, n_jobs=threads(options.n_jobs, LONG_PASS)),
         folds,
         found,
-        clampable(groups, given, clamp) if opens else (),
+        clampable(dataset.expansion, given, clamp) if opens else (),
         unused,
         complete.names,
         family,

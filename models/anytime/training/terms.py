@@ -12,6 +12,7 @@ from anytime.errors import TrainingError
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
+from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, Moments
 from anytime.training.clamping import Clamped
 
@@ -107,11 +108,13 @@ def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
     )
 
 
-def level_remarks(whole: Expansion, terms: Terms) -> tuple[str, ...]:
+def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
     """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
     if terms.min_level_rows is None:
         return ()
-    columns = [(column.name, column.basis.open_levels) for column in whole.columns if column.basis.open_levels]
+    columns = [
+        (column.name, column.basis.open_levels) for column in Expansion.of(groups).columns if column.basis.open_levels
+    ]
     rare = [(name, [c for c in counts if c < MIN_LEVEL_ROWS], len(counts)) for name, counts in columns]
     least = terms.min_level_rows
     said = [
