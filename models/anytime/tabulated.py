@@ -29,8 +29,8 @@ FRAMES = ("pandas", "polars", "pyarrow")
 NUMBER, R2, SHARE = ".4g", "z.4f", ".3g%"
 """Formats of numbers, as in Python; after those of shares stands a space before the percent sign."""
 
-LEAST_WIDTH = 20
-"""Least width, in characters, of a column of words in text, however narrow the terminal."""
+MIN_WIDTH = 20
+"""Minimum width, in characters, of a folded column of words: a terminal may be narrower than the numbers."""
 
 
 def shown(value: Any, form: str = NUMBER) -> str:
@@ -97,7 +97,7 @@ class Series:
         return [each.rjust(max(width, len(heading))) for each in (heading, *(cell.ljust(width) for cell in cells))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tabulated:
     """A table of results: columns, of which a shorter one ends in empty cells, a caption above and notes below."""
 
@@ -143,8 +143,11 @@ class Tabulated:
         columns = {each.name: each.values for each in self.columns if each.name is not None}
         return getattr(import_module(found), "table" if found == "pyarrow" else "DataFrame")(columns)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
     @property
     def _shown(self) -> list[Series]:
@@ -172,7 +175,7 @@ class Tabulated:
         """Return the table as lines of text; columns of words are folded to a width, numbers are not."""
         words = sum(each.is_words for each in self._shown)
         numbers = sum(len(each.lines()[0]) + 2 for each in self._shown if not each.is_words)
-        limit = max((width - numbers) // max(words, 1) - 2, LEAST_WIDTH)
+        limit = max((width - numbers) // max(words, 1) - 2, MIN_WIDTH)
         grid = [
             [wrap(line, limit, break_on_hyphens=False) or [""] if each.is_words else [line] for line in each.lines()]
             for each in self._shown

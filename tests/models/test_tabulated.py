@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import AnytimeClassifier, AnytimeRegressor, Runner, certify, load_groups, open_table, tabulated
+from anytime import AnytimeClassifier, AnytimeRegressor, Runner, certify, evaluate, load_groups, open_table, tabulated
 from anytime.data.formats import table_of
 from anytime.errors import TableError
 from anytime.evaluation.shapes import column_shapes
@@ -55,7 +55,9 @@ def test_every_rendering_has_the_same_values_and_numbers_are_aligned_at_their_po
 
 @pytest.fixture(scope="module")
 def estimator() -> Any:
-    return AnytimeRegressor(GROUPS, alpha=1e-2, basis="hinge:1", cv=3, nested=True).fit(rows(), rows()["x"] ** 2)
+    return AnytimeRegressor(GROUPS, alpha=1e-2, basis="hinge:1", cv=3, nested=True).fit(
+        rows(), (rows()["x"] ** 2).rename("y")
+    )
 
 
 def shown(estimator: Any) -> dict[str, Any]:
@@ -113,6 +115,8 @@ def test_frames_are_of_the_library_that_is_there(estimator: Any, monkeypatch: py
         "answer": (answer.to_frame(), 60),
         "groups": (answer.contributions.to_frame(), 60),
         "features": (answer.contributions.to_frame("features"), 60),
+        "evaluation": (evaluate(model, table_of("rows", rows().assign(y=rows()["z"]))).to_frame(), 3),
+        "what if": (model.what_if(without=["b"]).to_frame(), 2),
         "one row": (estimator.predict(rows()[:1], explain=True)[1].to_frame(), 1),
         "shape": (column_shapes(model)[0].to_frame(), None),
     }
