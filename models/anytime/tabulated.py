@@ -29,6 +29,12 @@ FRAMES = ("pandas", "polars", "pyarrow")
 NUMBER, R2, SHARE = ".4g", "z.4f", ".3g%"
 """Formats of numbers, as in Python; after those of shares stands a space before the percent sign."""
 
+STYLE = (
+    "<style>.tabulated :is(td, th) {text-align: right; font-variant-numeric: tabular-nums} "
+    ".tabulated .words {text-align: left}</style>"
+)
+"""Style of tables in notebooks, whose own differ in where they align numbers; pages have theirs."""
+
 MIN_WIDTH = 20
 """Minimum width, in characters, of a folded column of words: a terminal may be narrower than the numbers."""
 
@@ -136,8 +142,8 @@ class Tabulated:
 
     def frame(self) -> Any:
         """Return the fields as a frame of pandas, polars or pyarrow; raise TableError if none of them is installed."""
-        found = next((name for name in FRAMES if name in sys.modules), None)
-        found = found or next((name for name in FRAMES if find_spec(name) is not None), None)
+        names = sorted(FRAMES, key=lambda name: name not in sys.modules)
+        found = next((name for name in names if find_spec(name) is not None), None)
         if found is None:
             raise TableError("a frame needs pandas, polars or pyarrow; install one of them: pip install pandas")
         columns = {each.name: each.values for each in self.columns if each.name is not None}
@@ -147,7 +153,7 @@ class Tabulated:
         return self.text()
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return STYLE + self.html()
 
     @property
     def _shown(self) -> list[Series]:
@@ -165,7 +171,8 @@ class Tabulated:
         rows = enumerate(zip_longest(*(each.cells for each in self._shown)))
         body = "".join(line("td", number, cells) for number, cells in rows)
         caption, *notes = (f"<p>{escape(each)}</p>" if each else "" for each in (self.caption, *self.notes))
-        return f"<div>{caption}<table><thead>{head}</thead><tbody>{body}</tbody></table>{''.join(notes)}</div>"
+        table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        return f'<div class="tabulated">{caption}{table}{"".join(notes)}</div>'
 
     def mark(self, column: Series, row: int) -> str:  # noqa: ARG002
         """Return the class of a cell in HTML; row -1 is that of the headings."""
@@ -202,7 +209,7 @@ class Tabular:
         return self.table.frame()
 
     def _repr_html_(self) -> str:
-        return self.table.html()
+        return self.table._repr_html_()
 
 
 def _width(text: str) -> int:
