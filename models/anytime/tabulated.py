@@ -30,7 +30,7 @@ NUMBER, R2, SHARE = ".4g", "z.4f", ".3g%"
 """Formats of numbers, as in Python; after those of shares stands a space before the percent sign."""
 
 STYLE = (
-    "<style>.tabulated :is(td, th) {text-align: right; font-variant-numeric: tabular-nums} "
+    "<style>.tabulated :is(td, th) {text-align: right; padding: 0 0.5em; font-variant-numeric: tabular-nums} "
     ".tabulated .words {text-align: left}</style>"
 )
 """Style of tables in notebooks, whose own differ in where they align numbers; pages have theirs."""
