@@ -29,8 +29,14 @@ FRAMES = ("pandas", "polars", "pyarrow")
 NUMBER, R2, SHARE = ".4g", "z.4f", ".3g%"
 """Formats of numbers, as in Python; after those of shares stands a space before the percent sign."""
 
-LEAST_WIDTH = 20
-"""Least width, in characters, of a column of words in text, however narrow the terminal."""
+STYLE = (
+    "<style>.tabulated :is(td, th) {text-align: right; padding: 0 0.5em; font-variant-numeric: tabular-nums} "
+    ".tabulated .words {text-align: left}</style>"
+)
+"""Style of tables in notebooks, whose own differ in where they align numbers; pages have theirs."""
+
+MIN_WIDTH = 20
+"""Minimum width, in characters, of a folded column of words: a terminal may be narrower than the numbers."""
 
 
 def shown(value: Any, form: str = NUMBER) -> str:
@@ -97,7 +103,7 @@ class Series:
         return [each.rjust(max(width, len(heading))) for each in (heading, *(cell.ljust(width) for cell in cells))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tabulated:
     """A table of results: columns, of which a shorter one ends in empty cells, a caption above and notes below."""
 
@@ -136,15 +142,18 @@ class Tabulated:
 
     def frame(self) -> Any:
         """Return the fields as a frame of pandas, polars or pyarrow; raise TableError if none of them is installed."""
-        found = next((name for name in FRAMES if name in sys.modules), None)
-        found = found or next((name for name in FRAMES if find_spec(name) is not None), None)
+        names = sorted(FRAMES, key=lambda name: name not in sys.modules)
+        found = next((name for name in names if find_spec(name) is not None), None)
         if found is None:
             raise TableError("a frame needs pandas, polars or pyarrow; install one of them: pip install pandas")
         columns = {each.name: each.values for each in self.columns if each.name is not None}
         return getattr(import_module(found), "table" if found == "pyarrow" else "DataFrame")(columns)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return STYLE + self.html()
 
     @property
     def _shown(self) -> list[Series]:
@@ -162,7 +171,8 @@ class Tabulated:
         rows = enumerate(zip_longest(*(each.cells for each in self._shown)))
         body = "".join(line("td", number, cells) for number, cells in rows)
         caption, *notes = (f"<p>{escape(each)}</p>" if each else "" for each in (self.caption, *self.notes))
-        return f"<div>{caption}<table><thead>{head}</thead><tbody>{body}</tbody></table>{''.join(notes)}</div>"
+        table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        return f'<div class="tabulated">{caption}{table}{"".join(notes)}</div>'
 
     def mark(self, column: Series, row: int) -> str:  # noqa: ARG002
         """Return the class of a cell in HTML; row -1 is that of the headings."""
@@ -172,7 +182,7 @@ class Tabulated:
         """Return the table as lines of text; columns of words are folded to a width, numbers are not."""
         words = sum(each.is_words for each in self._shown)
         numbers = sum(len(each.lines()[0]) + 2 for each in self._shown if not each.is_words)
-        limit = max((width - numbers) // max(words, 1) - 2, LEAST_WIDTH)
+        limit = max((width - numbers) // max(words, 1) - 2, MIN_WIDTH)
         grid = [
             [wrap(line, limit, break_on_hyphens=False) or [""] if each.is_words else [line] for line in each.lines()]
             for each in self._shown
@@ -199,7 +209,7 @@ class Tabular:
         return self.table.frame()
 
     def _repr_html_(self) -> str:
-        return self.table.html()
+        return self.table._repr_html_()
 
 
 def _width(text: str) -> int:

@@ -70,7 +70,7 @@ class Finding:
         return {True: "agrees", False: "differs", None: "undecided" if self.judged else "noted"}[self.agrees]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table(Tabulated):
     """A table of the report; also written as a CSV file of that name, with all digits.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -33,7 +33,7 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
-from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
+from anytime.groups import SUFFIXES, CallCost, FeatureGroup, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.loaded import load
 from anytime.tabulated import R2, Series, Tabulated
 
@@ -89,7 +89,7 @@ def costs(
     loaded = load(model)
     measured = _measured(source, since or (), loaded.name, keep)
     groups = _measured_groups(loaded.groups, measured, quantile, least)
-    group_costs = _group_costs(loaded.groups, groups, measured, quantile, least)
+    group_costs = _cost_table(loaded.groups, groups, measured, quantile, least)
     retrained = open_refit(loaded, groups, refit)
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
@@ -112,13 +112,12 @@ def costs(
             "budgets": explained.records(),
             "tolerance": tolerance,
         }
-        entries = [each._asdict() for each in group_costs]
-        values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call, "groups": entries}
-        print_json(values | {"sequence": sequence})
+        values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call}
+        print_json(values | {"groups": group_costs.records(), "sequence": sequence})
     else:
         lines = [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []  # if it depends on the rows
         print_results(
-            _cost_table(group_costs),
+            group_costs,
             *lines,
             *_sequence_lines(changed),
             explained,
@@ -184,84 +183,57 @@ def _measured_groups(
     return repriced
 
 
-class _GroupCost(NamedTuple):
-    """The measured and the old cost of one group per row, in milliseconds, and the number of calls measured."""
-
-    group: str
-    cost: float
-    old: float | None
-    """None if the model's cost is not a time."""
-    measured: int
-    bucket: tuple[float, float] | None = None
-    """The bucket that contains the cost, if it is a quantile of calls with equal numbers of rows."""
-    why: str | None = None
-    """Why the old cost is unchanged, if it is."""
-    rows: float = 1.0
-    """Mean number of rows of the calls measured."""
-    fixed: float = 0.0
-    """The part of the cost of a call that does not depend on its rows."""
-    per_row: float = 0.0
-    """The part of the cost of a call that each row adds."""
-
-    def remark(self) -> str:
-        if self.why is not None or self.bucket is None:
-            return self.why or ""
-        low, high = self.bucket
-        return f"more than {low:g}" if np.isinf(high) else f"between {low:g} and {high:g}"
-
-
-def _group_costs(
+def _cost_table(
     groups: FeatureGroups,
     priced_groups: FeatureGroups,
     measured: Mapping[str, Sequence[CallTimes]],
     quantile: float | None,
     least: int,
-) -> list[_GroupCost]:
-    """Return the old and the new cost of each group, in the order of the groups."""
-    factor = milliseconds(groups.cost_unit)
+) -> Tabulated:
+    """Return the measured and the old cost of each group per row, in milliseconds, in the order of the groups.
+
+    The old cost is None if it is not a time, `bucket` contains a quantile of calls with equal numbers of rows, and
+    `why` says why the old cost is unchanged, if it is.
+    """
+    factor, changed = milliseconds(groups.cost_unit), priced_groups.groups
     # Both per row, in calls with the same number of rows.
     old = None if factor is None else factor * groups.for_rows(priced_groups.rows_per_call).costs
-    changes: list[_GroupCost] = []
-    for g, group in enumerate(priced_groups.groups):
-        calls = measured.get(group.name, ()) if group.features else ()
-        count = sum(each.calls for each in calls)
-        why: str | None = None
-        bucket = None
-        if not group.features:
-            why = "unchanged: it has no features"
-        elif count < least:
-            why = f"unchanged: fewer than {least} values were measured"
-        elif quantile is not None and len(calls) == 1:
-            low, high = calls[0].times.bucket(quantile)
-            bucket = low / calls[0].rows, high / calls[0].rows
-        changes.append(
-            _GroupCost(
-                group=group.name,
-                cost=float(priced_groups.costs[g]),
-                old=None if old is None else float(old[g]),
-                measured=count,
-                bucket=bucket,
-                why=why,
-                rows=mean_rows(calls) if calls else 1.0,
-                fixed=group.call_cost.fixed,
-                per_row=group.call_cost.per_row,
-            )
-        )
-    return changes
-
-
-def _cost_table(found: Sequence[_GroupCost]) -> Tabulated:
-    by_rows = any(each.rows > 1 or each.fixed for each in found)
+    calls = [measured.get(group.name, ()) if group.features else () for group in changed]
+    counts = [sum(each.calls for each in times) for times in calls]
+    rows = [mean_rows(times) if times else 1.0 for times in calls]
+    whys = [_unchanged(group, count, least) for group, count in zip(changed, counts, strict=True)]
+    buckets = [
+        None
+        if quantile is None or why is not None or len(times) != 1
+        else tuple(end / times[0].rows for end in times[0].times.bucket(quantile))
+        for times, why in zip(calls, whys, strict=True)
+    ]
+    by_rows = any(count > 1 for count in rows) or any(group.call_cost.fixed for group in changed)
     return Tabulated.of(
-        Series("cost (ms)", [each.cost for each in found]),
-        Series("was", [each.old for each in found]),
-        Series("measured", [each.measured for each in found]),
-        Series("rows", [each.rows for each in found] if by_rows else None),
-        Series("a call", [each.fixed for each in found] if by_rows else None),
-        Series("a row", [each.per_row for each in found] if by_rows else None),
-        Series("group", [each.group for each in found]),
-        Series("", [each.remark() for each in found]),
+        Series(None, priced_groups.names, "group"),
+        Series("cost (ms)", priced_groups.costs, "cost"),
+        Series("was", [None] * len(changed) if old is None else old, "old"),
+        Series("measured", counts),
+        Series(None, buckets, "bucket"),
+        Series(None, whys, "why"),
+        Series("rows" if by_rows else None, rows, "rows"),
+        Series("a call" if by_rows else None, [group.call_cost.fixed for group in changed], "fixed"),
+        Series("a row" if by_rows else None, [group.call_cost.per_row for group in changed], "per_row"),
+        Series("group", priced_groups.names, None),
+        Series("", [why or _range(bucket) for why, bucket in zip(whys, buckets, strict=True)], None),
     )
+
+
+def _unchanged(group: FeatureGroup, count: int, least: int) -> str | None:
+    if not group.features:
+        return "unchanged: it has no features"
+    return f"unchanged: fewer than {least} values were measured" if count < least else None
+
+
+def _range(bucket: Sequence[float] | None) -> str:
+    if bucket is None:
+        return ""
+    return f"more than {bucket[0]:g}" if np.isinf(bucket[1]) else f"between {bucket[0]:g} and {bucket[1]:g}"
 
 
 def _budgets_table(changed: Drift, budgets: Sequence[float]) -> Tabulated:

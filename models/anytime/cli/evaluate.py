@@ -59,7 +59,7 @@ def evaluate(
 
     Example: anytime evaluate model.safetensors test.csv
     """
-    loaded, budgets = load(model), budget or ()
+    loaded, budgets = load(model), Series("budget", budget or (), form="g")
     within = [loaded.affordable(each) for each in budgets]
     if random_costs is None and deadline:
         raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
@@ -74,13 +74,10 @@ def evaluate(
     dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
     remark_missing(found)
     evaluation = evaluated(loaded, dataset, n_jobs=reading.n_jobs)
-    simulation, queries = (
-        None if times is None else _simulation(evaluation, times, deadline or ()),
-        evaluation.ndcg_queries,
-    )
-    timely, stated = None if times is None else _timeliness(evaluation, times), Series("budget", budgets, form="g")
+    simulation = None if times is None else _simulation(evaluation, times, deadline or ())
+    timely = {} if times is None else _timeliness(evaluation, times)
     if json:
-        simulated = {"rows": called, "draws": draws, "timeliness_r2": timely}
+        queries, simulated = evaluation.ndcg_queries, {"rows": called, "draws": draws, "timeliness_r2": timely}
         print_json(
             {
                 "rows": evaluation.rows,
@@ -89,20 +86,19 @@ def evaluate(
                 "timeliness": evaluation.timeliness,
                 "timeliness_step": evaluation.timeliness_step,
                 "prefixes": evaluation.table.records(),
-                **({"budgets": evaluation.table.take(within, stated).records()} if budgets else {}),
+                **({"budgets": evaluation.table.take(within, budgets).records()} if within else {}),
                 **({} if simulation is None else {"random_costs": simulated | {"deadlines": simulation.records()}}),
             }
         )
         return
     table = steps_table(loaded, evaluation)
     print_results(
-        replace(table.take(within, stated) if budgets else table, notes=()),
+        replace(table.take(within, budgets) if within else table, notes=()),
         f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
         f"{evaluation.timeliness_step:.4f} (step)",
         *table.notes,
+        *(() if simulation is None else (simulation, _simulation_line(draws, called, timely))),
     )
-    if simulation is not None and timely is not None:
-        print_results(simulation, _simulation_line(draws, called, timely))
 
 
 def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[float]) -> Tabulated:

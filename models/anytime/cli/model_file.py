@@ -60,18 +60,16 @@ def show(
                 }
             )
         else:
-            parts: list[Tabulated | str] = [sharing_table(groups), ""] if groups else []
-            note = cancelling(groups)
-            print_results(*parts, shapes_table(columns), *([] if note is None else [note]))
+            parts = (sharing_table(groups), "") if groups else ()
+            print_results(*parts, shapes_table(columns), *filter(None, [cancelling(groups)]))
         return
     if json:
-        values: dict[str, Any] = {
+        values = {
             "cost_unit": loaded.groups.cost_unit,
             "features": len(loaded.groups.features),
             "moments": loaded.moments is not None,
+            **({"budgets": [_at_budget(loaded, each) for each in budget]} if budget else {}),
         }
-        if budget:
-            values["budgets"] = [_at_budget(loaded, each) for each in budget]
         print_json(loaded.manifest.model_dump(mode="json") | values)
         return
     if budget:

@@ -51,7 +51,7 @@ def what_if(
     if json:
         print_json(_values(found))
         return
-    curves: list[Tabulated | str] = [] if found.after is found.before else [_curves(found), ""]
+    curves = () if found.after is found.before else (_curves(found), "")
     print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
 
 

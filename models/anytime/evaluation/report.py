@@ -22,6 +22,8 @@ from anytime.evaluation.page.charts import Chart, bar_rows
 from anytime.evaluation.page.document import Picture, grid, page, paragraph, table
 from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
 from anytime.families import family_of
+from anytime.features.expansion import Column
+from anytime.groups import ColumnBasis
 from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.sharing import cancelling, group_sharing, sharing_table
 from anytime.inference.subsets import arrived_model
@@ -476,22 +478,27 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
 
 
 def _data(model: Model) -> str:
-    rows: list[list[str | int]] = []
+    columns, types, bases = model.expansion.columns[:COLUMNS_SHOWN], model.groups.column_types, model.groups.bases
     group_of = {column: group.name for group in model.groups.groups for column in group.features}
-    types = model.groups.column_types
-    for column in model.expansion.columns[:COLUMNS_SHOWN]:
-        basis = model.groups.bases.get(column.name)
-        levels = () if basis is None or basis.levels is None else basis.levels
-        held = ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
-        if basis is not None and basis.quantiles is not None:
-            held = " to ".join(map(text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
-        names = [clipped(column.name), clipped(group_of[column.name]), types[column.name], held]
-        kind = str(basis.basis if basis is not None and basis.basis else "linear")
-        rows.append([*names, kind, len(column.terms), "marked" if column.indicator else ""])
     more = len(model.expansion.columns) - COLUMNS_SHOWN
-    note = paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else ""
-    columns = ["column", "group", "type", "range or levels", "basis", "terms", "missing values"]
-    return table(Tabulated.of_rows(columns, rows)) + note
+    described = Tabulated.of(
+        Series("column", [clipped(each.name) for each in columns]),
+        Series("group", [clipped(group_of[each.name]) for each in columns]),
+        Series("type", [types[each.name] for each in columns]),
+        Series("range or levels", [_range(each, bases.get(each.name)) for each in columns]),
+        Series("basis", [str(getattr(bases.get(each.name), "basis", None) or "linear") for each in columns]),
+        Series("terms", [len(each.terms) for each in columns]),
+        Series("missing values", ["marked" if each.indicator else "" for each in columns]),
+    )
+    return table(described) + (paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else "")
+
+
+def _range(column: Column, basis: ColumnBasis | None) -> str:
+    """Return the range of a column's numbers, or its first levels."""
+    if basis is not None and basis.quantiles is not None:
+        return " to ".join(map(text_of(column), (basis.quantiles[0], basis.quantiles[-1])))
+    levels = () if basis is None or basis.levels is None else basis.levels
+    return ", ".join(clipped(str(level), 20) for level in levels[:6]) + ", ..." * (len(levels) > 6)
 
 
 def _provenance(model: Model) -> str:

@@ -176,8 +176,9 @@ class Answer:
             shown["base"] = self.contributions.intercept
             shown |= {f"contribution of {name}": each for name, each in self.contributions.groups.items()}
         facts = {name: _shown(value) for name, value in shown.items() if value not in (None, "")}
-        caption = f"answer of {self.model} {self.version}".rstrip()
-        return Tabulated.of_rows(("", ""), facts.items(), caption=caption).html()
+        return Tabulated.of_rows(
+            ("", ""), facts.items(), caption=f"answer of {self.model} {self.version}".rstrip()
+        )._repr_html_()
 
     def with_note(self, note: str) -> Self:
         """Return the answer with one more note, before the one that it has; all have at most 300 characters."""

@@ -143,7 +143,7 @@ class TableAnswer:
         more = f", the first {SHOWN}" * (len(self) > SHOWN)
         used = ", ".join(self.groups) or "no group (the base rate)"
         columns = (Series(name, values[:SHOWN]) for name, values in self.columns().items())
-        return Tabulated.of(*columns, caption=f"{len(self)} rows{more}: {used}; cost {self.cost:g}").html()
+        return Tabulated.of(*columns, caption=f"{len(self)} rows{more}: {used}; cost {self.cost:g}")._repr_html_()
 
     def __repr__(self) -> str:
         return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"

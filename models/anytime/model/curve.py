@@ -44,7 +44,7 @@ class Curve(Tabular):
         return Tabulated.of(
             Series("step", range(len(self.costs))),
             Series("group", ["(base rate)", *(self.groups or ("",) * (len(self.costs) - 1))]),
-            Series("cost", self.costs),
+            Series("cost", self.costs, form="g"),
             Series("explained variance", self.explained_variance, "explained_variance"),
             Series("r2", self.r2, form=R2),
             Series("cv error", self.cv_error, "cv_error"),

@@ -110,7 +110,7 @@ class Certificate(_Record):
             Series("prefix", range(len(self.bounds))),
             Series("largest F of any set of this cost", self.bounds),
             Series("exact", ["yes" if each else "no" for each in self.exact]),
-        ).html()
+        )._repr_html_()
 
 
 class Redundant(_Record):

@@ -67,24 +67,22 @@ class WhatIf(Tabular):
     @property
     def table(self) -> Tabulated:
         """Return what both models use within each budget as a table."""
-        budgets = self.budgets
-        columns = [
+        budgets, unit = self.budgets, self.before.groups.cost_unit
+        changed = (
+            Series("new r2", [each.r2[1] for each in budgets], "new_r2", R2),
+            Series("of full", [each.shares[1] for each in budgets], "new_share", SHARE),
+            Series("loss", [each.loss for each in budgets], form=R2),
+            Series("enters", [each.enters for each in budgets]),
+            Series("leaves", [each.leaves for each in budgets]),
+        )
+        return Tabulated.of(
             Series("budget", [each.budget for each in budgets], form="g"),
             Series("r2", [each.r2[0] for each in budgets], form=R2),
-            Series("of full", [each.shares[0] for each in budgets], form=SHARE),
-        ]
-        if self.after is self.before:
-            columns.append(Series("groups", [each.groups[0] for each in budgets]))
-        else:
-            columns += [
-                Series("new r2", [each.r2[1] for each in budgets], form=R2),
-                Series("of full", [each.shares[1] for each in budgets], form=SHARE),
-                Series("loss", [each.loss for each in budgets], form=R2),
-                Series("enters", [each.enters for each in budgets]),
-                Series("leaves", [each.leaves for each in budgets]),
-            ]
-        caption = f"{self.before.name}, {self.changes} ({self.before.groups.cost_unit}); r2 on the training rows"
-        return Tabulated.of(*columns, caption=caption)
+            Series("of full", [each.shares[0] for each in budgets], "share", SHARE),
+            Series("groups", [each.groups[0] for each in budgets] if self.after is self.before else None),
+            *(() if self.after is self.before else changed),
+            caption=f"{self.before.name}, {self.changes} ({unit}); r2 on the training rows",
+        )
 
 
 def what_if(

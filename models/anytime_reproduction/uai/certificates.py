@@ -84,9 +84,13 @@ def _section(setting: Setting, results: Results) -> Section:
         for case in CASES
         if (name := case.label.replace(" ", "-")) in results
     }
-    caption = "The certified share of every prefix of CS-G-FR of the best possible F at its cost."
     records = [_record(case, result) for case, result in found.items()]
-    table = Table.titled("certificates", caption, records[0], map(dict.values, records))
+    table = Table.titled(
+        "certificates",
+        "The certified share of every prefix of CS-G-FR of the best possible F at its cost.",
+        records[0],
+        map(dict.values, records),
+    )
     gaps = (
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
         "(dashed)."

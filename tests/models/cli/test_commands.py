@@ -158,7 +158,7 @@ def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: C
     evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
     assert evaluated.r2 is not None
     for value in evaluated.r2[1:]:
-        assert f"{value:.4g}" in out
+        assert f"{value:.4f}" in out
 
 
 CALIBRATE = ["--calibrate", "held.csv"]

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import d2_log_loss_score, d2_tweedie_score, r2_score
 
-from anytime.cli import report as reporting
 from anytime.cli import train as train_command
 from anytime.cli.main import main
+from anytime.cli.summary import steps_table
 from anytime.data.formats import open_table
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.evaluate import Evaluation, evaluate
@@ -100,13 +100,12 @@ def test_r2_is_that_of_scikit_learn_in_training_and_on_a_test_table_of_another_v
 ) -> None:
     assert TEST["y"].var() > 4 * TRAIN["y"].var()
     tested: list[Evaluation] = []
-    table = reporting.evaluation_table
 
     def noted(model: Model, found: Evaluation) -> Any:
         tested.append(found)
-        return table(model, found)
+        return steps_table(model, found)
 
-    monkeypatch.setattr(train_command, "evaluation_table", noted)
+    monkeypatch.setattr(train_command, "steps_table", noted)
     aims = [part for target in targets for part in ("--target", target)]
     assert main(command(*aims, "--alpha", alpha, *weights, "--test", "test.parquet")) == 0
     model = load("m.safetensors")

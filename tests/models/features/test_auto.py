@@ -179,30 +179,6 @@ def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_valid
     assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["numbers", "levels"])
-def test_a_single_column_ranks_the_rows_of_a_query_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    x, q = rng.normal(size=600), np.repeat(np.arange(100), 6)
-    grade = np.clip((x + 0.7 * rng.normal(size=600) + 1).round(), 0, 4)
-    table = pd.DataFrame({"q": q, "x": x if kind == "numbers" else np.where(x > 0, "more", "less"), "grade": grade})
-    table.to_csv("t.csv", index=False)
-    Path("g.json").write_text(json.dumps({"groups": [{"name": "x", "features": ["x"], "cost": 1}]}))
-    command = ["train", "t.csv", "--groups", "g.json", "--target", "grade", "--out", "m.safetensors"]
-    assert main(command) == 0
-    assert kind == "levels" or load("m.safetensors").groups.bases["x"].basis == "hinge:7", "the relation is no line"
-    assert main([*command, "--query", "q"]) == 0
-    model = load("m.safetensors")
-    if kind == "levels":
-        assert model.groups.bases["x"].levels == ("less", "more")
-    else:
-        assert model.order(["x"]) == ("x",)
-        assert np.ptp(model.prefixes.coef(1)[:, 0]) == 0, "one term, so the order of the rows is that of the column"
-        assert model.manifest.selected is None
-
-
 def test_octiles_that_are_not_seven_or_descend_are_refused() -> None:
     given = {"basis": "auto", "knots": [1, 2, 3]}
     groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}], "bases": {"x": given}})
