@@ -71,8 +71,6 @@ class ExtractorError(AnytimeError):
 
 IN_PYTHON = {
     " (--drop)": " of X",
-    "--class-weight": "class_weight",
-    "--decimal and --thousands": "decimal= and thousands= of open_table",
     "--task multiclass": "AnytimeClassifier",
     "--task regression": "AnytimeRegressor",
     "--missing-target drop": "drop_missing=True",
@@ -82,7 +80,7 @@ IN_PYTHON = {
 }
 """What replaces options that have no parameter of their name."""
 
-VALUED = "alpha|basis|clamp|family|folds|min-level-rows|pairs|policy|separator"
+VALUED = "alpha|basis|clamp|class-weight|decimal|family|folds|min-level-rows|pairs|policy|separator|thousands"
 """Options that texts name with a value, as `--clamp 0.01`, or as what the library measured with: `--folds 5`."""
 
 

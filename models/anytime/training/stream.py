@@ -85,7 +85,8 @@ def extended(
     before = [moments.decayed(decay) for moments in sums]
     jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
     moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-    return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)])
+    source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
+    return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)], source=source)
 
 
 def _learned(kept: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer) -> Stream:

@@ -116,7 +116,7 @@ def test_a_task_that_is_asked_for_is_taken(values: Any, task: Any, classes: Any,
         (["a", "b", "c"], "regression", ["'y'", "is text", "numbers"]),
         ([0, 1, 2], "binary", ["'y'", "3 values", "expected 2"]),
         (["a", "b", "c"], "binary", ["'y'", "3 values", "expected 2"]),
-        (np.arange(1500), "multiclass", ["'y'", "over 1000 values", "--task regression"]),
+        (np.arange(1500), "multiclass", ["'y'", "over 1000 values", "AnytimeRegressor"]),
         ([0.0, np.inf, 0.0], "binary", ["'y'", "inf"]),
         ([0.0, np.inf, 1.0], "multiclass", ["'y'", "inf"]),
     ],
@@ -153,7 +153,7 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
     path = write(tmp_path, {"x0": np.arange(20), "y": y}, suffix)
     with pytest.raises(TableError) as caught:
         survey(open_table(path), ["y"])
-    one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "--missing-target drop")
+    one_line(caught, "7 of 20 rows", "(rows 2, 5, 7, 11, 13, ...,", "leave them out: drop_missing=True")
     found = survey(open_table(path), ["y"], drop_missing=True)
     assert (found.rows, found.missing) == (20, 7)
 

@@ -568,7 +568,7 @@ def test_separators_are_recognised_in_the_header_or_stated(separator: str, tmp_p
     assert open_table(path).columns == ("a;|", "b")
     path = written(tmp_path / "v.csv", f"a,c{separator}b\n1{separator}2\n")
     assert open_table(path, separator=separator).columns == ("a,c", "b")
-    complaint(lambda: open_table(path, separator=";;"), "--separator is ';;'; expected one character")
+    complaint(lambda: open_table(path, separator=";;"), "separator is ';;'; expected one character")
 
 
 def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> None:
@@ -581,7 +581,7 @@ def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> No
     stated: Any = {"a": "number"}
     complaint(lambda: list(open_table(wrong, style=style).batches(["a"], types=stated)), "'a'", "'1.5' in row 0")
     for marks in ({"decimal": "12"}, {"thousands": "5"}, {"decimal": ",", "thousands": ","}):
-        complaint(lambda marks=marks: NumberStyle(**marks), "--")  # type: ignore[misc]
+        complaint(lambda marks=marks: NumberStyle(**marks), "; expected", *marks)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.data.suspicions import ALONE, MIN_LEVEL, _area, _Labels, _predicts, suspicions
-from anytime.errors import AnytimeWarning, TrainingError
+from anytime.errors import AnytimeWarning, TrainingError, in_python
 from anytime.features.learning import Sample
 from models.properties import quick
 
@@ -176,7 +176,7 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(
         "alone",
         "identifier",
     ]
-    assert set(warned) <= set(stored)
+    assert set(warned) <= set(map(in_python, stored))
     assert json.dumps(stored)
 
 

@@ -200,7 +200,7 @@ def test_it_refuses_responses_and_targets_in_its_own_words(desk: Path, capsys: C
     call = [each.replace("train.csv", "wrong.csv") for each in TRAIN]
     assert main(call) == 2
     assert "target 'y' holds 5000; expected swings below 1000" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"y contains 5000\.0; family swing expects swings below 1000"):
+    with pytest.raises(ValueError, match=r"target 'y' is 5000 in row 3; expected swings below 1000"):
         AnytimeRegressor(GROUPS, family="swing").fit(frame[FEATURES], frame["y"])
     assert main([*TRAIN, "--target", "z"]) == 2
     assert "family swing fits one target, and 2 are given" in capsys.readouterr().err

@@ -91,7 +91,7 @@ def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> N
 
 
 def test_a_groups_file_with_pairs_is_refused() -> None:
-    with pytest.raises(GroupsError, match="has 'pairs'; expected none: training selects pairs by --pairs or pairs="):
+    with pytest.raises(GroupsError, match="has 'pairs'; expected none: training selects pairs by pairs"):
         load_groups(GROUPS | {"pairs": [["age", "fare"]]})
 
 
