@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -102,15 +102,15 @@ def test_a_server_starts_without_standard_streams(file: Path, tmp_path: Path, cl
     path = tmp_path / "s"
     line = f"exec {sys.executable} -m anytime serve {file} --uds {path} {closed}"
     process = subprocess.Popen(["sh", "-c", line], env=ENVIRONMENT | {"ANYTIME_LOG_FORMAT": form})
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(path)) == 0
+
     try:
+        until(lambda: listens() or process.poll() is not None, "the server listens: its file is there before")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
-
-            def is_live() -> bool:
-                with suppress(httpx.TransportError):  # the file is there before the server listens
-                    return client.get("http://test/livez").status_code == 200
-                return False
-
-            until(lambda: is_live() or process.poll() is not None, "the server is live")
+            assert client.get("http://test/livez").status_code == 200
             assert client.post("http://test/predict", json={"groups": VALUES}).json()["complete"]
     finally:
         process.terminate()
