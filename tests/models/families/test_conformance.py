@@ -208,6 +208,67 @@ def test_it_refuses_responses_and_targets_in_its_own_words(desk: Path, capsys: C
     assert "family swing does not fit target 'y' (task count)" in capsys.readouterr().err
 
 
+def broken(family: Family) -> list[str]:
+    """What the formulas of a family break of its contract, with what follows from it."""
+    rng, P = np.random.default_rng(0), 3 if family.name == "multinomial" else 1
+    one, other = rng.uniform(0.1, 0.9, size=(2, 5, P))
+    if P > 1:  # shares
+        one, other = (each / each.sum(axis=1, keepdims=True) for each in (one, other))
+    eta = rng.normal(size=(5, family.predictors(P)))
+    loss, slope = family.loss(eta, one)
+    between = family.loss(eta, (one + other) / 2)[0]
+    base = np.tile(family.start(one.mean(axis=0)), (5, 1))
+    perfect = np.array([family.start(y) for y in one])
+    step = 1e-6
+    moved = [(family.loss(eta + h, one)[0] - family.loss(eta - h, one)[0]) / (2 * step) for h in step * np.eye(len(eta.T))]
+    promises = {
+        "the loss is not linear in the responses: their mean does not give the base rate, nor r2": (
+            between,
+            (loss + family.loss(eta, other)[0]) / 2,
+        ),
+        "the second result of `loss` is not its negative gradient: training does not converge": (-slope, np.stack(moved, 1)),
+        "the loss of all rows is not least at `start` of their mean: step 0 is not the base rate": (
+            family.loss(base, one)[1].mean(axis=0),
+            np.zeros(len(eta.T)),
+        ),
+        "`saturated` is not the loss of a perfect fit: deviances are wrong": (
+            family.saturated(one),
+            family.loss(perfect, one)[0],
+        ),
+    }
+    return [why for why, (found, wanted) in promises.items() if not np.allclose(found, wanted, rtol=1e-6, atol=1e-6)]
+
+
+class Huber(Swing):
+    """A loss that is quadratic near the response and straight beyond it: robust, and not linear in the responses."""
+
+    name = "huber"
+
+    def start(self, mean: Float) -> Float:
+        return mean
+
+    def saturated(self, Y: Float) -> Float:
+        return np.zeros(len(Y))
+
+    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
+        residual = Y - eta
+        near = np.clip(residual, -0.2, 0.2)
+        return (near * (residual - near / 2))[:, 0], near
+
+
+@pytest.mark.parametrize("family", [*(kind.of("2" if name == "negative-binomial" else None) for name, kind in FAMILIES.items()), Swing()])
+def test_the_formulas_of_a_family_keep_its_contract(family: Family) -> None:
+    assert broken(family) == []
+
+
+def test_a_loss_that_is_not_linear_in_the_responses_is_found_with_its_reason() -> None:
+    found = broken(Huber())
+    assert [why.partition(":")[0] for why in found] == [
+        "the loss is not linear in the responses",
+        "the loss of all rows is not least at `start` of their mean",
+    ]
+
+
 PARTS = ["name", "tasks", "link", "start", "saturated", "loss", "curvature", "mean"]
 
 
