@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anytime.evaluation.page.document import Picture
     from anytime.inference.sharing import Sharing
     from anytime.inference.tables import TableAnswer
-    from anytime.training.what_if import WhatIf
+    from anytime.training.resequencing import WhatIf
 
 
 class TableOptions(TypedDict, total=False):
@@ -65,12 +65,12 @@ class LoadedModel(Model):
         budgets: float | Iterable[float] = (),
         data: Any = None,
     ) -> WhatIf:
-        """Return this model next to itself at other costs or without some groups; see `anytime.training.what_if`.
+        """Return this model next to itself at other costs or without some groups; see `anytime.training.resequencing`.
 
         `data` is a table with the target (see the class), which families other than "gaussian" are fitted on again.
         """
         from anytime.inference.tables import as_table  # noqa: PLC0415  (a server reads no tables, and trains nothing)
-        from anytime.training.what_if import what_if  # noqa: PLC0415
+        from anytime.training.resequencing import what_if  # noqa: PLC0415
 
         table = None if data is None else as_table(data, self.groups)
         return what_if(self, costs=costs, without=without, budgets=budgets, data=table)

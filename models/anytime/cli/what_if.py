@@ -17,8 +17,8 @@ from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
 from anytime.tabulated import Series, Tabulated
-from anytime.training.what_if import WhatIf
-from anytime.training.what_if import what_if as compared
+from anytime.training.resequencing import WhatIf
+from anytime.training.resequencing import what_if as compared
 
 
 @spread

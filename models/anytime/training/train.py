@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.target import Target
-from anytime.training.fit import Fit, fit_clamped, provenance
+from anytime.training.fit import Fit, fit_clamped, provenance, warnings_of
 from anytime.training.model_selection import Validation
 from anytime.training.pairs import check_folds, fit_with_pairs
 from anytime.training.table import TrainingMoments, TrainingTable
-from anytime.training.warnings import warnings_of
 from anytime.types import FamilyName
 
 
