@@ -418,11 +418,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return given
 
     def _splits(self, y: Any, query: Any) -> list[Any] | None:
-        """Return the test rows of each fold, where `cv` makes them; None for a number of folds."""
+        """Return the training and the test rows of each fold, where `cv` makes them; None for a number of folds."""
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        return [test for _, test in check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
+        return [*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -668,9 +668,9 @@ def _names_of(y: Any) -> tuple[str, ...]:
     return found if all(isinstance(name, str) and name for name in found) else ()
 
 
-def _folds_of(tests: list[Any], rows: int) -> Index:
-    """Return the fold of each row (rows,), given the test rows of each fold."""
-    folds = np.full(rows, -1, dtype=np.intp)
+def _folds_of(splits: list[Any], rows: int) -> Index:
+    """Return the fold of each row (rows,), given the training and the test rows of each fold."""
+    folds, tests = np.full(rows, -1, dtype=np.intp), [test for _, test in splits]
     for number, test in enumerate(tests):
         folds[test] = number
     if len(tests) < 2 or sum(map(len, tests)) != rows or folds.min() < 0:
@@ -678,6 +678,12 @@ def _folds_of(tests: list[Any], rows: int) -> Index:
             f"cv makes {len(tests)} folds that test {sum(map(len, tests))} rows of {rows}; expected a splitter of 2 or"
             " more folds that tests each row once, such as KFold"
         )
+    for number, (train, test) in enumerate(splits):
+        if len(np.union1d(train, test)) < rows:
+            raise TrainingError(
+                f"cv trains fold {number} on {len(train)} of the {rows - len(test)} rows that it does not test; "
+                "expected all of them: a fold is held out from the sums of all others"
+            )
     return folds
 
 

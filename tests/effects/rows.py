@@ -42,8 +42,6 @@ class Row:
         Text that the aspect has with the name, and lacks without it; "" for any difference.
     code : int
         Exit code, or status, of the call with the name.
-    silent : str
-        Why the name has no effect yet; the row is then expected to fail.
     """
 
     stated: Any
@@ -52,7 +50,6 @@ class Row:
     given: Any = ()
     shows: str = ""
     code: int = 0
-    silent: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ def cases(tables: Mapping[str, Table]) -> list[Any]:
             name,
             row,
             id=f"{table} {name}",
-            marks=[pytest.mark.xfail(strict=True, reason=row.silent)] if isinstance(row, Row) and row.silent else [],
         )
         for table, rows in tables.items()
         for name, row in rows.items()
