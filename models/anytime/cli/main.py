@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from anytime._version import __version__
@@ -76,6 +76,21 @@ def _summary(name: str) -> str:
     return (found or "").partition("\n")[0]
 
 
+class _Command(TyperCommand):
+    """A command whose help has a section for each panel of its options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
@@ -92,7 +107,7 @@ class _Commands(TyperGroup):
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler and current_thread() is main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-        app.command(cmd_name, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
+        app.command(cmd_name, _Command, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
         return typer.main.get_command(app)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

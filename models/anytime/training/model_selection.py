@@ -187,7 +187,7 @@ class Learned(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Problem(ABC, Generic[T, S]):
-    """Some terms of the rows under one loss: what choosing penalties and storing prefixes need to know about it."""
+    """One loss on some terms of the rows: everything that the choice of penalties and the stored prefixes need."""
 
     terms: Terms
     options: Options
@@ -209,7 +209,7 @@ class Problem(ABC, Generic[T, S]):
     @property
     @abstractmethod
     def data(self) -> T:
-        """Return what orders are learned from."""
+        """Return the data that orders are learned from."""
 
     @property
     @abstractmethod
@@ -218,16 +218,16 @@ class Problem(ABC, Generic[T, S]):
 
     @abstractmethod
     def orders(self, data: T) -> Callable[[float], GroupOrder]:
-        """Return how to learn the sequence of the data, or of those of a fold, at a penalty."""
+        """Return the search for the order of some data, of all rows or of a fold, as a function of the penalty."""
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors] | None:
-        """Return what measures all folds at once, or None if each fold measures its own errors."""
+        """Return the function that measures all folds at once; None if each fold measures its own errors."""
         return None
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
-        """Return what learns an order at less cost, near enough to choose its penalty by; None if nothing does."""
+        """Return a cheaper search whose orders are close enough to choose the penalty with; None without one."""
         return None
 
     @abstractmethod

@@ -39,10 +39,10 @@ class Terms:
 
 
 def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:
-    """Yield what makes the terms that the groups state; those of each clamp and each size that a basis selects from.
+    """Yield a function for each candidate, which returns its terms: one for each clamp, number of hinges and least level.
 
-    Sizes are ascending. Each call makes the same terms, so that large ones need not be stored; given other terms of the
-    same training rows, they share the moments of these.
+    The numbers of hinges are ascending. Each call returns the same terms, so that large ones need not be stored. A
+    function that receives other terms of the same training rows returns terms that share their moments.
     """
     several = len(clamps[0].parts) > 1
     merged = {id(clamped.parts): Moments.merged(clamped.parts) for clamped in clamps}

@@ -84,3 +84,13 @@ except SystemExit:
     print(sorted({"numpy", "scipy"} & set(sys.modules)))
 """
     assert completed("anytime ", "-c", code) == [*NAMES, "[]"]
+
+
+def test_rare_options_stand_under_a_heading_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    common, _, rare = capsys.readouterr().out.partition("Rare options:\n")
+    for option in ("--target", "--groups", "--out", "--basis", "--alpha", "--family", "--pairs"):
+        assert f"  {option} " in common
+        assert f"  {option} " not in rare
+    for option in ("--nested", "--epsilon", "--min-level-rows", "--thousands", "--scheduler", "--n-jobs"):
+        assert f"  {option} " in rare
