@@ -26,7 +26,7 @@ def steps_table(model: Model, evaluation: Evaluation | None = None) -> Tabulated
     step, adds, cost, total, r2, cv_error, *others = model.table.columns
     if evaluation is None:
         return Tabulated.of(step, cost, total, r2, cv_error, *others, adds)
-    # A narrow terminal has no space for all columns; `show` prints those omitted here.
+    # A narrow terminal has no space for all columns; `show` prints those omitted here. F is in JSON only.
     measured = evaluation.table
     return Tabulated.of(step, total, r2, cv_error, *measured.columns[3:], adds, notes=measured.notes)
 

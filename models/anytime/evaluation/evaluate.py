@@ -88,20 +88,12 @@ class Evaluation(Tabular):
     @property
     def measures(self) -> dict[str, Float]:
         """Return the measures of each prefix (steps + 1,) by name: those that the task and the model have."""
-        found = {
-            "r2": self.r2,
-            "mse": self.mse,
-            "deviance": self.deviance,
-            **({} if self.classes is None else self.classes.by_name()),
-            "ndcg@5": self.ndcg,
-            "coverage": self.coverage,
-            "size": self.size,
-        }
-        return {name: values for name, values in found.items() if values is not None}
+        # The columns after prefix, cost and F.
+        return {str(each.name): each.values for each in self.table.columns[3 if self.r2 is not None else 4 :]}
 
     @property
     def table(self) -> Tabulated:
-        """Return the measures as a table with a row for each prefix; its notes say what they may hide."""
+        """Return cost, F and measures as a table with a row for each prefix, with notes on accuracy and NDCG@5."""
         classes, steps = self.classes, len(self.costs)
         return Tabulated.of(
             Series("prefix", range(steps)),
