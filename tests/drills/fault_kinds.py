@@ -188,14 +188,14 @@ class CorruptModel(Fault):
         content = file.read_bytes()
         for kind, corrupt in self._corruptions(testbed).items():
             file.write_bytes(corrupt(content))
-            for port in testbed.cluster.ports:
-                response = request(port, "POST", f"/models/{testbed.good.name}/reload")
-                clear = response.status == 409 and response.problem and file.name in response.content["detail"]
-                testbed.expect(clear, f"reload of a file that is {kind}: {response.status} {response.content}")
-            for number in range(len(testbed.cluster.replicas)):
-                testbed.expect(
-                    testbed.reload(number, "could not reload the models"), f"SIGHUP, the file {kind}: not logged"
-                )
+            for number, port in enumerate(testbed.cluster.ports):
+                if number == len(testbed.cluster.ports) - 1:  # the log has ten such lines a minute of each replica
+                    logged = testbed.reload(number, "could not reload the models")
+                    testbed.expect(logged, f"SIGHUP, the file {kind}: not logged")
+                else:
+                    response = request(port, "POST", f"/models/{testbed.good.name}/reload")
+                    clear = response.status == 409 and response.problem and file.name in response.content["detail"]
+                    testbed.expect(clear, f"reload of a file that is {kind}: {response.status} {response.content}")
                 testbed.expect(
                     testbed.version_of(number) == version, f"the old model was dropped when the file was {kind}"
                 )
