@@ -678,10 +678,10 @@ def _folds_of(splits: list[Any], rows: int) -> Index:
             f"cv makes {len(tests)} folds that test {sum(map(len, tests))} rows of {rows}; expected a splitter of 2 or"
             " more folds that tests each row once, such as KFold"
         )
-    for number, (train, test) in enumerate(splits):
-        if len(np.union1d(train, test)) < rows:
+    for number, (trained, test) in enumerate(splits):
+        if len(np.union1d(trained, test)) < rows:
             raise TrainingError(
-                f"cv trains fold {number} on {len(train)} of the {rows - len(test)} rows that it does not test; "
+                f"cv trains fold {number} on {len(trained)} of the {rows - len(test)} rows that it does not test; "
                 "expected all of them: a fold is held out from the sums of all others"
             )
     return folds

@@ -66,12 +66,7 @@ Table = Mapping[str, Row | Elsewhere]
 def cases(tables: Mapping[str, Table]) -> list[Any]:
     """Return the rows of some tables as parameters of a test: the name of the table, that of the row, and the row."""
     return [
-        pytest.param(
-            table,
-            name,
-            row,
-            id=f"{table} {name}",
-        )
+        pytest.param(table, name, row, id=f"{table} {name}")
         for table, rows in tables.items()
         for name, row in rows.items()
     ]

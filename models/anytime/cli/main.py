@@ -107,7 +107,9 @@ class _Commands(TyperGroup):
         if signal.getsignal(signal.SIGINT) is not signal.default_int_handler and current_thread() is main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-        app.command(cmd_name, _Command, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(function)
+        app.command(cmd_name, cls=_Command, help=text, epilog=f"\b\nExample:\n  {example}", context_settings=WIDTH)(
+            function
+        )
         return typer.main.get_command(app)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

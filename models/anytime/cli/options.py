@@ -46,7 +46,9 @@ RowsOfCall = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.", rich_help_panel=RARE,),
+        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.",
+        rich_help_panel=RARE,
+    ),
 ]
 MaybeTarget = Annotated[
     list[str] | None,
@@ -61,7 +63,10 @@ TaskName = Annotated[
 ]
 TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
 Coverage = Annotated[
-    float | None, typer.Option(help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.", rich_help_panel=RARE)
+    float | None,
+    typer.Option(
+        help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.", rich_help_panel=RARE
+    ),
 ]
 Alpha = Annotated[
     str,
@@ -107,7 +112,9 @@ MinLevelRows = Annotated[
     typer.Option(
         help="Require this many sampled rows for the indicator of a level, or of a common value of hinges: 2 or "
         "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
-        autocompletion=_candidates("auto"), rich_help_panel=RARE,),
+        autocompletion=_candidates("auto"),
+        rich_help_panel=RARE,
+    ),
 ]
 ClampAt = Annotated[
     str | None,
@@ -116,7 +123,9 @@ ClampAt = Annotated[
         help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
         "far beyond the quantiles .01 and .99, to these; off; auto: one of these by the cross-validated error. "
         "The default is auto for the basis auto, 0 for other hinges, off for others.",
-        autocompletion=_candidates("auto", "off", "outliers", "0"), rich_help_panel=RARE,),
+        autocompletion=_candidates("auto", "off", "outliers", "0"),
+        rich_help_panel=RARE,
+    ),
 ]
 Pairs = Annotated[
     str | None,
@@ -127,11 +136,17 @@ Pairs = Annotated[
 ]
 Separator = Annotated[
     str | None,
-    typer.Option(help="Read CSV files with this mark between cells; by default a comma, or as the header shows.", rich_help_panel=RARE),
+    typer.Option(
+        help="Read CSV files with this mark between cells; by default a comma, or as the header shows.",
+        rich_help_panel=RARE,
+    ),
 ]
 Decimal = Annotated[str, typer.Option(help="Read this decimal mark in CSV files.", rich_help_panel=RARE)]
 Thousands = Annotated[
-    str | None, typer.Option(help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE)
+    str | None,
+    typer.Option(
+        help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE
+    ),
 ]
 TextColumns = Annotated[
     list[str] | None, typer.Option("--text", help="Read this column as text, also if it holds digits; repeatable.")
@@ -148,7 +163,11 @@ First = Annotated[list[str] | None, typer.Option(help="Place this group before a
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
 MissingTarget = Annotated[
     Literal["drop", "error"],
-    typer.Option("--missing-target", help="Leave out rows without a target, and say how many, or refuse them.", rich_help_panel=RARE),
+    typer.Option(
+        "--missing-target",
+        help="Leave out rows without a target, and say how many, or refuse them.",
+        rich_help_panel=RARE,
+    ),
 ]
 
 
@@ -159,12 +178,20 @@ def workers(jobs: int) -> int:
     return jobs
 
 
-Jobs = Annotated[int, typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE)]
-Seed = Annotated[int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.", rich_help_panel=RARE)]
+Jobs = Annotated[
+    int,
+    typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE),
+]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.", rich_help_panel=RARE)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-BackendName = Annotated[Literal["local", "dask"], typer.Option(help="Read rows in this process or on a Dask cluster.", rich_help_panel=RARE)]
+BackendName = Annotated[
+    Literal["local", "dask"], typer.Option(help="Read rows in this process or on a Dask cluster.", rich_help_panel=RARE)
+]
 Scheduler = Annotated[
-    str | None, typer.Option(help="Connect to this scheduler of the Dask cluster, such as tcp://host:8786.", rich_help_panel=RARE)
+    str | None,
+    typer.Option(help="Connect to this scheduler of the Dask cluster, such as tcp://host:8786.", rich_help_panel=RARE),
 ]
 CostQuantile = Annotated[
     float | None, typer.Option(help="Use this quantile of the times as cost, between 0 and 1, such as 0.9.")

@@ -77,9 +77,16 @@ class TrainPlan(FitPlan):
     rows: options.RowsOfCall = Options.rows
     family: options.FamilyOption = Options.family
     method: options.MethodName = str(Options.method)
-    cost_blind: Annotated[bool, typer.Option("--cost-blind", help="Ignore costs in selection.", rich_help_panel=options.RARE)] = Options.cost_blind
+    cost_blind: Annotated[
+        bool, typer.Option("--cost-blind", help="Ignore costs in selection.", rich_help_panel=options.RARE)
+    ] = Options.cost_blind
     doubling: Annotated[
-        bool, typer.Option("--doubling", help="Limit the cost of each step to the cost of all steps before it.", rich_help_panel=options.RARE)
+        bool,
+        typer.Option(
+            "--doubling",
+            help="Limit the cost of each step to the cost of all steps before it.",
+            rich_help_panel=options.RARE,
+        ),
     ] = Options.doubling
     class_weight: Annotated[
         Literal["balanced"] | None,
@@ -88,16 +95,26 @@ class TrainPlan(FitPlan):
     first: options.First = None
     without: options.Without = None
     one_se: Annotated[
-        bool, typer.Option("--one-se", help="Select the largest penalty within one standard error of the best.", rich_help_panel=options.RARE)
+        bool,
+        typer.Option(
+            "--one-se",
+            help="Select the largest penalty within one standard error of the best.",
+            rich_help_panel=options.RARE,
+        ),
     ] = Options.one_se
     nested: Annotated[
         bool,
-        typer.Option("--nested", help="Learn the order again in each fold, to measure errors without selection bias.", rich_help_panel=options.RARE),
+        typer.Option(
+            "--nested",
+            help="Learn the order again in each fold, to measure errors without selection bias.",
+            rich_help_panel=options.RARE,
+        ),
     ] = Options.nested
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Stop when no remaining group has a projection of the residual longer than this number >= 0.", rich_help_panel=options.RARE
+            help="Stop when no remaining group has a projection of the residual longer than this number >= 0.",
+            rich_help_panel=options.RARE,
         ),
     ] = Options.epsilon
     pairs: options.Pairs = None

@@ -38,7 +38,6 @@ from anytime.training.term_selection import Found, least_error
 from anytime.training.terms import Terms, candidates, level_remarks
 from anytime.types import Bool, Float, Index
 
-
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
 """A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
 

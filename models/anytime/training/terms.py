@@ -39,7 +39,7 @@ class Terms:
 
 
 def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:
-    """Yield a function for each candidate, which returns its terms: one for each clamp, number of hinges and least level.
+    """Yield a function for each clamp, number of hinges and least level, which returns its terms.
 
     The numbers of hinges are ascending. Each call returns the same terms, so that large ones need not be stored. A
     function that receives other terms of the same training rows returns terms that share their moments.

@@ -214,19 +214,24 @@ def broken(family: Family) -> list[str]:
     one, other = rng.uniform(0.1, 0.9, size=(2, 5, P))
     if P > 1:  # shares
         one, other = (each / each.sum(axis=1, keepdims=True) for each in (one, other))
-    eta = rng.normal(size=(5, family.predictors(P)))
+    perfect = np.array([family.start(y) for y in one])
+    eta = perfect + 0.1 * rng.normal(size=perfect.shape)
     loss, slope = family.loss(eta, one)
     between = family.loss(eta, (one + other) / 2)[0]
     base = np.tile(family.start(one.mean(axis=0)), (5, 1))
-    perfect = np.array([family.start(y) for y in one])
     step = 1e-6
-    moved = [(family.loss(eta + h, one)[0] - family.loss(eta - h, one)[0]) / (2 * step) for h in step * np.eye(len(eta.T))]
+    moved = [
+        (family.loss(eta + h, one)[0] - family.loss(eta - h, one)[0]) / (2 * step) for h in step * np.eye(len(eta.T))
+    ]
     promises = {
         "the loss is not linear in the responses: their mean does not give the base rate, nor r2": (
             between,
             (loss + family.loss(eta, other)[0]) / 2,
         ),
-        "the second result of `loss` is not its negative gradient: training does not converge": (-slope, np.stack(moved, 1)),
+        "the second result of `loss` is not its negative gradient: training does not converge": (
+            -slope,
+            np.stack(moved, 1),
+        ),
         "the loss of all rows is not least at `start` of their mean: step 0 is not the base rate": (
             family.loss(base, one)[1].mean(axis=0),
             np.zeros(len(eta.T)),
@@ -256,7 +261,9 @@ class Huber(Swing):
         return (near * (residual - near / 2))[:, 0], near
 
 
-@pytest.mark.parametrize("family", [*(kind.of("2" if name == "negative-binomial" else None) for name, kind in FAMILIES.items()), Swing()])
+@pytest.mark.parametrize(
+    "family", [*(kind.of("2" if name == "negative-binomial" else None) for name, kind in FAMILIES.items()), Swing()]
+)
 def test_the_formulas_of_a_family_keep_its_contract(family: Family) -> None:
     assert broken(family) == []
 
