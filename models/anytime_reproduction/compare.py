@@ -90,15 +90,15 @@ def compare(
         remark(f"wrote {plot}")
     if json:
         print_json(_values(compared, unit))
-        return
-    print_results(
-        _table(compared),
-        *_classes_tables(compared),
-        *_notes(compared),
-        f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-        f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
-        "weights), r2 does not",
-    )
+    else:
+        print_results(
+            _table(compared),
+            *_classes_tables(compared),
+            *_notes(compared),
+            f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
+            f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
+            "weights), r2 does not",
+        )
 
 
 def _table(compared: Comparison) -> Tabulated:
@@ -136,12 +136,16 @@ def _notes(compared: Comparison) -> list[str]:
 
 
 def _values(compared: Comparison, unit: str) -> dict[str, Any]:
-    methods = [
-        {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
-        for name in compared.train
-    ]
-    shared = {"alpha": compared.alpha, "level": compared.level, "stop": compared.stop}
-    return {**shared, "cost_unit": unit, "methods": methods}
+    return {
+        "alpha": compared.alpha,
+        "level": compared.level,
+        "stop": compared.stop,
+        "cost_unit": unit,
+        "methods": [
+            {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
+            for name in compared.train
+        ],
+    }
 
 
 def _curve_values(curve: MethodCurve) -> dict[str, Any]:

@@ -113,7 +113,8 @@ def compare(
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
     tables = {"train": gram.own} | ({} if held is None else {"test": held})
     curves: dict[str, dict[str, MethodCurve]] = {"train": {}, "test": {}}
-    weights = {key: _coefficients(order) for key, order in learned.items()}
+    with single_blas_thread():
+        weights = {key: staircase(o.state.factor, o.state.z, o.ends) for key, o in learned.items()}
     measured = (
         {}
         if classes is None
@@ -129,17 +130,10 @@ def compare(
             else:
                 costs, explained = order.costs, _explained(order, weights[key], table)
                 F = order.explained_variance if side == "train" else explained.sum(axis=1)
-            risk = 0.5 * float(table.yy.sum())
-            found = _measured(variant, costs, F, table.r2(explained), stop, risk)
-            if side == "test" and not (variant.oracle or variant.shrunken):
-                found = replace(found, classes=measured.get(key))
-            curves[side][variant.name] = found
+            curve = _measured(variant, costs, F, table.r2(explained), stop, 0.5 * float(table.yy.sum()))
+            has_classes = side == "test" and not (variant.oracle or variant.shrunken)
+            curves[side][variant.name] = replace(curve, classes=measured.get(key) if has_classes else None)
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
-
-
-def _coefficients(order: FactoredOrder) -> Float:
-    with single_blas_thread():
-        return staircase(order.state.factor, order.state.z, order.ends)
 
 
 def _explained(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:

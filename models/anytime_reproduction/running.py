@@ -64,10 +64,10 @@ def results_of(
     for task, result in _executed([task for task in tasks if task.path not in found], setting, n_jobs):
         if isinstance(result, Exception):
             failed.append(result)
-            continue
-        _store(task, result)
-        found[task.path] = result
-        progress(1)
+        else:
+            _store(task, result)
+            found[task.path] = result
+            progress(1)
     if failed:
         raise failed[0]
     return {e.name: {t.run.name: found[t.path] for t in tasks if t.experiment == e.name} for e in experiments}
@@ -127,12 +127,10 @@ def _inputs(setting: Setting) -> list[str]:
 def _stored(task: _Task) -> Result | None:
     try:
         record = json.loads(task.path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known, result = record["fingerprint"], dict(record["result"])
+    except (OSError, ValueError, TypeError, LookupError):  # there is no file, or one without a result
         return None
-    if not isinstance(record, dict) or record.get("fingerprint") != task.fingerprint:
-        return None
-    result: Result | None = record.get("result")
-    return result
+    return result if known == task.fingerprint else None
 
 
 def _store(task: _Task, result: Result) -> None:

@@ -43,8 +43,8 @@ def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> tuple
     if name in ("nearly independent", "one cause", "families"):
         X, y, size = _synthetic(name, np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
         costs = drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
-        what = f"synthetic: {max_groups} groups of {X.shape[1]} features"
-        return what, Gram.of(moments_of(X, y)), consecutive_groups([size] * max_groups, costs)
+        groups = consecutive_groups([size] * max_groups, costs)
+        return f"synthetic: {len(groups)} groups of {X.shape[1]} features", Gram.of(moments_of(X, y)), groups
     data = load_set(name, setting)
     if name == "yahoo_sample":
         data = regrouped(setting, data, 20)
@@ -178,8 +178,10 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
 
 
 def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:
-    found: dict[str, GroupOrder] = {name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()}
-    return found | {"Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True)}
+    return {
+        **{name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()},
+        "Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True),
+    }
 
 
 def _curves(found: dict[str, GroupOrder], unit: str, best: Staircase, gamma: float, ratio: float) -> Result:
@@ -252,11 +254,13 @@ def _checked_findings(by_problem: ByProblem) -> list[Finding]:
         checked, broken = (sum(case[key] for case in cases) for key in ("checked", "broken"))
         margin = min((case["margin"] for case in cases if case["margin"] is not None), default=None)
         least = "" if margin is None else f"; the least distance from the bound is {margin:.2g} of the optimum"
-        text = (
-            f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
-            f"{f'{broken:,}' if broken else 'none'} violated{least}."
+        found.append(
+            Finding(
+                f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
+                f"{f'{broken:,}' if broken else 'none'} violated{least}.",
+                agrees=broken == 0 and checked > 0,
+            )
         )
-        found.append(Finding(text, agrees=broken == 0 and checked > 0))
     return found
 
 
@@ -346,8 +350,13 @@ def _reached_table(by_problem: ByProblem) -> Table:
                 "Theorem 4.3 valid up to (share of total cost)": f"{min(shares):.2g} to {max(shares):.2g}",
             }
         )
-    caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
-    return Table.titled("bounds-reached", caption, records[0], map(dict.values, records), digits=3)
+    return Table.titled(
+        "bounds-reached",
+        "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs",
+        records[0],
+        map(dict.values, records),
+        digits=3,
+    )
 
 
 def _draw(curves: Result) -> Any:

@@ -14,8 +14,7 @@ from anytime.evaluation.certificate.certify import certify_prefixes
 from anytime.model.model import at_least
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
-from anytime.training.guarantee import bound as least_share
-from anytime.training.guarantee import guarantee
+from anytime.training.guarantee import bound, guarantee
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import panels
@@ -63,7 +62,7 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
         "exact": [prefix.exact for prefix in found],
         "best": [prefix.reached for prefix in found],
         "nodes": sum(prefix.nodes for prefix in found),
-        "promised": None if gamma is None else least_share(gamma, 1.0, 1.0),
+        "promised": None if gamma is None else bound(gamma, 1.0, 1.0),
     }
 
 
@@ -91,11 +90,12 @@ def _section(setting: Setting, results: Results) -> Section:
         records[0],
         map(dict.values, records),
     )
-    gaps = (
+    figure = Figure(
+        "certificates",
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
-        "(dashed)."
+        "(dashed).",
+        partial(_draw, found),
     )
-    figure = Figure("certificates", gaps, partial(_draw, found))
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
 

@@ -77,8 +77,14 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     _, held = shrunken_curve(entries.path, groups, split.held)
     coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
     methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
-    about = {"what": data.what, "unit": groups.cost_unit, "measure": data.measure, "alpha": alpha}
-    return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
+    return {
+        "what": data.what,
+        "unit": groups.cost_unit,
+        "measure": data.measure,
+        "alpha": alpha,
+        "risk": 0.5 * float(split.held.yy.sum()),
+        "methods": methods,
+    }
 
 
 def _section(setting: Setting, results: Results) -> Section:
@@ -93,10 +99,11 @@ def _section(setting: Setting, results: Results) -> Section:
     ]
     measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     if measured:
-        title = "Figure 5c, d: the same by the natural measure"
-        figures.append(_figure("5cd", title, COMPARED, measured, "measure"))
-    areas = [finding for problem, result in sets.items() for finding in _area_findings(problem, result)]
-    findings = [*(_plateau_finding(problem, result) for problem, result in sets.items()), *areas]
+        figures.append(_figure("5cd", "Figure 5c, d: the same by the natural measure", COMPARED, measured, "measure"))
+    findings = [
+        *(_plateau_finding(problem, result) for problem, result in sets.items()),
+        *(finding for problem, result in sets.items() for finding in _area_findings(problem, result)),
+    ]
     return Section(findings, _text(sets), (_plateau_table(sets),), figures)
 
 
@@ -159,8 +166,11 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
     best = area["CS-G-OMP"]
     findings = []
-    missing = {"G-OMP": "costs", "No-Whiten": "group whitening"}
-    missing["Sparse (shrunken)"] = "greedy selection instead of Group Lasso"
+    missing = {
+        "G-OMP": "costs",
+        "No-Whiten": "group whitening",
+        "Sparse (shrunken)": "greedy selection instead of Group Lasso",
+    }
     for worse, why in missing.items():
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
@@ -179,8 +189,12 @@ def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
         stop = _stop(problem, result, level)
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
         axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
-    axis.set(xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)")
-    axis.set(ylim=(0, None), xlim=(0, costs[-1]))
+    axis.set(
+        xlabel=f"cost ({result['unit']})",
+        ylabel="explained variance F (training)",
+        ylim=(0, None),
+        xlim=(0, costs[-1]),
+    )
     return figure
 
 

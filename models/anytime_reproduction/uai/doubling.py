@@ -151,14 +151,6 @@ def _runs(setting: Setting) -> list[Run]:
 def _section(_: Setting, results: Results) -> Section:
     sequences = results["sequences"]
     by_size = {int(name.removeprefix("least-")): r for name, r in results.items() if name != "sequences"}
-    ratio_caption = (
-        "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR has "
-        "nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem 4.3."
-    )
-    share_caption = (
-        "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: Doubling. "
-        "Right: no sequence can do better than this (Theorem 4.1)."
-    )
     return Section(
         (*_sequence_findings(sequences), *_share_findings(by_size)),
         (
@@ -172,8 +164,18 @@ def _section(_: Setting, results: Results) -> Section:
         ),
         (_least_table(sequences), _share_table(by_size)),
         (
-            Figure("doubling-ratio", ratio_caption, partial(_draw_ratios, sequences)),
-            Figure("doubling-share", share_caption, partial(_draw_shares, by_size)),
+            Figure(
+                "doubling-ratio",
+                "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR has "
+                "nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem 4.3.",
+                partial(_draw_ratios, sequences),
+            ),
+            Figure(
+                "doubling-share",
+                "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
+                "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
+                partial(_draw_shares, by_size),
+            ),
         ),
     )
 
@@ -273,8 +275,7 @@ def _draw_ratios(found: Result) -> Any:
 
 def _draw_shares(by_size: dict[int, Result]) -> Any:
     figure, axes = panels(2)
-    titles = {"doubling": "Doubling", "any": "any sequence, at most"}
-    for axis, (key, title) in zip(axes, titles.items(), strict=True):
+    for axis, key, title in zip(axes, ("doubling", "any"), ("Doubling", "any sequence, at most"), strict=True):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
             least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
             curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)

@@ -140,10 +140,8 @@ class _Clock:
         """Choose the group with the best score per cost, free groups first; ties as everywhere in this library."""
         scores, costs, among = np.where(scores < NOISE, 0.0, scores), self._costs, self.remaining
         free = among[costs[among] == 0]
-        if len(free):
-            group = best(scores, costs, free)
-        else:
-            group = best(np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0), costs, among)
+        density = np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0)
+        group = best(scores, costs, free) if len(free) else best(density, costs, among)
         self.remaining, self.chosen = among[among != group], np.append(self.chosen, self.columns[group])
         return group
 
@@ -203,9 +201,9 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
             ways[f"FR, {source}"] = partial(literal_fr, equations, groups)
             ways[f"OMP, {source}"] = partial(literal_omp, equations, groups)
         others: dict[str, Callable[[], object]] = {
-            f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()
+            **{f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()},
+            "moments": partial(moments_of, X, y),
         }
-        others["moments"] = partial(moments_of, X, y)
         paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
         totals = dict.fromkeys(others, np.inf)
         for turn in range(turns):
@@ -274,8 +272,10 @@ QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in gro
 def _runs(setting: Setting) -> list[Run]:
     turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
-    problems: dict[str, tuple[SetName, int | None]] = {f"yahoo-{size}": ("yahoo_sample", size) for size in sizes}
-    problems["kddcup99"] = ("kddcup99", None)
+    problems: dict[str, tuple[SetName, int | None]] = {
+        **{f"yahoo-{size}": ("yahoo_sample", size) for size in sizes},
+        "kddcup99": ("kddcup99", None),
+    }
     measured = [
         Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
         for name, (data, size) in problems.items()
@@ -299,12 +299,11 @@ def _section(setting: Setting, results: Results) -> Section:
     synthetic = {name: result for name, result in results.items() if name.startswith("made-")}
     problems = {name: result for name, result in results.items() if name not in synthetic}
     real = setting.data is not None or setting.yahoo is not None
-    drawn = [name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems]
-    drawn = [drawn[0], drawn[-1]]
+    first, *_, last = (name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems)
     with_moments = max(_ratio(result, "whole", "moments") for result in problems.values())
     caption = (
         "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
-        f"rows, and ours from the products. Left: {drawn[0]}; right: {drawn[1]}."
+        f"rows, and ours from the products. Left: {first}; right: {last}."
     )
     return Section(
         (_same(problems), _factor(problems), _paper(problems, real), _ours(problems, synthetic, with_moments)),
@@ -322,7 +321,7 @@ def _section(setting: Setting, results: Results) -> Section:
             "synthetic problems.",
         ),
         (_table(problems, setting),),
-        (Figure("training-time", caption, partial(_draw, {name: problems[name] for name in drawn})),),
+        (Figure("training-time", caption, partial(_draw, {name: problems[name] for name in (first, last)})),),
     )
 
 
