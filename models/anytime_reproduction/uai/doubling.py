@@ -166,8 +166,9 @@ def _section(_: Setting, results: Results) -> Section:
         (
             Figure(
                 "doubling-ratio",
-                "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR has "
-                "nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem 4.3.",
+                "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
+                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
+                "4.3.",
                 partial(_draw_ratios, sequences),
             ),
             Figure(
