@@ -52,9 +52,7 @@ def plot_model(model: Model, path: Path) -> None:
     Raise AnytimeError if matplotlib is not installed, or the file name has no suffix of a picture.
     """
     figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
-    steps = model.manifest.steps
     explained = np.array([model.expected(prefix).r2 for prefix in range(model.steps + 1)], dtype=np.float64)
-    unit = model.groups.cost_unit
     family = family_of(model.manifest.family)
     style = {"where": "post", "color": "black", "marker": "o", "markersize": 3}
     axes[0].step(model.costs, explained, **style)
@@ -62,10 +60,10 @@ def plot_model(model: Model, path: Path) -> None:
     axes[0].set(ylabel=f"{family.explained} (training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
-        errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
+        errors = [model.manifest.prior_error, *(step.cv_error for step in model.manifest.steps)]
         axes[1].step(model.costs, errors, linestyle="--", **style)
         axes[1].set(ylabel=f"cross-validated {family.error}", ylim=(0, None))
-    axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
+    axes[-1].set_xlabel(f"cost of the groups computed ({model.groups.cost_unit})")
     write_figure(figure, path)
 
 
@@ -95,8 +93,14 @@ def _label_steps(axis: Any, model: Model, values: Any) -> None:
         cost = model.costs[k + 1]
         # Above and to the left of its point, a long name of a late step stays inside the axes and above the curve.
         side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))
-        name = model.manifest.steps[k].group
-        axis.annotate(name, (cost, values[k + 1]), offset, textcoords="offset points", fontsize=8, ha=side)
+        axis.annotate(
+            model.manifest.steps[k].group,
+            (cost, values[k + 1]),
+            offset,
+            textcoords="offset points",
+            fontsize=8,
+            ha=side,
+        )
 
 
 def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:

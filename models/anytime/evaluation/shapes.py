@@ -178,10 +178,7 @@ class _Terms:
         terms[:, zero] = 0.0
         terms -= self.mean
         terms[np.isnan(terms)] = 0.0
-        if own != ALL:
-            return np.asarray(terms[:, own] @ self.coef[own])
-        scores: Float = terms @ self.coef
-        return scores
+        return np.asarray(terms[:, own] @ self.coef[own])
 
     @property
     def _is_binary(self) -> bool:

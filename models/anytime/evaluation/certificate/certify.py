@@ -95,8 +95,10 @@ def certify(
         nodes=nodes,
         seconds=seconds,
     )
-    changes = {"format": FORMAT, "version": "", "certificate": certificate}
-    return replace(model, manifest=manifest.model_copy(update=changes))
+    return replace(
+        model,
+        manifest=manifest.model_copy(update={"format": FORMAT, "version": "", "certificate": certificate}),
+    )
 
 
 @dataclass(frozen=True)

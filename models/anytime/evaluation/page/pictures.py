@@ -46,8 +46,7 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
             ("training, less the penalty", of("penalised_r2"), 4, "after", False),
             ("best possible, certified", of("certified_r2"), 4, "before", True),
         ]
-    lines = [("training", training, 0, "after", False)]
-    lines += [line for line in optional if np.isfinite(line[1]).any()]
+    lines = [("training", training, 0, "after", False), *(line for line in optional if np.isfinite(line[1]).any())]
     if tested is not None:
         lines.append((f"test ({tested[0]})", tested[1], 2, "after", False))
     values = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
@@ -180,8 +179,7 @@ def _shape(
     of_rows = [level.share for _, level in drawn.levels]
     edges = np.arange(count + 1, dtype=np.float64) - 0.5
     chart.strip(edges, np.array(of_rows), [f"{shown(share, SHARE)} of the rows" for share in of_rows])
-    for column, score in enumerate(scores):
-        heights = y[:, column]
+    for column, (score, heights) in enumerate(zip(scores, y.T, strict=True)):
         titles = [
             f"{name}: {at:.4g}, {shown(share, SHARE)} of the rows"
             for name, at, share in zip(names, heights, of_rows, strict=True)
