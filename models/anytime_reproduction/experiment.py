@@ -110,9 +110,6 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
 
-    def counted(self, verdict: str) -> int:
-        return sum(finding.claims for finding in self.findings if finding.verdict == verdict)
-
 
 @dataclass(frozen=True)
 class Experiment:

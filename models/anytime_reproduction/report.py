@@ -92,8 +92,10 @@ def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str],
 
 
 def _counts(experiment: Experiment, section: Section) -> str:
-    counts = {"agree": "agrees", "differ": "differs", "undecided": "undecided"}
-    cells = "".join(f"<td>{section.counted(verdict)} {word}</td>" for word, verdict in counts.items())
+    cells = "".join(
+        f"<td>{sum(each.claims for each in section.findings if each.verdict == verdict)} {word}</td>"
+        for word, verdict in (("agree", "agrees"), ("differ", "differs"), ("undecided", "undecided"))
+    )
     return f"<tr><td><a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a></td>{cells}</tr>"
 
 

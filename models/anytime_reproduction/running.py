@@ -107,12 +107,13 @@ def _fingerprint(run: Run, setting: Setting, inputs: Sequence[str]) -> str:
 @cache
 def _library() -> str:
     """Return a digest of the source of both packages without their commands: any change may change a result."""
-    digest = hashlib.sha256()
-    for root in (Path(anytime.__file__).parent, Path(__file__).parent):
-        for path in sorted(root.rglob("*.py")):
-            if root / "cli" not in path.parents and path != root / "cli.py":
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
+    sources = (
+        path.read_bytes()
+        for root in (Path(anytime.__file__).parent, Path(__file__).parent)
+        for path in sorted(root.rglob("*.py"))
+        if root / "cli" not in path.parents and path != root / "cli.py"
+    )
+    return hashlib.sha256(b"".join(sources)).hexdigest()
 
 
 def _inputs(setting: Setting) -> list[str]:

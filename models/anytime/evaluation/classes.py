@@ -54,8 +54,7 @@ class ClassMeasures:
     def by_name(self) -> dict[str, Float]:
         """Return the measures of each prefix by name, without those that the table does not have."""
         names = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
-        found: dict[str, Float | None] = {name: getattr(self, name) for name in names}
-        return {name: values for name, values in found.items() if values is not None}
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def note(self) -> str | None:

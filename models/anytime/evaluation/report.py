@@ -179,10 +179,10 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
-    first = (
-        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups"
-    )
-    sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
+    sentences = [
+        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups, "
+        f"learned from {origin.rows:,} rows of {origin.data}."
+    ]
     if np.isfinite(full):
         share = f", {shown(r2[half] / r2[-1], SHARE)} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
         if shown(r2[half]) == shown(r2[-1]):
@@ -451,8 +451,10 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
         )  # fmt: skip
     what = "interval width" if model.manifest.classes is None else "classes in a set"
     found = None if tested is None else tested.evaluation
-    share = shown(calibration.coverage, SHARE)
-    said = f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of {share}."
+    said = (
+        f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of "
+        f"{shown(calibration.coverage, SHARE)}."
+    )
     step, _, _, total, *_ = model.table.columns
     covered = Series("covered test rows", found and found.coverage, form=SHARE)
     return paragraph(said) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))

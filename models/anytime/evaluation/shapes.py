@@ -131,12 +131,10 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     if only is not None and not sized:
         used = [name for group in model.computed[prefix] for name in model.places[group].features]
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
-    strongest = [shape for _, shape in sorted(sized, key=lambda each: -each[0])]
-    alone = {} if only is not None else {each.name: each for each in column_sharing(model, prefix)}
-    if not alone:
-        return tuple(strongest)
-    own = {shape.name: shape for shape in strongest}
-    return tuple(replace(own[name], unique=each.unique, shared=each.shared) for name, each in alone.items())
+    own = {shape.name: shape for _, shape in sorted(sized, key=lambda each: -each[0])}
+    sharing = () if only is not None else column_sharing(model, prefix)
+    alone = tuple(replace(own[each.name], unique=each.unique, shared=each.shared) for each in sharing)
+    return alone or tuple(own.values())
 
 
 def _spread(covariance: Float, coef: Float) -> Float:

@@ -365,8 +365,12 @@ def _draw(curves: Result) -> Any:
     axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
     for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
         curve(axis, budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
-    axis.set(xscale="log", xlim=(budgets[budgets > 0].min(), budgets.max()))
-    axis.set(xlabel=f"budget B ({curves['unit']})", ylabel="explained variance F")
+    axis.set(
+        xscale="log",
+        xlim=(budgets[budgets > 0].min(), budgets.max()),
+        xlabel=f"budget B ({curves['unit']})",
+        ylabel="explained variance F",
+    )
     axis.legend(fontsize=8, loc="upper left")
     return figure
 

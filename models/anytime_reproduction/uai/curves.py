@@ -137,8 +137,12 @@ def _plateau_table(sets: dict[CurveProblem, Result]) -> Table:
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
         rows.append((problem.label, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
-    caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
-    return Table.titled("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
+    return Table.titled(
+        "stopping-costs",
+        "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
+        ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
+        rows,
+    )
 
 
 def _plateau_finding(problem: CurveProblem, result: Result) -> Finding:
@@ -216,9 +220,14 @@ def _draw(methods: tuple[str, ...], sets: dict[CurveProblem, Result], side: str)
             x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
             curve(axis, x, y, method, number, drawstyle="steps-post")
         measure = result["measure"] if side == "measure" else "explained variance F"
-        axis.set(title=problem.label, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
         first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
-        axis.set(xscale="log", xlim=(first, stop))
+        axis.set(
+            title=problem.label,
+            xlabel=f"cost ({result['unit']})",
+            ylabel=f"{measure} (held out)",
+            xscale="log",
+            xlim=(first, stop),
+        )
         if side == "test":
             axis.set_ylim(0, None)
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)

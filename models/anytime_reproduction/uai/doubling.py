@@ -242,8 +242,12 @@ def _least_table(found: Result) -> Table:
         (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
         for name in ("CS-G-FR", "Doubling")
     ]
-    columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
-    return Table.titled("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
+    return Table.titled(
+        "doubling-least",
+        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
+        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
+        rows,
+    )
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
@@ -252,8 +256,12 @@ def _share_table(by_size: dict[int, Result]) -> Table:
         for k, share in enumerate(SHARES)
         for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
     ]
-    caption = "Least ratio over all budgets of F within B to the best of cost B/C"
-    return Table.titled("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
+    return Table.titled(
+        "doubling-share",
+        "Least ratio over all budgets of F within B to the best of cost B/C",
+        ("C", "sequence", *(f"D = {size}" for size in by_size)),
+        rows,
+    )
 
 
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
@@ -265,8 +273,14 @@ def _draw_ratios(found: Result) -> Any:
         for name in ("CS-G-FR", "Doubling"):
             budgets, ratio = np.array(found[name][key])
             curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        axis.set(xscale="log", xlim=(budgets[0], budgets[-1]), yscale="log", ylim=(FLOOR / 2, None))
-        axis.set(title=f"against the best of cost {cost}", xlabel="budget B (cost units)")
+        axis.set(
+            title=f"against the best of cost {cost}",
+            xlabel="budget B (cost units)",
+            xscale="log",
+            xlim=(budgets[0], budgets[-1]),
+            yscale="log",
+            ylim=(FLOOR / 2, None),
+        )
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
     axes[0].set_ylabel("F within B / best")
     for axis in axes:
