@@ -167,7 +167,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         cell = cells[divmod(number, ACROSS)].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
         axis = figure.add_subplot(cell[0])
         below = figure.add_subplot(cell[1], sharex=axis)
-        axis.tick_params(labelbottom=False)
+        axis.tick_params(labelbottom=False, labelsize=8)
         strength = float(np.linalg.norm(np.atleast_1d(shape.strength)) / np.sqrt(len(scores)))
         name, group = clipped(shape.name, 24), clipped(shape.group, 24)
         title = name if shape.name == shape.group else f"{name} ({group})"
@@ -175,11 +175,9 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         axis.axhline(0.0, color="0.6", linewidth=0.8)
         axis.grid(alpha=0.3)
         _draw_shape(axis, below, shape, scores)
-        for each in (axis, below):
-            each.tick_params(labelsize=8)
+        below.tick_params(labelsize=8)
         below.set(yticks=[], ylim=(0, None))
-        for side in ("top", "right", "left"):
-            below.spines[side].set_visible(False)
+        below.spines[["top", "right", "left"]].set_visible(False)
     what = family_of(model.manifest.family).link.score
     if len(scores) > 1:
         figure.axes[0].legend(fontsize=7)
@@ -216,8 +214,10 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
         return
     levels = sorted(shape.levels, key=lambda level: -level.share) if len(shape.levels) > 2 else shape.levels
     named = [(f"{level.level:g}" if isinstance(level.level, float) else str(level.level), level) for level in levels]
-    drawn = named[:MAX_LEVELS]
-    drawn += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
+    drawn = [
+        *named[:MAX_LEVELS],
+        *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
+    ]
     places = np.arange(len(drawn))
     for j, values in enumerate(_of_scores([level for _, level in drawn], len(scores))):
         if len(scores) == 1:

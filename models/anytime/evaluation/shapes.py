@@ -85,8 +85,10 @@ class ColumnShape:
 
     def to_frame(self) -> Any:
         """Return the corners of the line, or the levels with their shares of the rows, and their contributions."""
-        named = [(str(each.level), each) for each in self.levels]
-        named += [(name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each]
+        named = [
+            *((str(each.level), each) for each in self.levels),
+            *((name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each),
+        ]
         drawn = self.points or [each for _, each in named]
         return Tabulated.of(
             Series("x", [each.x for each in self.points] or None),

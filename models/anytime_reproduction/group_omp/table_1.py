@@ -50,11 +50,19 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Se
 def _section(_: Setting, results: Results) -> Section:
     scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
-    findings = [_reproduced(number, cells) for number, cells in compared.items()]
-    findings += [_ols_finding(compared), *_explained(scores, compared)]
-    findings += [_claim(scores, kind) for kind in ("Oracle", "Holdout")]
-    tables = [_table(measure, scores) for measure in MEASURES]
-    tables += [_outside(compared), _explanation_table(scores, compared), _ols_table(scores), _paired_table(scores)]
+    findings = [
+        *(_reproduced(number, cells) for number, cells in compared.items()),
+        _ols_finding(compared),
+        *_explained(scores, compared),
+        *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
+    ]
+    tables = [
+        *(_table(measure, scores) for measure in MEASURES),
+        _outside(compared),
+        _explanation_table(scores, compared),
+        _ols_table(scores),
+        _paired_table(scores),
+    ]
     figures = [
         Figure(
             f"group-omp-{name}",
@@ -372,8 +380,11 @@ def _draw(scores: Scores, measure: str, words: str) -> Any:
             mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
     axis.set(xlabel="experiment", ylabel=words, xticks=NUMBERS)
     axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    marks = [(name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS]
-    marks += [("filled: ours", "0.3", "o", "0.3"), ("hollow: published", "0.3", "o", "white")]
+    marks = [
+        *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
+        ("filled: ours", "0.3", "o", "0.3"),
+        ("hollow: published", "0.3", "o", "white"),
+    ]
     handles = [
         Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
         for label, shade, marker, face in marks

@@ -228,8 +228,8 @@ class _Entering:
     def rest(self, last: PathPoint) -> None:
         """Add the groups that never entered; groups without columns come last."""
         self._add(last, ~self._entered)
-        ordered = set(self.order)
-        self.order += [g for g in np.argsort(self._weights, kind="stable").tolist() if g not in ordered]
+        last_by_cost = np.argsort(self._weights, kind="stable").tolist()
+        self.order = list(dict.fromkeys([*self.order, *last_by_cost]))
 
     def _add(self, at: PathPoint, new: Bool) -> None:
         remaining = np.flatnonzero(new)

@@ -134,8 +134,10 @@ class _Drawn:
         if not shape.points:
             # By what each adds to the variance of the contribution.
             ranked = sorted(shape.levels, key=lambda each: -each.share * float(np.square(each.contribution).sum()))
-            levels = [(str(each.level), each) for each in ranked[:LEVELS_SHOWN]]
-            levels += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
+            levels = [
+                *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
+                *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
+            ]
             y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
             return _Drawn(np.empty(0), y, tuple(levels))
         x = np.array([point.x for point in shape.points])
