@@ -163,9 +163,10 @@ OTHERS = (
 MARKS = 12  # maximum number of markers on a line
 
 
-def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
+def panels(count: int, width: float = 4.6, height: float = 3.6, ylabel: str = "") -> tuple[Any, list[Any]]:
     figure, axes = blank_figure(count, across=True)
     figure.set_size_inches(width * count, height)
+    axes[0].set_ylabel(ylabel)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)

@@ -118,11 +118,9 @@ def _library() -> str:
 
 def _inputs(setting: Setting) -> list[str]:
     """Return the library's version, and name, size and time of every data file."""
-    found = [__version__]
-    for path in filter(None, [setting.data, *(setting.yahoo or ())]):
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
-    return found
+    roots = filter(None, [setting.data, *(setting.yahoo or ())])
+    files = (file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file())
+    return [__version__, *(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)]
 
 
 def _stored(task: _Task) -> Result | None:

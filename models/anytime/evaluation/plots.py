@@ -167,7 +167,6 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         cell = cells[divmod(number, ACROSS)].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
         axis = figure.add_subplot(cell[0])
         below = figure.add_subplot(cell[1], sharex=axis)
-        axis.tick_params(labelbottom=False, labelsize=8)
         strength = float(np.linalg.norm(np.atleast_1d(shape.strength)) / np.sqrt(len(scores)))
         name, group = clipped(shape.name, 24), clipped(shape.group, 24)
         title = name if shape.name == shape.group else f"{name} ({group})"
@@ -175,6 +174,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         axis.axhline(0.0, color="0.6", linewidth=0.8)
         axis.grid(alpha=0.3)
         _draw_shape(axis, below, shape, scores)
+        axis.tick_params(labelbottom=False, labelsize=8)
         below.tick_params(labelsize=8)
         below.set(yticks=[], ylim=(0, None))
         below.spines[["top", "right", "left"]].set_visible(False)

@@ -143,7 +143,7 @@ def _draw(found: dict[Case, Result]) -> Any:
     """Draw the widest gaps between the value reached and the bound, at most three."""
     widest = sorted(found, key=lambda case: float(_shares(found[case]).min()))[:3]
     shown = [case for case in found if case in widest]
-    figure, axes = panels(len(shown), width=4.0)
+    figure, axes = panels(len(shown), width=4.0, ylabel="explained variance F (training)")
     for axis, case in zip(axes, shown, strict=True):
         costs = np.array(found[case]["costs"])
         axis.step(costs, found[case]["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
@@ -153,7 +153,6 @@ def _draw(found: dict[Case, Result]) -> Any:
         axis.set(title=case.label, xlabel=f"cost ({found[case]['unit']})", ylim=(0, None))
         if costs[0] > 0 and costs[-1] > 20 * costs[0]:
             axis.set(xscale="log", xlim=(costs[0], costs[-1]))
-    axes[0].set_ylabel("explained variance F (training)")
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)
     return figure
 

@@ -268,7 +268,7 @@ FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
 
 
 def _draw_ratios(found: Result) -> Any:
-    figure, axes = panels(2)
+    figure, axes = panels(2, ylabel="F within B / best")
     for axis, key, cost in zip(axes, ("quarter", "same"), ("B/4", "B"), strict=True):
         for name in ("CS-G-FR", "Doubling"):
             budgets, ratio = np.array(found[name][key])
@@ -282,14 +282,13 @@ def _draw_ratios(found: Result) -> Any:
             ylim=(FLOOR / 2, None),
         )
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
-    axes[0].set_ylabel("F within B / best")
     for axis in axes:
         axis.legend(fontsize=8, loc="lower right")
     return figure
 
 
 def _draw_shares(by_size: dict[int, Result]) -> Any:
-    figure, axes = panels(2)
+    figure, axes = panels(2, ylabel="least ratio over all budgets")
     for axis, key, title in zip(axes, ("doubling", "any"), ("Doubling", "any sequence, at most"), strict=True):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
             least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
@@ -297,7 +296,6 @@ def _draw_shares(by_size: dict[int, Result]) -> Any:
         axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
         axis.set_xticks(list(by_size), [str(size) for size in by_size])
         axis.minorticks_off()
-    axes[0].set_ylabel("least ratio over all budgets")
     axes[0].legend(fontsize=8)
     return figure
 

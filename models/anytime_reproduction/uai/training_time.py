@@ -407,7 +407,7 @@ def _table(results: Results, setting: Setting) -> Table:
 
 
 def _draw(results: Results) -> Any:
-    figure, axes = panels(len(results))
+    figure, axes = panels(len(results), ylabel="processor time (s)")
     for axis, (name, result) in zip(axes, results.items(), strict=True):
         for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
             method, computation = way.split(", ")
@@ -416,7 +416,6 @@ def _draw(results: Results) -> Any:
             curve(axis, np.arange(1.0, len(seconds) + 1), seconds, label, number)
         axis.locator_params(axis="x", integer=True)
         axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
-    axes[0].set_ylabel("processor time (s)")
     axes[-1].legend(fontsize=8, loc="center right")
     return figure
 
