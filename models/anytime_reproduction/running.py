@@ -119,8 +119,9 @@ def _library() -> str:
 def _inputs(setting: Setting) -> list[str]:
     """Return the library's version, and name, size and time of every data file."""
     roots = filter(None, [setting.data, *(setting.yahoo or ())])
-    files = (file for root in roots for file in (sorted(root.rglob("*")) if root.is_dir() else [root]) if file.is_file())
-    return [__version__, *(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)]
+    paths = (path for root in roots for path in (sorted(root.rglob("*")) if root.is_dir() else [root]))
+    stats = ((path, path.stat()) for path in paths if path.is_file())
+    return [__version__, *(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)]
 
 
 def _stored(task: _Task) -> Result | None:

@@ -115,12 +115,11 @@ def _section(_: Setting, results: Results) -> Section:
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
     findings = [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
-    caption = f"Table 2 on {what}: {contents}, with standard errors."
     return Section(
         findings,
         _text(scores, what, ours["variables"], real),
         (_table(scores, what, real), _paired(scores), _readings(others)),
-        (Figure("boston", caption, partial(_draw, scores, real)),),
+        (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
     )
 
 

@@ -136,8 +136,11 @@ def check_doubling(found: GroupOrder, best: Staircase, ratio: float) -> Result:
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
     budgets = budgets[budgets <= until]
     shares = Staircase(found.costs, found.explained_variance).within(budgets) / best.within(budgets / 4)
-    result = _checked(shares - doubling_bound(ratio))
-    return result | {"reached": float(shares.min()) if len(shares) else None, "until": until}
+    return {
+        **_checked(shares - doubling_bound(ratio)),
+        "reached": float(shares.min()) if len(shares) else None,
+        "until": until,
+    }
 
 
 def _checked(margins: Float) -> Result:
@@ -156,12 +159,6 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
     drawn = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
-    cases = []
-    for costly in (groups, *drawn):
-        found, best = _learned(gram, costly), best_of_sets(values, costly.costs)
-        case: Result = {name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()}
-        total = float(costly.costs.sum())
-        cases.append({**case, "Doubling": check_doubling(found["Doubling"], best, ratio), "total": total})
     result: Result = {
         "what": what,
         "groups": len(groups),
@@ -169,12 +166,22 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "gamma": gamma,
         "ratio": ratio,
         "least eigenvalue": max(float(np.linalg.eigvalsh(gram.S)[0]), 0.0),
-        "cases": cases,
+        "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *drawn)],
     }
     if problem == PROBLEMS[0]:
         best = best_of_sets(values, groups.costs)
         result["curves"] = _curves(_learned(gram, groups), groups.cost_unit, best, gamma["fr"], ratio)
     return result
+
+
+def _case(gram: Gram, groups: FeatureGroups, values: Float, gamma: dict[Method, float], ratio: float) -> Result:
+    """Check both theorems at the costs of the groups, given the `subset_values` of all sets."""
+    found, best = _learned(gram, groups), best_of_sets(values, groups.costs)
+    return {
+        **{name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()},
+        "Doubling": check_doubling(found["Doubling"], best, ratio),
+        "total": float(groups.costs.sum()),
+    }
 
 
 def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:

@@ -134,9 +134,10 @@ def _shares(result: Result) -> Float:
 def _finding(case: Case, result: Result) -> Finding:
     exact = np.array(result["exact"])
     optimal = int((exact & (np.array(result["best"]) * (1 - 1e-9) <= result["F"])).sum())
-    known = f"the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it {optimal} times"
-    least = at_least(float(_shares(result).min()))
-    return Finding(f"{case.label}: {known}; every prefix has at least {least} of the best possible")
+    return Finding(
+        f"{case.label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
+        f"{optimal} times; every prefix has at least {at_least(float(_shares(result).min()))} of the best possible"
+    )
 
 
 def _draw(found: dict[Case, Result]) -> Any:

@@ -59,8 +59,12 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
         """Add the natural measure, if there is one, of the models `coef` (models, D) in standard units."""
         measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
-        values = None if measured is None else measured.tolist()
-        return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
+        return {
+            "costs": costs.tolist(),
+            "train": train.tolist(),
+            "test": held.tolist(),
+            "measure": None if measured is None else measured.tolist(),
+        }
 
     entries = sparse_entries(gram, groups)
     learned = {m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()}

@@ -152,9 +152,12 @@ CASES = (
 
 
 def _runs_2(setting: Setting) -> list[Run]:
-    shared = {"groupings": 3 if setting.quick else 10}
     return [
-        Run(f"{c.label}-{size}", measure_groupings, {"name": c.name, "alpha": c.alpha, "size": size, **shared})
+        Run(
+            f"{c.label}-{size}",
+            measure_groupings,
+            {"name": c.name, "alpha": c.alpha, "size": size, "groupings": 3 if setting.quick else 10},
+        )
         for c in _cases(setting)
         for size in _sizes(setting)
     ]
@@ -246,8 +249,9 @@ def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Tab
     omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
     if omitted:
         caption += f" {', '.join(omitted)} gives the same groups as a smaller size."
-    rows = list(zip(COLUMNS, *columns.values(), strict=True))
-    return Table.titled(f"table-2-{case.label}", caption, ("method", *columns), rows)
+    return Table.titled(
+        f"table-2-{case.label}", caption, ("method", *columns), zip(COLUMNS, *columns.values(), strict=True)
+    )
 
 
 def _differences(

@@ -69,22 +69,21 @@ class FromRows:
     """Normal equations as in `FromGram`, computed from the rows (n, D) in its units at every call."""
 
     def __init__(self, X: Float, y: Float, gram: Gram) -> None:
-        self._n = len(X)
         self._X = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
         self._X[:, gram.constant] = 0.0
         self._Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
 
     def normal(self, columns: Index) -> tuple[Float, Float]:
         XG = self._X[:, columns]
-        C = XG.T @ XG / self._n
+        C = XG.T @ XG / len(self._X)
         C[np.diag_indices_from(C)] += ALPHA
-        return C, XG.T @ self._Y / self._n
+        return C, XG.T @ self._Y / len(self._X)
 
     def gradient(self, columns: Index, w: Float) -> Float:
-        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), self._n)
+        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), len(self._X))
 
     def covariance(self, columns: slice) -> Float:
-        return np.divide(self._X[:, columns].T @ self._X[:, columns], self._n)
+        return np.divide(self._X[:, columns].T @ self._X[:, columns], len(self._X))
 
 
 Equations: TypeAlias = FromGram | FromRows
