@@ -116,8 +116,13 @@ def regrouping(
         shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
         for start in range(0, len(shuffled), size):
             members = shuffled[start : start + size]
-            names = tuple(groups.features[column] for column in members)
-            built.append(FeatureGroup(name=f"{cost:g} x {len(built)}", features=names, cost=cost * len(members)))
+            built.append(
+                FeatureGroup(
+                    name=f"{cost:g} x {len(built)}",
+                    features=tuple(groups.features[column] for column in members),
+                    cost=cost * len(members),
+                )
+            )
             order += members
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
 

@@ -312,8 +312,11 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
         )
     outputs, Y = tested.outputs[model.steps], tested.Y
     if len(Y) < 4 * MIN_BIN:
-        few = f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability"
-        return paragraph(f"{few}; expected {4 * MIN_BIN} or more.", "soft")
+        return paragraph(
+            f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability; expected "
+            f"{4 * MIN_BIN} or more.",
+            "soft",
+        )
     if model.manifest.classes is None:
         return _residuals(model, outputs[:, 0], Y[:, 0])
     codes = class_codes(Y)
@@ -407,8 +410,10 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
         np.add.at(counts, (codes, guess), 1)
         names = [clipped(str(label), 20) for label in classes]
         columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
-        caption = f"<figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
-        parts.append(f"<figure>{caption}{table(Tabulated.of(Series('', names), *columns))}</figure>")
+        parts.append(
+            f"<figure><figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
+            f"{table(Tabulated.of(Series('', names), *columns))}</figure>"
+        )
     return grid(parts)
 
 

@@ -141,8 +141,7 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
 
 def _spread(covariance: Float, coef: Float) -> Float:
     """Return the standard deviation (P,) of terms @ coef; rounding may leave a negative variance."""
-    variance: Float = np.sum(coef * (covariance @ coef), axis=0)
-    return np.sqrt(np.maximum(variance, 0.0))
+    return np.asarray(np.sqrt(np.maximum(np.sum(coef * (covariance @ coef), axis=0), 0.0)))
 
 
 @dataclass(frozen=True)
@@ -244,8 +243,7 @@ class _Terms:
             values = np.vstack([values, self.contributions(np.array([np.nan]))])
             shares = np.append((1 - gaps) * shares, gaps)
         centred = values - shares @ values / shares.sum()
-        deviations: Float = np.sqrt(shares @ centred**2 / shares.sum())
-        return deviations
+        return np.asarray(np.sqrt(shares @ centred**2 / shares.sum()))
 
 
 def _at(quantiles: Float) -> Float:

@@ -185,10 +185,11 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
 
     Raise TrainingError if the duality gap stayed too large for a reliable order at some penalty.
     """
-    if cost_blind:
-        weights = np.ones(len(groups))
-    else:
-        weights = np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
+    weights = (
+        np.ones(len(groups))
+        if cost_blind
+        else np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
+    )
     with single_blas_thread():
         descent = _descent(gram, groups.slices, weights)
         points = _trace(descent, _grid(descent.problem))
