@@ -161,13 +161,17 @@ def oracle_order(gains: Float, costs: Float) -> Index:
 @default_style()
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
-    sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
-    figure, axes = blank_figure(len(sides), across=True)
-    for axis, (side, curves) in zip(axes, sides.items(), strict=True):
+    figure, axes = blank_figure(len(compared.sides), across=True)
+    for axis, (side, curves) in zip(axes, compared.sides.items(), strict=True):
         for (name, curve), style in zip(curves.items(), LINES, strict=True):
             axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
         axis.axvline(compared.stop, color="grey", linewidth=0.8)
-        axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
+        axis.set(
+            title="training" if side == "train" else side,
+            xlim=(0, 1.02 * compared.stop or 1.0),
+            ylim=(0, None),
+            xlabel=f"cost ({cost_unit})",
+        )
     axes[0].set_ylabel("explained variance F")
     axes[-1].legend(fontsize=8, loc="lower right")
     write_figure(figure, path)

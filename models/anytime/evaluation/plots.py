@@ -122,26 +122,19 @@ def _figure(size: tuple[float, float]) -> Any:
 def write_figure(figure: Any, path: Path) -> None:
     """Write a figure without interpreting its texts; raise AnytimeError if writing fails."""
     from matplotlib.text import Text  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
 
     check_writable(path, FORMATS)
-    _plain_logarithms(figure)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatter):  # matplotlib writes these numbers as formulas
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names come from the user, and a dollar sign does not start a formula
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise file_error(AnytimeError, f"write {str(path)!r}", error) from error
-
-
-def _plain_logarithms(figure: Any) -> None:
-    """Format the tick labels of logarithmic axes as numbers; matplotlib writes them as formulas."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
-
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_formatter(), LogFormatter):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                axis.set_minor_formatter(NullFormatter())
 
 
 ACROSS = 3

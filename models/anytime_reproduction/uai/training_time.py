@@ -193,12 +193,15 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
     X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
+        sources: dict[str, Equations] = {"products": FromGram(gram), "rows": FromRows(X, y, gram)}
         ways: dict[str, Callable[[], TimedPath]] = {
-            f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()
+            **{f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()},
+            **{
+                f"{name}, {source}": partial(literal, equations, groups)
+                for source, equations in sources.items()
+                for name, literal in (("FR", literal_fr), ("OMP", literal_omp))
+            },
         }
-        for source, equations in (("products", FromGram(gram)), ("rows", FromRows(X, y, gram))):
-            ways[f"FR, {source}"] = partial(literal_fr, equations, groups)
-            ways[f"OMP, {source}"] = partial(literal_omp, equations, groups)
         others: dict[str, Callable[[], object]] = {
             **{f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()},
             "moments": partial(moments_of, X, y),
