@@ -337,8 +337,9 @@ def _mq2008(folder: Path) -> RealSet:
 
 def _boston_housing(folder: Path) -> RealSet:
     groups, X, y = _read(folder, "data.parquet", "MEDV")
-    what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
-    return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
+    return RealSet(
+        f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y, np.zeros(len(y), dtype=np.intp), ()
+    )
 
 
 _SOURCES: dict[SetName, tuple[Callable[[Path], RealSet], Callable[[int], RealSet]]] = {

@@ -182,9 +182,8 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     for worse, why in missing.items():
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
-        more = "" if seen else ": no visible difference"
-        verdict = best > area[worse] if seen else None
-        findings.append(Finding(f"{problem.label}: {why}: {words}{more}", verdict, judged=True))
+        text = f"{problem.label}: {why}: {words}{'' if seen else ': no visible difference'}"
+        findings.append(Finding(text, best > area[worse] if seen else None, judged=True))
     return findings
 
 
