@@ -93,9 +93,8 @@ def chosen(names: Iterable[str]) -> list[Experiment]:
     """Return experiments by name, all if no name is given; raise AnytimeError for an unknown name."""
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
     requested = list(dict.fromkeys(names))
-    for name in requested:
-        if name not in known:
-            raise AnytimeError(f"there is no experiment {name!r}; {suggestion(name, tuple(known))}")
+    if unknown := [name for name in requested if name not in known]:
+        raise AnytimeError(f"there is no experiment {unknown[0]!r}; {suggestion(unknown[0], tuple(known))}")
     return [known[name] for name in requested] or list(EXPERIMENTS)
 
 

@@ -75,13 +75,14 @@ def compare(
     classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:
         rows = replace(tested, groups=expansion.groups)
-        test_moments = table_moments(rows, n_jobs=plan.n_jobs)
         if rows.target.classes is not None:
 
             def classes(models: PrefixModels) -> ClassMeasures:
                 return class_measures(replace(models, expansion=expansion), rows.target, rows)
 
-        held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
+        held = fitted.gram.held_out_moments(
+            table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
+        )
     compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
     unit = fitted.groups.cost_unit
     if plot is not None:

@@ -71,8 +71,10 @@ def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
     )
-    style = charts.STYLE.read_text(encoding="utf-8") + STYLE
-    head = f"<head>{meta}<title>{escape(title)}</title><style>{style}</style></head>"
+    head = (
+        f"<head>{meta}<title>{escape(title)}</title>"
+        f"<style>{charts.STYLE.read_text(encoding='utf-8')}{STYLE}</style></head>"
+    )
     return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{sentences}{body}</body></html>\n'
 
 
