@@ -128,7 +128,7 @@ def compare(
                 costs, explained = shrunken_curve(entries.path, groups, table)
                 F = explained.sum(axis=1)
             else:
-                costs, explained = order.costs, _explained(order, weights[key], table)
+                costs, explained = order.costs, explained_by_prefixes(order, weights[key], table)
                 F = order.explained_variance if side == "train" else explained.sum(axis=1)
             curve = _measured(variant, costs, F, table.r2(explained), stop, 0.5 * float(table.yy.sum()))
             has_classes = side == "test" and not (variant.oracle or variant.shrunken)
@@ -136,7 +136,7 @@ def compare(
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _explained(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
+def explained_by_prefixes(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
     """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 

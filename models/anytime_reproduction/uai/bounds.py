@@ -228,11 +228,6 @@ def _section(setting: Setting, results: Results) -> Section:
     stand_in = "" if setting.data else " The data sets are stand-ins for those of the same names."
     first = labels[PROBLEMS[0]]
     curves = by_problem[first]["curves"]
-    caption = (
-        f"Explained variance within each budget on {first} at its own costs, the best of all sets, and "
-        "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
-        f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']})."
-    )
     return Section(
         (*_checked_findings(by_problem), _tightness(by_problem), _ratio(by_problem), _naive_finding(by_problem)),
         (
@@ -247,7 +242,15 @@ def _section(setting: Setting, results: Results) -> Section:
             f"Ran on {ran_on}.{stand_in}",
         ),
         (_gamma_table(by_problem), _reached_table(by_problem)),
-        (Figure("bounds", caption, partial(_draw, curves)),),
+        (
+            Figure(
+                "bounds",
+                f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
+                "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
+                f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
+                partial(_draw, curves),
+            ),
+        ),
     )
 
 

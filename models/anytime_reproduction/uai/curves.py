@@ -11,7 +11,7 @@ from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
 from anytime.selection import given_sequence, sequence
 from anytime.types import Float
-from anytime_reproduction.comparison import VARIANTS
+from anytime_reproduction.comparison import VARIANTS, explained_by_prefixes
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from anytime_reproduction.report import curve, panels
@@ -67,13 +67,14 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
         }
 
     entries = sparse_entries(gram, groups)
-    learned = {m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()}
-    learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
+    learned = {
+        **{m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()},
+        "Sparse": given_sequence(gram, groups, entries.steps, alpha),
+    }
     methods = {}
     for method, found in learned.items():
         W = staircase(found.state.factor, found.state.z, found.ends)
-        prefixes = zip(found.ends, W, strict=True)
-        held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
+        held = explained_by_prefixes(found, W, split.held).sum(axis=1)
         coef = np.zeros((len(W), len(order)))
         coef[:, found.columns] = W[:, :, 0]
         methods[method] = curves(found.costs, found.explained_variance, held, coef)

@@ -303,10 +303,6 @@ def _section(setting: Setting, results: Results) -> Section:
     real = setting.data is not None or setting.yahoo is not None
     first, *_, last = (name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems)
     with_moments = max(_ratio(result, "whole", "moments") for result in problems.values())
-    caption = (
-        "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
-        f"rows, and ours from the products. Left: {first}; right: {last}."
-    )
     return Section(
         (_same(problems), _factor(problems), _paper(problems, real), _ours(problems, synthetic, with_moments)),
         (
@@ -323,7 +319,14 @@ def _section(setting: Setting, results: Results) -> Section:
             "synthetic problems.",
         ),
         (_table(problems, setting),),
-        (Figure("training-time", caption, partial(_draw, {name: problems[name] for name in (first, last)})),),
+        (
+            Figure(
+                "training-time",
+                "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
+                f"rows, and ours from the products. Left: {first}; right: {last}.",
+                partial(_draw, {name: problems[name] for name in (first, last)}),
+            ),
+        ),
     )
 
 
