@@ -81,8 +81,7 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
         reliability=None if model.manifest.classes is None else _reliability(model, dataset),
     )
     return replace(
-        model,
-        manifest=model.manifest.model_copy(update={"format": FORMAT, "version": "", "calibration": calibration}),
+        model, manifest=model.manifest.model_copy(update={"format": FORMAT, "version": "", "calibration": calibration})
     )
 
 

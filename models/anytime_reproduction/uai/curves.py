@@ -198,10 +198,7 @@ def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
         axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
     axis.set(
-        xlabel=f"cost ({result['unit']})",
-        ylabel="explained variance F (training)",
-        ylim=(0, None),
-        xlim=(0, costs[-1]),
+        xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)", ylim=(0, None), xlim=(0, costs[-1])
     )
     return figure
 

@@ -210,9 +210,7 @@ def _section_2(setting: Setting, results: Results) -> Section:
         by_size = {size: result for size, result in all_sizes.items() if size in smallest.values()}
         label = setting.labelled(name, case.name)
         caption = f"{label}: paired differences over the groupings, or over the splits where there is one grouping."
-        tables += [
-            _table_2(case, by_size, setting), _differences(f"table-2-{name}-differences", caption, by_size)
-        ]
+        tables += [_table_2(case, by_size, setting), _differences(f"table-2-{name}-differences", caption, by_size)]
         measured[name] = by_size
         findings += _findings(setting, f"{label}: ", by_size)
         if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not

@@ -96,8 +96,7 @@ def certify(
         seconds=seconds,
     )
     return replace(
-        model,
-        manifest=manifest.model_copy(update={"format": FORMAT, "version": "", "certificate": certificate}),
+        model, manifest=manifest.model_copy(update={"format": FORMAT, "version": "", "certificate": certificate})
     )
 
 

@@ -215,12 +215,7 @@ class Chart:
 
     def svg(self, caption: str = "") -> str:
         """Return an HTML element `figure` with a legend, the picture and a caption."""
-        place = {
-            "x": self._x,
-            "y": self._y,
-            "names": self._levels,
-            "frame": (LEFT, RIGHT, BOTTOM, TOP),
-        }
+        place = {"x": self._x, "y": self._y, "names": self._levels, "frame": (LEFT, RIGHT, BOTTOM, TOP)}
         plane = "".join(f' data-{key}="{escape(json.dumps(each))}"' for key, each in place.items() if each is not None)
         picture = (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}"{plane}>'
