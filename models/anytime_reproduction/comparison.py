@@ -148,8 +148,9 @@ def _measured(
         best = oracle_order(np.diff(explained), np.diff(costs))
         costs, explained = reordered(costs, best), reordered(explained, best)
         r2 = None if r2 is None else reordered(r2, best)
-    trapezoid, step = timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
-    return MethodCurve(costs, explained, r2, trapezoid, step)
+    return MethodCurve(
+        costs, explained, r2, timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
+    )
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:

@@ -456,13 +456,12 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
         )  # fmt: skip
     what = "interval width" if model.manifest.classes is None else "classes in a set"
     found = None if tested is None else tested.evaluation
-    said = (
-        f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of "
-        f"{shown(calibration.coverage, SHARE)}."
-    )
     step, _, _, total, *_ = model.table.columns
     covered = Series("covered test rows", found and found.coverage, form=SHARE)
-    return paragraph(said) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
+    return paragraph(
+        f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of "
+        f"{shown(calibration.coverage, SHARE)}."
+    ) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
 
 
 def _left_out(found: Survey | None) -> Iterator[str]:

@@ -113,11 +113,11 @@ def _section(setting: Setting, results: Results) -> Section:
 
 
 def _text(sets: dict[CurveProblem, Result]) -> tuple[str, ...]:
-    what = []
-    for problem, result in sets.items():
-        grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
-        alpha = f"alpha {result['alpha']:.3g}{'' if problem.alpha else ' by validation'}"
-        what.append(f"{problem.label}: {result['what']}, {grouping}, {alpha}")
+    what = [
+        f"{p.label}: {result['what']}, {f'random groups of {p.size}' if p.size else 'groups as they are'}, "
+        f"alpha {result['alpha']:.3g}{'' if p.alpha else ' by validation'}"
+        for p, result in sets.items()
+    ]
     return (
         f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
         "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "

@@ -126,8 +126,14 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
-    least = float(ratios(found.columns, twice, twice_costs, 4.0)[1].min())
-    return {**result, "twice": {"until": found.doubling_until, "steps": len(found.steps), "least": least}}
+    return {
+        **result,
+        "twice": {
+            "until": found.doubling_until,
+            "steps": len(found.steps),
+            "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
+        },
+    }
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)

@@ -238,15 +238,13 @@ def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Tab
     validated = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
     alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({validated})"
     what = load_set(case.name, setting).what
+    single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
+    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
     caption = (
         f"{setting.labelled(case.label, case.name)}: 0.99-timeliness on held-out rows by group size, {alpha}: {what}."
+        + f" At {', '.join(single)} all groupings are the same: errors are over the splits." * bool(single)
+        + f" {', '.join(omitted)} gives the same groups as a smaller size." * bool(omitted)
     )
-    single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
-    if single:
-        caption += f" At {', '.join(single)} all groupings are the same: errors are over the splits."
-    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
-    if omitted:
-        caption += f" {', '.join(omitted)} gives the same groups as a smaller size."
     return Table.titled(
         f"table-2-{case.label}", caption, ("method", *columns), zip(COLUMNS, *columns.values(), strict=True)
     )

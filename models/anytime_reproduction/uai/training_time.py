@@ -278,12 +278,14 @@ def _runs(setting: Setting) -> list[Run]:
         **{f"yahoo-{size}": ("yahoo_sample", size) for size in sizes},
         "kddcup99": ("kddcup99", None),
     }
-    measured = [
-        Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
-        for name, (data, size) in problems.items()
-    ]
     made = QUICK_MADE if setting.quick else MADE
-    return [*measured, *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made)]
+    return [
+        *(
+            Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
+            for name, (data, size) in problems.items()
+        ),
+        *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made),
+    ]
 
 
 def _ratio(result: Result, computation: str, extra: str = "") -> float:
@@ -333,11 +335,11 @@ def _section(setting: Setting, results: Results) -> Section:
 def _same(results: Results) -> Finding:
     found = [(name, method, match) for name, r in results.items() for method, match in r["same"].items()]
     unlike = [f"{name} {method}" for name, method, match in found if not match["order"] or match["difference"] > AGREE]
-    widest = max(match["difference"] for *_, match in found)
     return Finding(
         f"Our sequences {'are' if not unlike else 'are not all'} the literal ones, group by group, on all "
         f"{len(found)} paths ({len(results)} problems, FR and OMP, from products and from rows); F differs by "
-        f"at most {widest:.1g}" + (f"; different: {', '.join(unlike)}." if unlike else "."),
+        f"at most {max(match['difference'] for *_, match in found):.1g}"
+        + (f"; different: {', '.join(unlike)}." if unlike else "."),
         agrees=not unlike,
     )
 

@@ -100,11 +100,11 @@ class Chart:
         for value, name in places:
             at = self._at(value, 0.0)[0]
             below = BOTTOM + 16
-            place = f'x="{at:.1f}" y="{below}" text-anchor="middle"'
-            if len(places) > MAX_LEVEL:
-                place = (
-                    f'x="{at + 6:.1f}" y="{below - 2}" text-anchor="end" transform="rotate(-35 {at + 6:.1f} {below})"'
-                )
+            place = (
+                f'x="{at + 6:.1f}" y="{below - 2}" text-anchor="end" transform="rotate(-35 {at + 6:.1f} {below})"'
+                if len(places) > MAX_LEVEL
+                else f'x="{at:.1f}" y="{below}" text-anchor="middle"'
+            )
             self._parts.append(f"<text {place}>{escape(name)}</text>")
         name = x_label if len(places) <= MAX_LEVEL else ""  # turned names take its place
         turned = f"translate(12 {(TOP + BOTTOM) / 2}) rotate(-90)"
@@ -140,10 +140,8 @@ class Chart:
                 pen = False
                 continue
             a, b = self._at(u, v)
-            if pen and stairs == "after":
-                path.append(f"H{a:.1f}")
-            elif pen and stairs == "before":
-                path.append(f"V{b:.1f}")
+            if pen and stairs is not None:
+                path.append(f"H{a:.1f}" if stairs == "after" else f"V{b:.1f}")
             path.append(f"{'L' if pen else 'M'}{a:.1f} {b:.1f}")
             pen = True
         if stairs == "after" and pen and path:
