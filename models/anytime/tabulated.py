@@ -188,12 +188,13 @@ class Tabulated:
             for each in self._shown
         ]
         sizes = [max(_width(part) for cell in cells for part in cell) for cells in grid]
-        lines = [self.caption, ""] if self.caption else []
-        for row in zip_longest(*grid, fillvalue=[""]):
-            for parts in zip_longest(*row, fillvalue=""):
-                padded = (part + " " * (size - _width(part)) for part, size in zip(parts, sizes, strict=True))
-                lines.append("  ".join(padded).rstrip())
-        return "\n".join([*lines, *self.notes])
+        above = [self.caption, ""] if self.caption else []
+        lines = (
+            "  ".join(part + " " * (size - _width(part)) for part, size in zip(parts, sizes, strict=True)).rstrip()
+            for row in zip_longest(*grid, fillvalue=[""])
+            for parts in zip_longest(*row, fillvalue="")
+        )
+        return "\n".join([*above, *lines, *self.notes])
 
 
 class Tabular:

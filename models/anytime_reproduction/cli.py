@@ -85,8 +85,7 @@ def reproduce(
     for experiment, section in sections:
         print_results(f"{experiment.name}: {experiment.title}")
         for finding in section.findings:
-            sign = finding.verdict.replace("differs", "DIFFERS")
-            print_results(f"  {sign:<9} {finding.text}")
+            print_results(f"  {finding.verdict.replace('differs', 'DIFFERS'):<9} {finding.text}")
     print_results(VERDICTS, f"wrote {report}")
 
 
@@ -94,19 +93,18 @@ def chosen(names: Iterable[str]) -> list[Experiment]:
     """Return experiments by name, all if no name is given; raise AnytimeError for an unknown name."""
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
     requested = list(dict.fromkeys(names))
-    for name in requested:
-        if name not in known:
-            raise AnytimeError(f"there is no experiment {name!r}; {suggestion(name, tuple(known))}")
+    if unknown := [name for name in requested if name not in known]:
+        raise AnytimeError(f"there is no experiment {unknown[0]!r}; {suggestion(unknown[0], tuple(known))}")
     return [known[name] for name in requested] or list(EXPERIMENTS)
 
 
 def described(setting: Setting) -> list[str]:
     """Return lines that describe the data and the seed of a report."""
-    where = f"Real data sets from {setting.data}."
-    if setting.data is None:
-        where = (
-            "The real data sets are not available: scikit-learn's bundled sets and a synthetic one replace them, so "
-            "the published numbers are not comparable."
-        )
+    where = (
+        "The real data sets are not available: scikit-learn's bundled sets and a synthetic one replace them, so the "
+        "published numbers are not comparable."
+        if setting.data is None
+        else f"Real data sets from {setting.data}."
+    )
     owners = "" if setting.yahoo is None else f" The owners' Yahoo! files from {setting.yahoo[0]}."
     return [where + owners, f"Seed {setting.seed}." + " A quick look: fewer runs, sizes and sets." * setting.quick]

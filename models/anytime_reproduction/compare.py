@@ -75,13 +75,14 @@ def compare(
     classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:
         rows = replace(tested, groups=expansion.groups)
-        test_moments = table_moments(rows, n_jobs=plan.n_jobs)
         if rows.target.classes is not None:
 
             def classes(models: PrefixModels) -> ClassMeasures:
                 return class_measures(replace(models, expansion=expansion), rows.target, rows)
 
-        held = fitted.gram.held_out_moments(test_moments.with_indicator_features(expansion.indicated))
+        held = fitted.gram.held_out_moments(
+            table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
+        )
     compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
     unit = fitted.groups.cost_unit
     if plot is not None:
@@ -90,15 +91,15 @@ def compare(
         remark(f"wrote {plot}")
     if json:
         print_json(_values(compared, unit))
-        return
-    print_results(
-        _table(compared),
-        *_classes_tables(compared),
-        *_notes(compared),
-        f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-        f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
-        "weights), r2 does not",
-    )
+    else:
+        print_results(
+            _table(compared),
+            *_classes_tables(compared),
+            *_notes(compared),
+            f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
+            f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
+            "weights), r2 does not",
+        )
 
 
 def _table(compared: Comparison) -> Tabulated:
@@ -136,12 +137,16 @@ def _notes(compared: Comparison) -> list[str]:
 
 
 def _values(compared: Comparison, unit: str) -> dict[str, Any]:
-    methods = [
-        {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
-        for name in compared.train
-    ]
-    shared = {"alpha": compared.alpha, "level": compared.level, "stop": compared.stop}
-    return {**shared, "cost_unit": unit, "methods": methods}
+    return {
+        "alpha": compared.alpha,
+        "level": compared.level,
+        "stop": compared.stop,
+        "cost_unit": unit,
+        "methods": [
+            {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
+            for name in compared.train
+        ],
+    }
 
 
 def _curve_values(curve: MethodCurve) -> dict[str, Any]:

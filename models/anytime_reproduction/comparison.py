@@ -113,7 +113,8 @@ def compare(
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
     tables = {"train": gram.own} | ({} if held is None else {"test": held})
     curves: dict[str, dict[str, MethodCurve]] = {"train": {}, "test": {}}
-    weights = {key: _coefficients(order) for key, order in learned.items()}
+    with single_blas_thread():
+        weights = {key: staircase(o.state.factor, o.state.z, o.ends) for key, o in learned.items()}
     measured = (
         {}
         if classes is None
@@ -127,22 +128,15 @@ def compare(
                 costs, explained = shrunken_curve(entries.path, groups, table)
                 F = explained.sum(axis=1)
             else:
-                costs, explained = order.costs, _explained(order, weights[key], table)
+                costs, explained = order.costs, explained_by_prefixes(order, weights[key], table)
                 F = order.explained_variance if side == "train" else explained.sum(axis=1)
-            risk = 0.5 * float(table.yy.sum())
-            found = _measured(variant, costs, F, table.r2(explained), stop, risk)
-            if side == "test" and not (variant.oracle or variant.shrunken):
-                found = replace(found, classes=measured.get(key))
-            curves[side][variant.name] = found
+            curve = _measured(variant, costs, F, table.r2(explained), stop, 0.5 * float(table.yy.sum()))
+            has_classes = side == "test" and not (variant.oracle or variant.shrunken)
+            curves[side][variant.name] = replace(curve, classes=measured.get(key) if has_classes else None)
     return Comparison(alpha, level, stop, curves["train"], curves["test"])
 
 
-def _coefficients(order: FactoredOrder) -> Float:
-    with single_blas_thread():
-        return staircase(order.state.factor, order.state.z, order.ends)
-
-
-def _explained(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
+def explained_by_prefixes(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
     """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
     return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
@@ -154,8 +148,9 @@ def _measured(
         best = oracle_order(np.diff(explained), np.diff(costs))
         costs, explained = reordered(costs, best), reordered(explained, best)
         r2 = None if r2 is None else reordered(r2, best)
-    trapezoid, step = timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
-    return MethodCurve(costs, explained, r2, trapezoid, step)
+    return MethodCurve(
+        costs, explained, r2, timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
+    )
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:
@@ -167,13 +162,17 @@ def oracle_order(gains: Float, costs: Float) -> Index:
 @default_style()
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
-    sides = {"training": compared.train} | ({"test": compared.test} if compared.test else {})
-    figure, axes = blank_figure(len(sides), across=True)
-    for axis, (side, curves) in zip(axes, sides.items(), strict=True):
+    figure, axes = blank_figure(len(compared.sides), across=True)
+    for axis, (side, curves) in zip(axes, compared.sides.items(), strict=True):
         for (name, curve), style in zip(curves.items(), LINES, strict=True):
             axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
         axis.axvline(compared.stop, color="grey", linewidth=0.8)
-        axis.set(title=side, xlim=(0, 1.02 * compared.stop or 1.0), ylim=(0, None), xlabel=f"cost ({cost_unit})")
+        axis.set(
+            title="training" if side == "train" else side,
+            xlim=(0, 1.02 * compared.stop or 1.0),
+            ylim=(0, None),
+            xlabel=f"cost ({cost_unit})",
+        )
     axes[0].set_ylabel("explained variance F")
     axes[-1].legend(fontsize=8, loc="lower right")
     write_figure(figure, path)

@@ -110,9 +110,6 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
 
-    def counted(self, verdict: str) -> int:
-        return sum(finding.claims for finding in self.findings if finding.verdict == verdict)
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -136,8 +133,10 @@ class Experiment:
         section = self.section(setting, results)
         if setting.data is not None or not self.of_the_sets:
             return section
-        measured = [name for name in self.sets if name not in self.without_stand_in]
+        measured = (name for name in self.sets if name not in self.without_stand_in)
         replaced = ", ".join(filter(setting.replaces, measured))
-        remark = Finding(f"Not a reproduction: no published data here (stand-ins for {replaced}).")
-        others = [replace(finding, agrees=None, judged=False) for finding in section.findings]
-        return replace(section, findings=[remark, *others])
+        findings = [
+            Finding(f"Not a reproduction: no published data here (stand-ins for {replaced})."),
+            *(replace(finding, agrees=None, judged=False) for finding in section.findings),
+        ]
+        return replace(section, findings=findings)

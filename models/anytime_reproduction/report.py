@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,7 +19,7 @@ from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, default_style, write_figure
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Experiment, Section, Table
+from anytime_reproduction.experiment import Experiment, Figure, Section, Table
 
 VERDICTS = (
     "Agrees or differs: our numbers support or refute what is published, by the rule that the section states; of means "
@@ -54,7 +54,7 @@ def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequenc
             for figure in section.figures:
                 write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
         path = folder / "report.html"
-        write_atomically(path, "\n".join(_page(sections, ran_on, folder)).encode())
+        write_atomically(path, _page(sections, ran_on, folder).encode())
     except OSError as error:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
     return path
@@ -71,46 +71,59 @@ def _write_csv(table: Table, path: Path) -> None:
         csv.writer(file).writerows(zip(*columns, strict=True))
 
 
-def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Iterator[str]:
-    yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>"
-    yield f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
-    yield "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>"
-    yield "<h1>The papers, reproduced</h1>"
-    yield (
-        f"<p>Every published table and figure together with ours. {escape(VERDICTS)} After ± is the standard error of "
-        "the mean; intervals are given as such.</p>"
-    )
-    yield "".join(f"<p>{escape(line)}</p>" for line in ran_on)
-    yield "<nav><table>"
-    for experiment, section in sections:
-        counts = {"agree": "agrees", "differ": "differs", "undecided": "undecided"}
-        cells = "".join(f"<td>{section.counted(verdict)} {word}</td>" for word, verdict in counts.items())
-        link = f"<a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a>"
-        yield f"<tr><td>{link}</td>{cells}</tr>"
-    yield "</table></nav>"
-    for experiment, section in sections:
-        yield from _section(experiment, section, folder)
+def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> str:
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    yield f"<footer>Made {made}. Numbers are in tables/, pictures in figures/, results of runs in runs/.</footer>"
-    yield "</body></html>"
+    parts = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>",
+        f"<style>{STYLE.read_text(encoding='utf-8')}</style>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>",
+        "<h1>The papers, reproduced</h1>",
+        f"<p>Every published table and figure together with ours. {escape(VERDICTS)} After ± is the standard error of "
+        "the mean; intervals are given as such.</p>",
+        "".join(f"<p>{escape(line)}</p>" for line in ran_on),
+        "<nav><table>",
+        *(_counts(experiment, section) for experiment, section in sections),
+        "</table></nav>",
+        *(_section(experiment, section, folder) for experiment, section in sections),
+        f"<footer>Made {made}. Numbers are in tables/, pictures in figures/, results of runs in runs/.</footer>",
+        "</body></html>",
+    )
+    return "\n".join(parts)
 
 
-def _section(experiment: Experiment, section: Section, folder: Path) -> Iterator[str]:
-    yield f"<h2 id='{escape(experiment.name)}'>{escape(experiment.title)}</h2>"
-    source = experiment.source or "not in the papers"
-    yield f"<p class='source'>{escape(source)} · anytime reproduce {escape(experiment.name)}</p>"
-    yield "<ul class='findings'>"
-    for finding in section.findings:
-        verdict = finding.verdict
-        yield f"<li><span class='verdict {verdict}'>{verdict}</span> {escape(finding.text)}</li>"
-    yield "</ul>"
-    yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
-    yield from (f"<div class='scroll'>{table.html()}</div>" for table in section.tables)
-    for figure in section.figures:
-        picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
-        caption = escape(figure.caption)
-        yield f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>"
-        yield f"<figcaption>{caption}</figcaption></figure>"
+def _counts(experiment: Experiment, section: Section) -> str:
+    cells = "".join(
+        f"<td>{sum(each.claims for each in section.findings if each.verdict == verdict)} {word}</td>"
+        for word, verdict in (("agree", "agrees"), ("differ", "differs"), ("undecided", "undecided"))
+    )
+    return f"<tr><td><a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a></td>{cells}</tr>"
+
+
+def _section(experiment: Experiment, section: Section, folder: Path) -> str:
+    name, source = escape(experiment.name), escape(experiment.source or "not in the papers")
+    parts = (
+        f"<h2 id='{name}'>{escape(experiment.title)}</h2>",
+        f"<p class='source'>{source} · anytime reproduce {name}</p>",
+        "<ul class='findings'>",
+        *(
+            f"<li><span class='verdict {each.verdict}'>{each.verdict}</span> {escape(each.text)}</li>"
+            for each in section.findings
+        ),
+        "</ul>",
+        *(f"<p>{escape(paragraph)}</p>" for paragraph in section.text),
+        *(f"<div class='scroll'>{table.html()}</div>" for table in section.tables),
+        *(_picture(figure, folder) for figure in section.figures),
+    )
+    return "\n".join(parts)
+
+
+def _picture(figure: Figure, folder: Path) -> str:
+    picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
+    caption = escape(figure.caption)
+    return (
+        f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>\n"
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
 
 
 @dataclass(frozen=True)
@@ -150,9 +163,10 @@ OTHERS = (
 MARKS = 12  # maximum number of markers on a line
 
 
-def panels(count: int, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
+def panels(count: int, width: float = 4.6, height: float = 3.6, ylabel: str = "") -> tuple[Any, list[Any]]:
     figure, axes = blank_figure(count, across=True)
     figure.set_size_inches(width * count, height)
+    axes[0].set_ylabel(ylabel)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)

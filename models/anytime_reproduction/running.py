@@ -64,10 +64,10 @@ def results_of(
     for task, result in _executed([task for task in tasks if task.path not in found], setting, n_jobs):
         if isinstance(result, Exception):
             failed.append(result)
-            continue
-        _store(task, result)
-        found[task.path] = result
-        progress(1)
+        else:
+            _store(task, result)
+            found[task.path] = result
+            progress(1)
     if failed:
         raise failed[0]
     return {e.name: {t.run.name: found[t.path] for t in tasks if t.experiment == e.name} for e in experiments}
@@ -107,32 +107,30 @@ def _fingerprint(run: Run, setting: Setting, inputs: Sequence[str]) -> str:
 @cache
 def _library() -> str:
     """Return a digest of the source of both packages without their commands: any change may change a result."""
-    digest = hashlib.sha256()
-    for root in (Path(anytime.__file__).parent, Path(__file__).parent):
-        for path in sorted(root.rglob("*.py")):
-            if root / "cli" not in path.parents and path != root / "cli.py":
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
+    sources = (
+        path.read_bytes()
+        for root in (Path(anytime.__file__).parent, Path(__file__).parent)
+        for path in sorted(root.rglob("*.py"))
+        if root / "cli" not in path.parents and path != root / "cli.py"
+    )
+    return hashlib.sha256(b"".join(sources)).hexdigest()
 
 
 def _inputs(setting: Setting) -> list[str]:
     """Return the library's version, and name, size and time of every data file."""
-    found = [__version__]
-    for path in filter(None, [setting.data, *(setting.yahoo or ())]):
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found += [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
-    return found
+    roots = filter(None, [setting.data, *(setting.yahoo or ())])
+    paths = (path for root in roots for path in (sorted(root.rglob("*")) if root.is_dir() else [root]))
+    stats = ((path, path.stat()) for path in paths if path.is_file())
+    return [__version__, *(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)]
 
 
 def _stored(task: _Task) -> Result | None:
     try:
         record = json.loads(task.path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known, result = record["fingerprint"], dict(record["result"])
+    except (OSError, ValueError, TypeError, LookupError):  # there is no file, or one without a result
         return None
-    if not isinstance(record, dict) or record.get("fingerprint") != task.fingerprint:
-        return None
-    result: Result | None = record.get("result")
-    return result
+    return result if known == task.fingerprint else None
 
 
 def _store(task: _Task, result: Result) -> None:

@@ -87,11 +87,12 @@ def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
 
 
 def consecutive_groups(sizes: Iterable[int], costs: Iterable[float]) -> FeatureGroups:
-    built = [
-        FeatureGroup(name=f"G{g}", features=tuple(f"G{g}.{d + 1}" for d in range(size)), cost=float(cost))
-        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True), start=1)
-    ]
-    return FeatureGroups(groups=tuple(built))
+    return FeatureGroups(
+        groups=tuple(
+            FeatureGroup(name=f"G{g}", features=tuple(f"G{g}.{d + 1}" for d in range(size)), cost=float(cost))
+            for g, (size, cost) in enumerate(zip(sizes, costs, strict=True), start=1)
+        )
+    )
 
 
 def regrouping(
@@ -115,8 +116,13 @@ def regrouping(
         shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
         for start in range(0, len(shuffled), size):
             members = shuffled[start : start + size]
-            names = tuple(groups.features[column] for column in members)
-            built.append(FeatureGroup(name=f"{cost:g} x {len(built)}", features=names, cost=cost * len(members)))
+            built.append(
+                FeatureGroup(
+                    name=f"{cost:g} x {len(built)}",
+                    features=tuple(groups.features[column] for column in members),
+                    cost=cost * len(members),
+                )
+            )
             order += members
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
 
@@ -145,11 +151,16 @@ def detection_stand_in(seed: int) -> RealSet:
     loaded = load_breast_cancer()
     order = np.arange(30).reshape(3, 10).T
     rng = np.random.default_rng(seed)
-    costs = rng.integers(1, 20, len(order))
-    part = rng.integers(0, SETS, len(loaded.target))
-    what = "breast cancer (scikit-learn), with costs assigned"
-    groups = consecutive_groups([3] * len(order), costs)
-    return RealSet(what, groups, loaded.data[:, order.ravel()], loaded.target.astype(float), part, EACH, "accuracy")
+    groups = consecutive_groups([3] * len(order), rng.integers(1, 20, len(order)))
+    return RealSet(
+        "breast cancer (scikit-learn), with costs assigned",
+        groups,
+        loaded.data[:, order.ravel()],
+        loaded.target.astype(float),
+        rng.integers(0, SETS, len(loaded.target)),
+        EACH,
+        "accuracy",
+    )
 
 
 def ranking_stand_in(seed: int) -> RealSet:
@@ -209,8 +220,10 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
             [str(folder / name) for name in FILES], n_features=len(prices), query_id=True, zero_based=False
         )
     except (ValueError, OSError) as error:
-        what = f"cannot read the files in {str(folder)!r}: {' '.join(str(error).split())}"
-        raise TableError(f"{what}; expected lines 'relevance qid:N id:value'") from error
+        raise TableError(
+            f"cannot read the files in {str(folder)!r}: {' '.join(str(error).split())}; expected lines 'relevance "
+            "qid:N id:value'"
+        ) from error
     sparse, labels, queries = loaded[0::3], loaded[1::3], loaded[2::3]
     _check(folder, sparse, labels, queries)
     known = np.flatnonzero((prices < 1e8) & (sum(part.getnnz(axis=0) for part in sparse) > 0))
@@ -324,8 +337,9 @@ def _mq2008(folder: Path) -> RealSet:
 
 def _boston_housing(folder: Path) -> RealSet:
     groups, X, y = _read(folder, "data.parquet", "MEDV")
-    what = f"Boston Housing, {len(y)} rows, {X.shape[1]} features"
-    return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
+    return RealSet(
+        f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y, np.zeros(len(y), dtype=np.intp), ()
+    )
 
 
 _SOURCES: dict[SetName, tuple[Callable[[Path], RealSet], Callable[[int], RealSet]]] = {

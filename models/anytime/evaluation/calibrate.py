@@ -80,8 +80,9 @@ def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
         sizes=tuple(measured(model, dataset, thresholds)[1].tolist()),
         reliability=None if model.manifest.classes is None else _reliability(model, dataset),
     )
-    changes = {"format": FORMAT, "version": "", "calibration": calibration}
-    return replace(model, manifest=model.manifest.model_copy(update=changes))
+    return replace(
+        model, manifest=model.manifest.model_copy(update={"format": FORMAT, "version": "", "calibration": calibration})
+    )
 
 
 def measured(model: Model, dataset: Dataset, thresholds: Sequence[float]) -> tuple[Float, Float]:

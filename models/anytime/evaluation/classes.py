@@ -54,8 +54,7 @@ class ClassMeasures:
     def by_name(self) -> dict[str, Float]:
         """Return the measures of each prefix by name, without those that the table does not have."""
         names = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
-        found: dict[str, Float | None] = {name: getattr(self, name) for name in names}
-        return {name: values for name, values in found.items() if values is not None}
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def note(self) -> str | None:
@@ -141,9 +140,7 @@ def roc_curve(positive: np.typing.NDArray[np.bool_], scores: Float, weights: Flo
     """Return the false and the true positive rates at each threshold, from (0, 0) to (1, 1), each (thresholds + 1,)."""
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)
-    rates = []
-    for kind in (~positive, positive):
-        total = np.cumsum(weights[order] * kind[order])
-        with np.errstate(invalid="ignore"):
-            rates.append(np.concatenate([[0.0], total[last] / total[-1]]))
-    return rates[0], rates[1]
+    totals = (np.cumsum(weights[order] * kind[order])[last] for kind in (~positive, positive))
+    with np.errstate(invalid="ignore"):
+        x, y = (np.concatenate([[0.0], total / total[-1]]) for total in totals)
+    return x, y

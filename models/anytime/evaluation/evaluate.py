@@ -259,13 +259,12 @@ def _check_weight(dataset: Dataset, weight: float) -> None:
 
 
 def _ndcg(model: Model, dataset: Dataset) -> tuple[Float | None, tuple[int, int] | None]:
-    scores, relevances, keys = [], [], []
-    for rows in dataset.rows_for(model.prefixes.scores):
-        scores.append(model.prefixes.predict_each(rows.X)[:, :, 0].T.copy())
-        relevances.append(rows.Y[:, 0])
-        keys.append(np.asarray(rows.query))
-    truth, query = np.concatenate(relevances), np.concatenate(keys)
-    found = ndcg(truth, np.concatenate(scores), query)
+    parts = [
+        (model.prefixes.predict_each(rows.X)[:, :, 0].T.copy(), rows.Y[:, 0], np.asarray(rows.query))
+        for rows in dataset.rows_for(model.prefixes.scores)
+    ]
+    scores, truth, query = (np.concatenate(each) for each in zip(*parts, strict=True))
+    found = ndcg(truth, scores, query)
     if found is None:
         return None, None
     _, codes, counts = np.unique(query, return_inverse=True, return_counts=True)
@@ -299,6 +298,5 @@ def ndcg(truth: Float, scores: Float, keys: np.typing.NDArray[np.generic]) -> Fl
     for size in np.unique(counts[counts > 1]):
         members = rows[starts[counts == size, np.newaxis] + np.arange(size)]  # (queries of this size, size)
         for model in range(scores.shape[1]):
-            mean = ndcg_score(truth[members], scores[members, model], k=NDCG_AT)
-            total[model] += mean * len(members)
+            total[model] += ndcg_score(truth[members], scores[members, model], k=NDCG_AT) * len(members)
     return total / int((counts > 1).sum())

@@ -56,29 +56,27 @@ def model_curve(model: Model) -> ModelCurve:
     """Return the curve of a model."""
     steps = model.manifest.steps
     lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
-    points = []
-    for prefix in range(model.steps + 1):
-        expected = model.expected(prefix)
-        points.append(
-            CurvePoint(
-                prefix=prefix,
-                group=steps[prefix - 1].group if prefix else None,
-                cost=float(model.costs[prefix]),
-                r2=expected.r2,
-                cv_r2=_held_out(model, prefix),
-                cv_error=expected.cv_error,
-                penalised_r2=_penalised(model, prefix),
-                guaranteed_r2=lower[prefix],
-                certified_r2=upper[prefix],
-                certified_share=None if shares is None else shares[prefix],
-            )
+    points = tuple(
+        CurvePoint(
+            prefix=prefix,
+            group=steps[prefix - 1].group if prefix else None,
+            cost=float(model.costs[prefix]),
+            r2=model.expected(prefix).r2,
+            cv_r2=_held_out(model, prefix),
+            cv_error=model.expected(prefix).cv_error,
+            penalised_r2=_penalised(model, prefix),
+            guaranteed_r2=lower[prefix],
+            certified_r2=upper[prefix],
+            certified_share=None if shares is None else shares[prefix],
         )
+        for prefix in range(model.steps + 1)
+    )
     return ModelCurve(
         model=model.name,
         version=model.version,
         cost_unit=model.groups.cost_unit,
         explained=family_of(model.manifest.family).explained,
-        points=tuple(points),
+        points=points,
         promise=_guarantee_text(model),
         certified=_certified(model),
     )

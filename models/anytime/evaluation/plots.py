@@ -52,9 +52,7 @@ def plot_model(model: Model, path: Path) -> None:
     Raise AnytimeError if matplotlib is not installed, or the file name has no suffix of a picture.
     """
     figure, axes = blank_figure(2 if model.manifest.prior_error is not None else 1)
-    steps = model.manifest.steps
     explained = np.array([model.expected(prefix).r2 for prefix in range(model.steps + 1)], dtype=np.float64)
-    unit = model.groups.cost_unit
     family = family_of(model.manifest.family)
     style = {"where": "post", "color": "black", "marker": "o", "markersize": 3}
     axes[0].step(model.costs, explained, **style)
@@ -62,10 +60,10 @@ def plot_model(model: Model, path: Path) -> None:
     axes[0].set(ylabel=f"{family.explained} (training)", title=f"{model.name}: {model.manifest.method}", ylim=(0, None))
     _label_steps(axes[0], model, explained)
     if model.manifest.prior_error is not None:
-        errors = [model.manifest.prior_error, *(step.cv_error for step in steps)]
+        errors = [model.manifest.prior_error, *(step.cv_error for step in model.manifest.steps)]
         axes[1].step(model.costs, errors, linestyle="--", **style)
         axes[1].set(ylabel=f"cross-validated {family.error}", ylim=(0, None))
-    axes[-1].set_xlabel(f"cost of the groups computed ({unit})")
+    axes[-1].set_xlabel(f"cost of the groups computed ({model.groups.cost_unit})")
     write_figure(figure, path)
 
 
@@ -95,8 +93,14 @@ def _label_steps(axis: Any, model: Model, values: Any) -> None:
         cost = model.costs[k + 1]
         # Above and to the left of its point, a long name of a late step stays inside the axes and above the curve.
         side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))
-        name = model.manifest.steps[k].group
-        axis.annotate(name, (cost, values[k + 1]), offset, textcoords="offset points", fontsize=8, ha=side)
+        axis.annotate(
+            model.manifest.steps[k].group,
+            (cost, values[k + 1]),
+            offset,
+            textcoords="offset points",
+            fontsize=8,
+            ha=side,
+        )
 
 
 def blank_figure(panels: int, *, across: bool = False) -> tuple[Any, list[Any]]:
@@ -118,26 +122,19 @@ def _figure(size: tuple[float, float]) -> Any:
 def write_figure(figure: Any, path: Path) -> None:
     """Write a figure without interpreting its texts; raise AnytimeError if writing fails."""
     from matplotlib.text import Text  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
 
     check_writable(path, FORMATS)
-    _plain_logarithms(figure)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatter):  # matplotlib writes these numbers as formulas
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names come from the user, and a dollar sign does not start a formula
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
         raise file_error(AnytimeError, f"write {str(path)!r}", error) from error
-
-
-def _plain_logarithms(figure: Any) -> None:
-    """Format the tick labels of logarithmic axes as numbers; matplotlib writes them as formulas."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter  # noqa: PLC0415
-
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_formatter(), LogFormatter):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                axis.set_minor_formatter(NullFormatter())
 
 
 ACROSS = 3
@@ -163,7 +160,6 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         cell = cells[divmod(number, ACROSS)].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.06)
         axis = figure.add_subplot(cell[0])
         below = figure.add_subplot(cell[1], sharex=axis)
-        axis.tick_params(labelbottom=False)
         strength = float(np.linalg.norm(np.atleast_1d(shape.strength)) / np.sqrt(len(scores)))
         name, group = clipped(shape.name, 24), clipped(shape.group, 24)
         title = name if shape.name == shape.group else f"{name} ({group})"
@@ -171,11 +167,10 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
         axis.axhline(0.0, color="0.6", linewidth=0.8)
         axis.grid(alpha=0.3)
         _draw_shape(axis, below, shape, scores)
-        for each in (axis, below):
-            each.tick_params(labelsize=8)
+        axis.tick_params(labelbottom=False, labelsize=8)
+        below.tick_params(labelsize=8)
         below.set(yticks=[], ylim=(0, None))
-        for side in ("top", "right", "left"):
-            below.spines[side].set_visible(False)
+        below.spines[["top", "right", "left"]].set_visible(False)
     what = family_of(model.manifest.family).link.score
     if len(scores) > 1:
         figure.axes[0].legend(fontsize=7)
@@ -212,8 +207,10 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
         return
     levels = sorted(shape.levels, key=lambda level: -level.share) if len(shape.levels) > 2 else shape.levels
     named = [(f"{level.level:g}" if isinstance(level.level, float) else str(level.level), level) for level in levels]
-    drawn = named[:MAX_LEVELS]
-    drawn += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
+    drawn = [
+        *named[:MAX_LEVELS],
+        *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
+    ]
     places = np.arange(len(drawn))
     for j, values in enumerate(_of_scores([level for _, level in drawn], len(scores))):
         if len(scores) == 1:

@@ -30,7 +30,7 @@ from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
 from anytime.tabulated import SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
-from anytime.types import Float, Index
+from anytime.types import Float
 
 SHAPES = 12
 """Columns whose shapes are drawn, the strongest."""
@@ -41,7 +41,7 @@ ABSENCES = 40
 MAX_SOLVED = 2000
 """Most terms of a model for which absences are measured."""
 
-PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN = 30, 20, 1000
+PAIRS_SHOWN, CLASSES_SHOWN, COLUMNS_SHOWN, ROC_POINTS = 30, 20, 1000, 300
 SAMPLE = 200_000
 """Rows of the test table that diagrams of probabilities and residuals use, from its start."""
 
@@ -142,10 +142,11 @@ def measured_on(model: Model, test: Table) -> _Tested:
         scores = model.prefixes.predict_all(rows.X)
         count += len(rows.Y)
         for k in range(steps):
-            if family.least_squares:
-                losses = np.square(scores[k] - rows.Y)
-            else:
-                losses = family.deviances(scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
+            losses = (
+                np.square(scores[k] - rows.Y)
+                if family.least_squares
+                else family.deviances(scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
+            )
             sums[k] += losses.sum(axis=0)
             squares[k] += np.square(losses).sum(axis=0)
         if kept < SAMPLE:
@@ -164,8 +165,7 @@ def measured_on(model: Model, test: Table) -> _Tested:
 
 
 def _training(model: Model) -> Float:
-    r2 = [model.expected(k).r2 for k in range(model.steps + 1)]
-    return np.array([np.nan if value is None else value for value in r2])
+    return np.array([model.expected(k).r2 for k in range(model.steps + 1)], dtype=np.float64)
 
 
 def _summary(model: Model, tested: _Tested | None) -> list[str]:
@@ -179,10 +179,10 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     )
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
-    first = (
-        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups"
-    )
-    sentences = [f"{first}, learned from {origin.rows:,} rows of {origin.data}."]
+    sentences = [
+        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups, "
+        f"learned from {origin.rows:,} rows of {origin.data}."
+    ]
     if np.isfinite(full):
         share = f", {shown(r2[half] / r2[-1], SHARE)} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
         if shown(r2[half]) == shown(r2[-1]):
@@ -206,8 +206,9 @@ def _curve(model: Model, tested: _Tested | None) -> str:
     if tested is not None and tested.evaluation.r2 is not None:
         found = (tested.name, tested.evaluation.r2, tested.errors)
     said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
-    folds = curve.points[-1].cv_r2 is not None
-    optimistic = " Folds share the order of all rows, so their values are optimistic." if folds else ""
+    optimistic = " Folds share the order of all rows, so their values are optimistic." * (
+        curve.points[-1].cv_r2 is not None
+    )
     bounds = "" if curve.points[-1].guaranteed_r2 is None and curve.certified is None else curve.promise
     words = [paragraph(each, "soft") for each in (said + optimistic, bounds, curve.certified or "") if each]
     return f'<div class="one">{curve_chart(curve, found).svg()}</div>' + "".join(words)
@@ -232,9 +233,14 @@ def _budgets(model: Model, tested: _Tested | None) -> str:
         ", ".join(map(clipped, names[:12])) + ", ..." * (len(names) > 12) or "none: the base rate"
         for names in (model.computed[k] for k in prefixes)
     ]
-    budgets = [f"{name} ({total * share:g})" for name, share in shares.items()]
     reached = Tabulated.of(replace(costs, heading="cost"), r2, *_measures(tested))
-    return table(reached.take(prefixes, Series("budget", budgets), Series("groups used", used)))
+    return table(
+        reached.take(
+            prefixes,
+            Series("budget", [f"{name} ({total * share:g})" for name, share in shares.items()]),
+            Series("groups used", used),
+        )
+    )
 
 
 def _steps(model: Model, tested: _Tested | None) -> str:
@@ -247,8 +253,10 @@ def _groups(model: Model) -> str:
     gains = {step.group: training[k + 1] - training[k] for k, step in enumerate(model.manifest.steps)}
     ranked = sorted(gains, key=lambda name: -np.nan_to_num(gains[name]))
     adds = [(clipped(name, 40), gains[name], f"{gains[name]:+.4f}") for name in ranked[:ABSENCES]]
-    left = "<figure><figcaption>What each step adds to r2, in the order of the sequence's own gains</figcaption>"
-    left += bar_rows(adds) + "</figure>"
+    left = (
+        "<figure><figcaption>What each step adds to r2, in the order of the sequence's own gains</figcaption>"
+        f"{bar_rows(adds)}</figure>"
+    )
     if not model.supports_arrived or len(model.prefixes.mean) > MAX_SOLVED:
         why = (
             model.fallback_reason("arrived").partition(";")[0]
@@ -263,11 +271,12 @@ def _groups(model: Model) -> str:
             r2 = arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
             losses.append((clipped(name, 40), full - (np.nan if r2 is None else r2)))
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
-    right = "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
-    right += bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1) + "</figure>"
+    right = (
+        "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
+        f"{bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1)}</figure>"
+    )
     sharing = group_sharing(model)
-    more = len(gains) - ABSENCES
-    note = f" {more} groups with smaller gains are not shown." * (more > 0)
+    note = f" {len(gains) - ABSENCES} groups with smaller gains are not shown." * (len(gains) > ABSENCES)
     return (
         grid([left, right])
         + paragraph(
@@ -303,8 +312,11 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
         )
     outputs, Y = tested.outputs[model.steps], tested.Y
     if len(Y) < 4 * MIN_BIN:
-        few = f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability"
-        return paragraph(f"{few}; expected {4 * MIN_BIN} or more.", "soft")
+        return paragraph(
+            f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability; expected "
+            f"{4 * MIN_BIN} or more.",
+            "soft",
+        )
     if model.manifest.classes is None:
         return _residuals(model, outputs[:, 0], Y[:, 0])
     codes = class_codes(Y)
@@ -314,22 +326,40 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
     means, shares, counts = _binned(chance, right.astype(np.float64))
     errors = np.sqrt(np.maximum(means * (1 - means), 1e-4) / counts)
     of = f"of {model.manifest.classes[1]}" if two else "of the most likely class"
-    chart = Chart("reliability", (0, 1), (0, 1), f"predicted probability {of}", "observed share")
-    chart.line(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 4, "perfect", dashed=True)
+    picture, outside, agree = _binned_picture(
+        "reliability", (0, 1), f"predicted probability {of}", "observed share", ".3f", (means, shares, counts), errors
+    )
+    gap = float(counts @ np.abs(shares - means) / counts.sum())
+    bias = float(counts @ (means - shares) / counts.sum())
+    verdict = "calibrated" if agree else "off" if gap > 0.05 else "slightly off"
+    side = f"; on average they are too {'high' if bias > 0 else 'low'} by {shown(abs(bias), SHARE)}"
+    remedy = "" if agree else " A likelihood (`--family`) or more rows make them more reliable."
+    return picture + paragraph(
+        f"The probabilities are {verdict}: {outside} of {len(means)} bins differ by more than two standard errors, "
+        f"and the mean gap is {shown(gap, SHARE)}{side * (abs(bias) > 0.01)}.{remedy}"
+    )
+
+
+def _binned_picture(
+    title: str,
+    ends: tuple[float, float],
+    x_label: str,
+    y_label: str,
+    form: str,
+    binned: tuple[Float, Float, Float],
+    errors: Float,
+) -> tuple[str, int, bool]:
+    """Return the diagram of `_binned` values, the count of bins more than two `errors` off, and whether it is small."""
+    means, shares, counts = binned
+    chart = Chart(title, ends, ends, x_label, y_label)
+    chart.line(np.array(ends), np.array(ends), 4, "perfect", dashed=True)
     titles = [
-        f"predicted {m:.3f}, observed {s:.3f}, {n:,.0f} rows" for m, s, n in zip(means, shares, counts, strict=True)
+        f"predicted {m:{form}}, observed {s:{form}}, {n:,.0f} rows"
+        for m, s, n in zip(means, shares, counts, strict=True)
     ]
     chart.points(means, shares, titles, 0, "all steps", errors=errors)
-    gap = float(counts @ np.abs(shares - means) / counts.sum())
     outside = int((np.abs(shares - means) > 2 * errors).sum())
-    bias = float(counts @ (means - shares) / counts.sum())
-    verdict = "calibrated" if outside <= max(1, len(means) // 10) else "off" if gap > 0.05 else "slightly off"
-    side = "too high" if bias > 0 else "too low"
-    words = f"The probabilities are {verdict}: {outside} of {len(means)} bins differ by more than two standard errors, "
-    words += f"and the mean gap is {shown(gap, SHARE)}"
-    words += f"; on average they are {side} by {shown(abs(bias), SHARE)}" * (abs(bias) > 0.01)
-    remedy = "" if verdict == "calibrated" else " A likelihood (`--family`) or more rows make them more reliable."
-    return f'<div class="one">{chart.svg()}</div>' + paragraph(words + "." + remedy)
+    return f'<div class="one">{chart.svg()}</div>', outside, outside <= max(1, len(means) // 10)
 
 
 def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
@@ -340,8 +370,7 @@ def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
     at = np.searchsorted(edges, x, side="right")
     counts = np.bincount(at).astype(np.float64)
     there = counts > 0
-    totals = (np.bincount(at, each)[there] / counts[there] for each in (x, y))
-    means, shares = totals
+    means, shares = (np.bincount(at, each)[there] / counts[there] for each in (x, y))
     return means, shares, counts[there]
 
 
@@ -352,15 +381,17 @@ def _residuals(model: Model, predicted: Float, truth: Float) -> str:
     spread = np.sqrt(variances / np.maximum(counts - 1, 1))
     ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
     name = clipped(model.manifest.target[0])
-    chart = Chart("predicted and observed", ends, ends, f"mean prediction of {name}", "mean of the target")
-    chart.line(np.array(ends), np.array(ends), 4, "perfect", dashed=True)
-    titles = [
-        f"predicted {m:.4g}, observed {s:.4g}, {n:,.0f} rows" for m, s, n in zip(means, shares, counts, strict=True)
-    ]
-    chart.points(means, shares, titles, 0, "all steps", errors=spread)
-    outside = int((np.abs(shares - means) > 2 * spread).sum())
-    verdict = "follow the target" if outside <= max(1, len(means) // 10) else "differ from the target in places"
-    return f'<div class="one">{chart.svg()}</div>' + paragraph(
+    picture, outside, agree = _binned_picture(
+        "predicted and observed",
+        ends,
+        f"mean prediction of {name}",
+        "mean of the target",
+        ".4g",
+        (means, shares, counts),
+        spread,
+    )
+    verdict = "follow the target" if agree else "differ from the target in places"
+    return picture + paragraph(
         f"The predictions {verdict}: in {outside} of {len(means)} bins the mean target is more than two standard "
         "errors away."
     )
@@ -379,26 +410,22 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
         np.add.at(counts, (codes, guess), 1)
         names = [clipped(str(label), 20) for label in classes]
         columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
-        caption = f"<figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
-        parts.append(f"<figure>{caption}{table(Tabulated.of(Series('', names), *columns))}</figure>")
+        parts.append(
+            f"<figure><figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
+            f"{table(Tabulated.of(Series('', names), *columns))}</figure>"
+        )
     return grid(parts)
 
 
 def _ranking(model: Model, tested: _Tested | None) -> str:
     if tested is None:
         return ""
-    found, costs, parts = tested.evaluation, model.costs, []
-    unit = f"cost ({model.groups.cost_unit})"
+    found, parts = tested.evaluation, []
     if found.ndcg is not None:
-        ends = (float(found.ndcg.min()), float(found.ndcg.max()))
-        chart = Chart("NDCG@5 by cost", (0, float(costs[-1])), ends, unit, "NDCG@5")
-        chart.line(costs, found.ndcg, 0, stairs="after")
-        parts.append(chart.svg())
+        parts.append(_by_cost(model, "NDCG@5", found.ndcg, (float(found.ndcg.min()), float(found.ndcg.max()))))
     auc = None if found.classes is None else found.classes.auc
     if auc is not None:
-        chart = Chart("AUC by cost", (0, float(costs[-1])), (min(0.5, float(auc.min())), 1.0), unit, "AUC")
-        chart.line(costs, auc, 0, stairs="after")
-        parts.append(chart.svg())
+        parts.append(_by_cost(model, "AUC", auc, (min(0.5, float(auc.min())), 1.0)))
     if auc is not None and len(model.manifest.classes or ()) == 2:
         codes = class_codes(tested.Y) == 1
         ones = np.ones(len(codes))
@@ -407,15 +434,17 @@ def _ranking(model: Model, tested: _Tested | None) -> str:
         if 0 < codes.sum() < len(codes):
             for colour, k in enumerate(sorted({_half(model), model.steps}, reverse=True)):
                 scores = tested.outputs[k][:, 1]
-                x, y = _thinned(*roc_curve(codes, scores, ones))
-                chart.line(x, y, colour, f"{k} steps, AUC {roc_auc(codes, scores, ones):.3f}")
+                x, y = roc_curve(codes, scores, ones)
+                at = np.unique(np.linspace(0, len(x) - 1, ROC_POINTS).astype(np.intp))
+                chart.line(x[at], y[at], colour, f"{k} steps, AUC {roc_auc(codes, scores, ones):.3f}")
         parts.append(chart.svg())
     return grid(parts) if parts else ""
 
 
-def _thinned(x: Float, y: Float, most: int = 300) -> tuple[Float, Float]:
-    at: Index = np.unique(np.linspace(0, len(x) - 1, most).astype(np.intp))
-    return x[at], y[at]
+def _by_cost(model: Model, name: str, values: Float, ends: tuple[float, float]) -> str:
+    chart = Chart(f"{name} by cost", (0, float(model.costs[-1])), ends, f"cost ({model.groups.cost_unit})", name)
+    chart.line(model.costs, values, 0, stairs="after")
+    return chart.svg()
 
 
 def _intervals(model: Model, tested: _Tested | None) -> str:
@@ -427,11 +456,12 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
         )  # fmt: skip
     what = "interval width" if model.manifest.classes is None else "classes in a set"
     found = None if tested is None else tested.evaluation
-    share = shown(calibration.coverage, SHARE)
-    said = f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of {share}."
     step, _, _, total, *_ = model.table.columns
     covered = Series("covered test rows", found and found.coverage, form=SHARE)
-    return paragraph(said) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
+    return paragraph(
+        f"Calibrated on {calibration.rows:,} rows of {calibration.data} for a coverage of "
+        f"{shown(calibration.coverage, SHARE)}."
+    ) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
 
 
 def _left_out(found: Survey | None) -> Iterator[str]:
@@ -504,7 +534,6 @@ def _range(column: Column, basis: ColumnBasis | None) -> str:
 def _provenance(model: Model) -> str:
     manifest = model.manifest
     origin = manifest.provenance
-    nested = " (nested)" * origin.nested
     entries = {
         "model": f"{model.name} {model.version}".rstrip(),
         "created": origin.created,
@@ -512,7 +541,8 @@ def _provenance(model: Model) -> str:
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
         "order": f"{manifest.rule_in_words}, penalty {manifest.alpha:.3g}",
-        "folds and seed": f"{origin.folds or 'none'}{nested}, {'none' if origin.seed is None else origin.seed}",
+        "folds and seed": f"{origin.folds or 'none'}{' (nested)' * origin.nested}, "
+        f"{'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",
     }
     return table(Tabulated.of_rows(("", ""), [each for each in entries.items() if each[1]]))

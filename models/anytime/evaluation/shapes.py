@@ -85,8 +85,10 @@ class ColumnShape:
 
     def to_frame(self) -> Any:
         """Return the corners of the line, or the levels with their shares of the rows, and their contributions."""
-        named = [(str(each.level), each) for each in self.levels]
-        named += [(name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each]
+        named = [
+            *((str(each.level), each) for each in self.levels),
+            *((name, each) for name, each in (("other", self.other), ("missing", self.missing)) if each),
+        ]
         drawn = self.points or [each for _, each in named]
         return Tabulated.of(
             Series("x", [each.x for each in self.points] or None),
@@ -131,18 +133,15 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     if only is not None and not sized:
         used = [name for group in model.computed[prefix] for name in model.places[group].features]
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
-    strongest = [shape for _, shape in sorted(sized, key=lambda each: -each[0])]
-    alone = {} if only is not None else {each.name: each for each in column_sharing(model, prefix)}
-    if not alone:
-        return tuple(strongest)
-    own = {shape.name: shape for shape in strongest}
-    return tuple(replace(own[name], unique=each.unique, shared=each.shared) for name, each in alone.items())
+    own = {shape.name: shape for _, shape in sorted(sized, key=lambda each: -each[0])}
+    sharing = () if only is not None else column_sharing(model, prefix)
+    alone = tuple(replace(own[each.name], unique=each.unique, shared=each.shared) for each in sharing)
+    return alone or tuple(own.values())
 
 
 def _spread(covariance: Float, coef: Float) -> Float:
     """Return the standard deviation (P,) of terms @ coef; rounding may leave a negative variance."""
-    variance: Float = np.sum(coef * (covariance @ coef), axis=0)
-    return np.sqrt(np.maximum(variance, 0.0))
+    return np.asarray(np.sqrt(np.maximum(np.sum(coef * (covariance @ coef), axis=0), 0.0)))
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,7 @@ class _Terms:
         terms[:, zero] = 0.0
         terms -= self.mean
         terms[np.isnan(terms)] = 0.0
-        if own != ALL:
-            return np.asarray(terms[:, own] @ self.coef[own])
-        scores: Float = terms @ self.coef
-        return scores
+        return np.asarray(terms[:, own] @ self.coef[own])
 
     @property
     def _is_binary(self) -> bool:
@@ -247,8 +243,7 @@ class _Terms:
             values = np.vstack([values, self.contributions(np.array([np.nan]))])
             shares = np.append((1 - gaps) * shares, gaps)
         centred = values - shares @ values / shares.sum()
-        deviations: Float = np.sqrt(shares @ centred**2 / shares.sum())
-        return deviations
+        return np.asarray(np.sqrt(shares @ centred**2 / shares.sum()))
 
 
 def _at(quantiles: Float) -> Float:

@@ -112,15 +112,14 @@ def _section(_: Setting, results: Results) -> Section:
     what, real, scores = ours["what"], ours["real"], ours["methods"]
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
-    findings = [*_reproduced(scores), *_explained(others)] if real else [Finding(instead)]
-    findings += [_ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
+    reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
+    findings = [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
-    caption = f"Table 2 on {what}: {contents}, with standard errors."
     return Section(
         findings,
         _text(scores, what, ours["variables"], real),
         (_table(scores, what, real), _paired(scores), _readings(others)),
-        (Figure("boston", caption, partial(_draw, scores, real)),),
+        (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
     )
 
 
@@ -131,13 +130,10 @@ def _compared(scores: Scores, key: str) -> list[Compared]:
     ]
 
 
-def _reproduced(scores: Scores) -> list[Finding]:
-    findings = []
-    for key, words in SIDES.items():
-        cells = _compared(scores, key)
-        details = ", ".join(f"{c.row} {c.ours.mean:.2f} ({c.published.mean:.2f})" for c in cells)
-        findings.append(means_finding(f"The {words}", cells, f". Ours (published): {details}", "splits"))
-    return findings
+def _reproduced(scores: Scores, key: str) -> Finding:
+    cells = _compared(scores, key)
+    details = ", ".join(f"{c.row} {c.ours.mean:.2f} ({c.published.mean:.2f})" for c in cells)
+    return means_finding(f"The {SIDES[key]}", cells, f". Ours (published): {details}", "splits")
 
 
 def _explained(others: Mapping[str, Scores]) -> list[Finding]:
@@ -150,27 +146,32 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
         f"{words}: {counts[reading]} of {cells}, {np.mean(others[reading]['Group-OMP']['error']):.2f}"
         for reading, words in READINGS.items()
     )
-    best = f"nearest: {' or '.join(words for reading, words in READINGS.items() if counts[reading] == most)}"
-    if most == counts["read"]:
-        best = "no reading agrees with more than ours"
-    text = (
-        "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP "
-        f"(published {TABLE_2['Group-OMP']['error'].mean:.2f}): {details}. Result: {best}{too_few(runs, 'splits')}."
-    )
-    return [Finding(text, agrees=most == cells if runs >= MIN_RUNS else None, judged=True)]
+    nearest = " or ".join(words for reading, words in READINGS.items() if counts[reading] == most)
+    best = "no reading agrees with more than ours" if most == counts["read"] else f"nearest: {nearest}"
+    return [
+        Finding(
+            "Ours and other readings of the paper, cells of Table 2 that agree and the error of Group-OMP (published "
+            f"{TABLE_2['Group-OMP']['error'].mean:.2f}): {details}. Result: {best}{too_few(runs, 'splits')}.",
+            agrees=most == cells if runs >= MIN_RUNS else None,
+            judged=True,
+        )
+    ]
 
 
 def _readings(others: Mapping[str, Scores]) -> Table:
     details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    caption = (
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}."
-    )
     rows = [
         (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
         for key in SIDES
         for reading, scores in others.items()
     ]
-    return Table.titled("boston-readings", caption, ("reading", "measure", *METHODS), rows, digits=2)
+    return Table.titled(
+        "boston-readings",
+        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
+        ("reading", "measure", *METHODS),
+        rows,
+        digits=2,
+    )
 
 
 BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
@@ -183,11 +184,11 @@ def _ols(scores: Scores, ols: Mapping[str, Sequence[float]]) -> Finding:
     average, median, worst = float(errors.mean()), float(np.median(errors)), int(np.argmax(errors))
     inside, outside = float(np.mean(ols["inside"])), float(np.mean(ols["outside"]))
     apart = float(np.max(np.abs(np.array(ols["unscaled"]) / errors - 1.0)))
-    scaling = f"Unscaled columns change an error by up to {apart:.1%}: part of it is rounding."
-    if apart < 1e-3:
-        scaling = (
-            f"The scales of x^3 are not the cause: unscaled columns change no error by more than {apart:.0e} of it."
-        )
+    scaling = (
+        f"The scales of x^3 are not the cause: unscaled columns change no error by more than {apart:.0e} of it."
+        if apart < 1e-3
+        else f"Unscaled columns change an error by up to {apart:.1%}: part of it is rounding."
+    )
     return Finding(
         f"The error of OLS: its mean {'rests' if median < SKEWED * average else 'does not rest'} on few splits, as its "
         f"median over splits is {median:.2f}, its mean {average:.2f}, its largest {errors[worst]:.1f}, "
@@ -225,20 +226,32 @@ def _claim(scores: Scores, key: str) -> Finding:
 
 
 def _table(scores: Scores, what: str, real: bool) -> Table:
-    rows = []
-    for method, found in scores.items():
-        cells = [cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))]
-        rows.append((method, *cells, float(np.median(found["error"]))))
+    rows = [
+        (
+            method,
+            *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
+            float(np.median(found["error"])),
+        )
+        for method, found in scores.items()
+    ]
     more = "." if real else "; the published figures are of Boston Housing."
-    caption = f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}"
-    columns = ("error, published", "error, ours", "variables, published", "variables, ours", "median error, ours")
-    return Table.titled("boston", caption, ("method", *columns), rows, digits=2)
+    return Table.titled(
+        "boston",
+        f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}",
+        ("method", *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")), "median error, ours"),
+        rows,
+        digits=2,
+    )
 
 
 def _paired(scores: Scores) -> Table:
-    rows = [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS]
-    caption = "Group-OMP minus each rival over the same splits; below 0 is better."
-    return Table.titled("boston-paired", caption, ("rival", *SIDES.values()), rows, digits=2)
+    return Table.titled(
+        "boston-paired",
+        "Group-OMP minus each rival over the same splits; below 0 is better.",
+        ("rival", *SIDES.values()),
+        [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
+        digits=2,
+    )
 
 
 def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
@@ -254,21 +267,22 @@ def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, .
 
 def _advice(scores: Scores) -> str:
     nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
-    text = f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. "
     behind, sparser = _directions(scores, "error")[1], len(_directions(scores, "variables")[-1]) == len(RIVALS)
     if sparser and behind:
-        text += (
+        use = (
             "Use Group-OMP if the number of variables determines the cost, and "
             f"{' or '.join(behind)} if only the error matters; the paired table shows the trade-off."
         )
     elif sparser:
-        text += "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
+        use = "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
     else:
-        text += "These splits do not show that Group-OMP uses fewer variables than all others."
+        use = "These splits do not show that Group-OMP uses fewer variables than all others."
     ols = np.array(scores["OLS"]["error"])
-    if np.median(ols) < SKEWED * ols.mean():
-        text += " Least squares on all powers has a far larger error on a few splits than on most."
-    return text
+    skewed = " Least squares on all powers has a far larger error on a few splits than on most."
+    return (
+        f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. {use}"
+        + skewed * bool(np.median(ols) < SKEWED * ols.mean())
+    )
 
 
 def _draw(scores: Scores, real: bool) -> Any:

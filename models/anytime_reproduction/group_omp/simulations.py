@@ -114,8 +114,7 @@ def _draw_measurements(rng: np.random.Generator, rows: int) -> Float:
 def _draw_faint_measurements(rng: np.random.Generator, rows: int) -> Float:
     """Return five hidden variables with a weak effect on ten measurements each."""
     hidden = np.repeat(rng.normal(size=(rows, 5)), 10, axis=1)
-    X: Float = MEASURED * hidden + np.sqrt(1.0 - MEASURED**2) * _drawn(rng, rows, 50)
-    return X
+    return np.asarray(MEASURED * hidden + np.sqrt(1.0 - MEASURED**2) * _drawn(rng, rows, 50))
 
 
 DESIGNS: tuple[Design, ...] = (
@@ -245,8 +244,7 @@ def group_lasso(rows: Rows, root: float = 0.0) -> Float:
     gram = _about_zero(rows.X @ T, rows.y)
     sizes = np.array([len(group.features) for group in rows.groups.groups], dtype=np.float64)
     found = group_lasso_path(gram, rows.groups.slices, sizes**root, count=PENALTIES, smallest=SMALLEST, tolerance=GAP)
-    path: Float = (found.coef[:, :, 0] * gram.y_scale / gram.x_scale) @ T.T
-    return path
+    return np.asarray((found.coef[:, :, 0] * gram.y_scale / gram.x_scale) @ T.T)
 
 
 def _about_zero(X: Float, y: Float) -> Gram:

@@ -50,11 +50,19 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Se
 def _section(_: Setting, results: Results) -> Section:
     scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
-    findings = [_reproduced(number, cells) for number, cells in compared.items()]
-    findings += [_ols_finding(compared), *_explained(scores, compared)]
-    findings += [_claim(scores, kind) for kind in ("Oracle", "Holdout")]
-    tables = [_table(measure, scores) for measure in MEASURES]
-    tables += [_outside(compared), _explanation_table(scores, compared), _ols_table(scores), _paired_table(scores)]
+    findings = [
+        *(_reproduced(number, cells) for number, cells in compared.items()),
+        _ols_finding(compared),
+        *_explained(scores, compared),
+        *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
+    ]
+    tables = [
+        *(_table(measure, scores) for measure in MEASURES),
+        _outside(compared),
+        _explanation_table(scores, compared),
+        _ols_table(scores),
+        _paired_table(scores),
+    ]
     figures = [
         Figure(
             f"group-omp-{name}",
@@ -67,9 +75,8 @@ def _section(_: Setting, results: Results) -> Section:
 
 
 def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
-    outside = sorted({c.row for c in compared if not c.agrees}, key=ROWS.index)
-    more = f"; outside: {', '.join(outside)}" if outside else ""
-    return means_finding(f"Experiment {number} as printed", compared, more)
+    outside = ", ".join(sorted({c.row for c in compared if not c.agrees}, key=ROWS.index))
+    return means_finding(f"Experiment {number} as printed", compared, outside and f"; outside: {outside}")
 
 
 def _ols_finding(compared: Mapping[int, Sequence[Compared]]) -> Finding:
@@ -82,8 +89,8 @@ def _ols_finding(compared: Mapping[int, Sequence[Compared]]) -> Finding:
     if wrong:
         text = f"is more than three standard errors away in experiment {' and '.join(wrong)}"
         if runs >= MIN_RUNS:
-            where = "there " if len(wrong) < len(found) else ""
-            text += f": the published figures {where}do not come from the design as we read it"
+            there = " there" if len(wrong) < len(found) else ""
+            text += f": the published figures{there} do not come from the design as we read it"
     return Finding(
         f"The model error of OLS, which has no tuning, {text}{too_few(runs)}. Ours (published), experiments 1 "
         f"to 4: {listed_errors}.",
@@ -98,22 +105,27 @@ def _table(measure: str, scores: Scores) -> Table:
     sources = {"published": TABLE_1[measure], "ours": ours}
     rows = [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()]
     runs = ours["OLS"][0].runs
-    caption = f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours."
-    name = f"group-omp-{words.replace(' ', '-').lower()}"
-    return Table.titled(name, caption, ("method", *EXPERIMENT_COLUMNS), rows, digits=3)
+    return Table.titled(
+        f"group-omp-{words.replace(' ', '-').lower()}",
+        f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours.",
+        ("method", *EXPERIMENT_COLUMNS),
+        rows,
+        digits=3,
+    )
 
 
 def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
     rows = [
         (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
     ]
-    caption = (
+    return Table.titled(
+        "group-omp-outside",
         "Published means that are not within three of our standard errors, and whether the difference is within three "
         "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
-        "outside ours by chance."
-    )
-    return Table.titled(
-        "group-omp-outside", caption, ("where", "method", "published", "ours", "agrees"), rows, digits=3
+        "outside ours by chance.",
+        ("where", "method", "published", "ours", "agrees"),
+        rows,
+        digits=3,
     )
 
 
@@ -129,11 +141,14 @@ def _ols_table(scores: Scores) -> Table:
         ("intercept, E(x x')", *errors("intercept", "printed")),
         ("intercept, covariance", *errors("intercept", "covariance")),
     ]
-    caption = (
+    return Table.titled(
+        "group-omp-ols",
         "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
-        "nonzero means."
+        "nonzero means.",
+        ("how", *EXPERIMENT_COLUMNS),
+        rows,
+        digits=3,
     )
-    return Table.titled("group-omp-ols", caption, ("how", *EXPERIMENT_COLUMNS), rows, digits=3)
 
 
 class Explanation(NamedTuple):
@@ -185,8 +200,8 @@ def _explained(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> li
     """Return findings on each experiment that differs and its explanations, and on the cells that still differ."""
     runs = compared[1][0].ours.runs
     if runs < MIN_RUNS:
-        text = f"{runs} runs are too few to compare explanations of the differences; at least {MIN_RUNS} are needed."
-        return [Finding(text)]
+        few = f"{runs} runs are too few to compare explanations of the differences; at least {MIN_RUNS} are needed."
+        return [Finding(few)]
     findings, unexplained = [], []
     for number, printed in compared.items():
         agree, cells = agreeing(printed), printed
@@ -194,22 +209,20 @@ def _explained(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> li
             continue
         readings = _readings(scores, number, printed)
         tested = [f"{what} ({agreeing(found)} of {len(found)})" for what, found, _ in readings]
-        text = f"Experiment {number}: no tested explanation has more agreeing cells than the {agree} as printed"
         if readings and readings[0][2]:
             what, cells, _ = readings[0]
-            text = f"Experiment {number}: {what} {_explanation(printed, cells)}"
-            text += f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
+            others = f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
+            text = f"{what} {_explanation(printed, cells)}{others}"
         else:
-            text += f": {'; '.join(tested)}." if tested else "."
-        findings.append(Finding(text, agrees=agreeing(cells) == len(cells)))
+            others = f": {'; '.join(tested)}" if tested else ""
+            text = f"no tested explanation has more agreeing cells than the {agree} as printed{others}."
+        findings.append(Finding(f"Experiment {number}: {text}", agrees=agreeing(cells) == len(cells)))
         unexplained += [f"{c.row}, {c.where}" for c in cells if not c.agrees]
-    if unexplained:
-        text = (
-            "Cells of Table 1 that still differ, with at most one explanation per experiment, "
-            f"{len(unexplained)}: {'; '.join(unexplained)}."
-        )
-        findings.append(Finding(text, agrees=False))
-    return findings
+    still = (
+        "Cells of Table 1 that still differ, with at most one explanation per experiment, "
+        f"{len(unexplained)}: {'; '.join(unexplained)}."
+    )
+    return [*findings, Finding(still, agrees=False)] if unexplained else findings
 
 
 def _explanation(printed: Sequence[Compared], cells: Sequence[Compared]) -> str:
@@ -276,12 +289,12 @@ def _claim(scores: Scores, kind: str) -> Finding:
     duels = list(_duels(scores, kind))
     count = len(duels)
     against = [duel for duel in duels if duel.published < 0]
-    published_text = f"all {count} published cells support it"
-    if against:
-        published_text = (
-            f"{len(against)} of {count} published cells contradict it ({', '.join(map(str, against))}), "
-            f"{sum(duel.ours < 0 for duel in against)} of them also here"
-        )
+    published_text = (
+        f"{len(against)} of {count} published cells contradict it ({', '.join(map(str, against))}), "
+        f"{sum(duel.ours < 0 for duel in against)} of them also here"
+        if against
+        else f"all {count} published cells support it"
+    )
     same = sum(duel.ours == duel.published for duel in duels)
     opposite = [duel for duel in duels if duel.ours == -duel.published]
     sides = [
@@ -291,13 +304,13 @@ def _claim(scores: Scores, kind: str) -> Finding:
     ]
     details = f" ({'; '.join(sides)})" if sides else ""
     chosen_by = "hold-out" if kind == "Holdout" else "oracle"
-    text = (
+    return Finding(
         f'The paper: Group-OMP performs "consistently better". Chosen by {chosen_by}, {published_text}. Ours, run '
         f"by run and by 95 % intervals: {same} of {count} cells have the direction of Table 1, "
-        f"{count - same - len(opposite)} are not significant, {len(opposite)} have the opposite direction{details}."
+        f"{count - same - len(opposite)} are not significant, {len(opposite)} have the opposite direction{details}.",
+        agrees=unanimous(duel.ours == duel.published if duel.ours else None for duel in duels),
+        judged=True,
     )
-    verdict = unanimous(duel.ours == duel.published if duel.ours else None for duel in duels)
-    return Finding(text, verdict, judged=True)
 
 
 def _advice(scores: Scores) -> str:
@@ -321,11 +334,14 @@ def _paired_table(scores: Scores) -> Table:
         for kind in ("Oracle", "Holdout")
         for rival in RIVALS
     ]
-    caption = (
+    return Table.titled(
+        "group-omp-paired",
         "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
-        "error is better."
+        "error is better.",
+        ("experiment", "chosen by", "rival", *MEASURES),
+        rows,
+        digits=3,
     )
-    return Table.titled("group-omp-paired", caption, ("experiment", "chosen by", "rival", *MEASURES), rows, digits=3)
 
 
 def _text(scores: Scores) -> tuple[str, ...]:
@@ -364,8 +380,11 @@ def _draw(scores: Scores, measure: str, words: str) -> Any:
             mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
     axis.set(xlabel="experiment", ylabel=words, xticks=NUMBERS)
     axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    marks = [(name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS]
-    marks += [("filled: ours", "0.3", "o", "0.3"), ("hollow: published", "0.3", "o", "white")]
+    marks = [
+        *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
+        ("filled: ours", "0.3", "o", "0.3"),
+        ("hollow: published", "0.3", "o", "white"),
+    ]
     handles = [
         Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
         for label, shade, marker, face in marks

@@ -215,8 +215,7 @@ class Curved:
                 factor = cho_factor(H, lower=True, check_finite=False)
             except LinAlgError:
                 continue
-            solved: Float = cho_solve(factor, gradient.ravel() / scale, check_finite=False) / scale
-            return solved.reshape(d, P)
+            return np.reshape(cho_solve(factor, gradient.ravel() / scale, check_finite=False) / scale, (d, P))
         return None
 
     def _conjugate(self, gradient: Float) -> Float:

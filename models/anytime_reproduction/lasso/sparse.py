@@ -185,10 +185,11 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
 
     Raise TrainingError if the duality gap stayed too large for a reliable order at some penalty.
     """
-    if cost_blind:
-        weights = np.ones(len(groups))
-    else:
-        weights = np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
+    weights = (
+        np.ones(len(groups))
+        if cost_blind
+        else np.array([groups.costs[[*before, g]].sum() for g, before in enumerate(groups.prerequisites)])
+    )
     with single_blas_thread():
         descent = _descent(gram, groups.slices, weights)
         points = _trace(descent, _grid(descent.problem))
@@ -228,8 +229,8 @@ class _Entering:
     def rest(self, last: PathPoint) -> None:
         """Add the groups that never entered; groups without columns come last."""
         self._add(last, ~self._entered)
-        ordered = set(self.order)
-        self.order += [g for g in np.argsort(self._weights, kind="stable").tolist() if g not in ordered]
+        last_by_cost = np.argsort(self._weights, kind="stable").tolist()
+        self.order = list(dict.fromkeys([*self.order, *last_by_cost]))
 
     def _add(self, at: PathPoint, new: Bool) -> None:
         remaining = np.flatnonzero(new)

@@ -43,8 +43,8 @@ def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> tuple
     if name in ("nearly independent", "one cause", "families"):
         X, y, size = _synthetic(name, np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
         costs = drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
-        what = f"synthetic: {max_groups} groups of {X.shape[1]} features"
-        return what, Gram.of(moments_of(X, y)), consecutive_groups([size] * max_groups, costs)
+        groups = consecutive_groups([size] * max_groups, costs)
+        return f"synthetic: {len(groups)} groups of {X.shape[1]} features", Gram.of(moments_of(X, y)), groups
     data = load_set(name, setting)
     if name == "yahoo_sample":
         data = regrouped(setting, data, 20)
@@ -136,8 +136,11 @@ def check_doubling(found: GroupOrder, best: Staircase, ratio: float) -> Result:
     budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
     budgets = budgets[budgets <= until]
     shares = Staircase(found.costs, found.explained_variance).within(budgets) / best.within(budgets / 4)
-    result = _checked(shares - doubling_bound(ratio))
-    return result | {"reached": float(shares.min()) if len(shares) else None, "until": until}
+    return {
+        **_checked(shares - doubling_bound(ratio)),
+        "reached": float(shares.min()) if len(shares) else None,
+        "until": until,
+    }
 
 
 def _checked(margins: Float) -> Result:
@@ -156,12 +159,6 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
     drawn = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
-    cases = []
-    for costly in (groups, *drawn):
-        found, best = _learned(gram, costly), best_of_sets(values, costly.costs)
-        case: Result = {name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()}
-        total = float(costly.costs.sum())
-        cases.append({**case, "Doubling": check_doubling(found["Doubling"], best, ratio), "total": total})
     result: Result = {
         "what": what,
         "groups": len(groups),
@@ -169,7 +166,7 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "gamma": gamma,
         "ratio": ratio,
         "least eigenvalue": max(float(np.linalg.eigvalsh(gram.S)[0]), 0.0),
-        "cases": cases,
+        "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *drawn)],
     }
     if problem == PROBLEMS[0]:
         best = best_of_sets(values, groups.costs)
@@ -177,9 +174,21 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     return result
 
 
+def _case(gram: Gram, groups: FeatureGroups, values: Float, gamma: dict[Method, float], ratio: float) -> Result:
+    """Check both theorems at the costs of the groups, given the `subset_values` of all sets."""
+    found, best = _learned(gram, groups), best_of_sets(values, groups.costs)
+    return {
+        **{name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()},
+        "Doubling": check_doubling(found["Doubling"], best, ratio),
+        "total": float(groups.costs.sum()),
+    }
+
+
 def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:
-    found: dict[str, GroupOrder] = {name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()}
-    return found | {"Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True)}
+    return {
+        **{name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()},
+        "Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True),
+    }
 
 
 def _curves(found: dict[str, GroupOrder], unit: str, best: Staircase, gamma: float, ratio: float) -> Result:
@@ -219,11 +228,6 @@ def _section(setting: Setting, results: Results) -> Section:
     stand_in = "" if setting.data else " The data sets are stand-ins for those of the same names."
     first = labels[PROBLEMS[0]]
     curves = by_problem[first]["curves"]
-    caption = (
-        f"Explained variance within each budget on {first} at its own costs, the best of all sets, and "
-        "the bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although "
-        f"these costs are doubling-capable only up to {curves['until']:g} {curves['unit']})."
-    )
     return Section(
         (*_checked_findings(by_problem), _tightness(by_problem), _ratio(by_problem), _naive_finding(by_problem)),
         (
@@ -238,7 +242,15 @@ def _section(setting: Setting, results: Results) -> Section:
             f"Ran on {ran_on}.{stand_in}",
         ),
         (_gamma_table(by_problem), _reached_table(by_problem)),
-        (Figure("bounds", caption, partial(_draw, curves)),),
+        (
+            Figure(
+                "bounds",
+                f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
+                "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
+                f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
+                partial(_draw, curves),
+            ),
+        ),
     )
 
 
@@ -252,11 +264,13 @@ def _checked_findings(by_problem: ByProblem) -> list[Finding]:
         checked, broken = (sum(case[key] for case in cases) for key in ("checked", "broken"))
         margin = min((case["margin"] for case in cases if case["margin"] is not None), default=None)
         least = "" if margin is None else f"; the least distance from the bound is {margin:.2g} of the optimum"
-        text = (
-            f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
-            f"{f'{broken:,}' if broken else 'none'} violated{least}."
+        found.append(
+            Finding(
+                f"{theorem}: {budgets}, {checked:,} inequalities on {len(by_problem)} problems, "
+                f"{f'{broken:,}' if broken else 'none'} violated{least}.",
+                agrees=broken == 0 and checked > 0,
+            )
         )
-        found.append(Finding(text, agrees=broken == 0 and checked > 0))
     return found
 
 
@@ -346,8 +360,13 @@ def _reached_table(by_problem: ByProblem) -> Table:
                 "Theorem 4.3 valid up to (share of total cost)": f"{min(shares):.2g} to {max(shares):.2g}",
             }
         )
-    caption = "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs"
-    return Table.titled("bounds-reached", caption, records[0], map(dict.values, records), digits=3)
+    return Table.titled(
+        "bounds-reached",
+        "Share of the optimum: the bound, and the least value reached at any prefix (any budget), at any costs",
+        records[0],
+        map(dict.values, records),
+        digits=3,
+    )
 
 
 def _draw(curves: Result) -> Any:
@@ -356,8 +375,12 @@ def _draw(curves: Result) -> Any:
     axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
     for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
         curve(axis, budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
-    axis.set(xscale="log", xlim=(budgets[budgets > 0].min(), budgets.max()))
-    axis.set(xlabel=f"budget B ({curves['unit']})", ylabel="explained variance F")
+    axis.set(
+        xscale="log",
+        xlim=(budgets[budgets > 0].min(), budgets.max()),
+        xlabel=f"budget B ({curves['unit']})",
+        ylabel="explained variance F",
+    )
     axis.legend(fontsize=8, loc="upper left")
     return figure
 

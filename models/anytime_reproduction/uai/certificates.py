@@ -14,8 +14,7 @@ from anytime.evaluation.certificate.certify import certify_prefixes
 from anytime.model.model import at_least
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
-from anytime.training.guarantee import bound as least_share
-from anytime.training.guarantee import guarantee
+from anytime.training.guarantee import bound, guarantee
 from anytime.types import Float
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import panels
@@ -63,7 +62,7 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
         "exact": [prefix.exact for prefix in found],
         "best": [prefix.reached for prefix in found],
         "nodes": sum(prefix.nodes for prefix in found),
-        "promised": None if gamma is None else least_share(gamma, 1.0, 1.0),
+        "promised": None if gamma is None else bound(gamma, 1.0, 1.0),
     }
 
 
@@ -91,11 +90,12 @@ def _section(setting: Setting, results: Results) -> Section:
         records[0],
         map(dict.values, records),
     )
-    gaps = (
+    figure = Figure(
+        "certificates",
         "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that cost "
-        "(dashed)."
+        "(dashed).",
+        partial(_draw, found),
     )
-    figure = Figure("certificates", gaps, partial(_draw, found))
     return Section([_finding(case, result) for case, result in found.items()], _text(found), (table,), (figure,))
 
 
@@ -134,16 +134,17 @@ def _shares(result: Result) -> Float:
 def _finding(case: Case, result: Result) -> Finding:
     exact = np.array(result["exact"])
     optimal = int((exact & (np.array(result["best"]) * (1 - 1e-9) <= result["F"])).sum())
-    known = f"the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it {optimal} times"
-    least = at_least(float(_shares(result).min()))
-    return Finding(f"{case.label}: {known}; every prefix has at least {least} of the best possible")
+    return Finding(
+        f"{case.label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
+        f"{optimal} times; every prefix has at least {at_least(float(_shares(result).min()))} of the best possible"
+    )
 
 
 def _draw(found: dict[Case, Result]) -> Any:
     """Draw the widest gaps between the value reached and the bound, at most three."""
     widest = sorted(found, key=lambda case: float(_shares(found[case]).min()))[:3]
     shown = [case for case in found if case in widest]
-    figure, axes = panels(len(shown), width=4.0)
+    figure, axes = panels(len(shown), width=4.0, ylabel="explained variance F (training)")
     for axis, case in zip(axes, shown, strict=True):
         costs = np.array(found[case]["costs"])
         axis.step(costs, found[case]["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
@@ -153,7 +154,6 @@ def _draw(found: dict[Case, Result]) -> Any:
         axis.set(title=case.label, xlabel=f"cost ({found[case]['unit']})", ylim=(0, None))
         if costs[0] > 0 and costs[-1] > 20 * costs[0]:
             axis.set(xscale="log", xlim=(costs[0], costs[-1]))
-    axes[0].set_ylabel("explained variance F (training)")
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)
     return figure
 

@@ -11,7 +11,7 @@ from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.prefixes import staircase
 from anytime.selection import given_sequence, sequence
 from anytime.types import Float
-from anytime_reproduction.comparison import VARIANTS
+from anytime_reproduction.comparison import VARIANTS, explained_by_prefixes
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from anytime_reproduction.report import curve, panels
@@ -59,17 +59,22 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
         """Add the natural measure, if there is one, of the models `coef` (models, D) in standard units."""
         measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
-        values = None if measured is None else measured.tolist()
-        return {"costs": costs.tolist(), "train": train.tolist(), "test": held.tolist(), "measure": values}
+        return {
+            "costs": costs.tolist(),
+            "train": train.tolist(),
+            "test": held.tolist(),
+            "measure": None if measured is None else measured.tolist(),
+        }
 
     entries = sparse_entries(gram, groups)
-    learned = {m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()}
-    learned["Sparse"] = given_sequence(gram, groups, entries.steps, alpha)
+    learned = {
+        **{m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()},
+        "Sparse": given_sequence(gram, groups, entries.steps, alpha),
+    }
     methods = {}
     for method, found in learned.items():
         W = staircase(found.state.factor, found.state.z, found.ends)
-        prefixes = zip(found.ends, W, strict=True)
-        held = np.array([split.held.explained(found.columns[:end], w[:end]).sum() for end, w in prefixes])
+        held = explained_by_prefixes(found, W, split.held).sum(axis=1)
         coef = np.zeros((len(W), len(order)))
         coef[:, found.columns] = W[:, :, 0]
         methods[method] = curves(found.costs, found.explained_variance, held, coef)
@@ -77,8 +82,14 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     _, held = shrunken_curve(entries.path, groups, split.held)
     coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
     methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
-    about = {"what": data.what, "unit": groups.cost_unit, "measure": data.measure, "alpha": alpha}
-    return {**about, "risk": 0.5 * float(split.held.yy.sum()), "methods": methods}
+    return {
+        "what": data.what,
+        "unit": groups.cost_unit,
+        "measure": data.measure,
+        "alpha": alpha,
+        "risk": 0.5 * float(split.held.yy.sum()),
+        "methods": methods,
+    }
 
 
 def _section(setting: Setting, results: Results) -> Section:
@@ -93,19 +104,20 @@ def _section(setting: Setting, results: Results) -> Section:
     ]
     measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     if measured:
-        title = "Figure 5c, d: the same by the natural measure"
-        figures.append(_figure("5cd", title, COMPARED, measured, "measure"))
-    areas = [finding for problem, result in sets.items() for finding in _area_findings(problem, result)]
-    findings = [*(_plateau_finding(problem, result) for problem, result in sets.items()), *areas]
+        figures.append(_figure("5cd", "Figure 5c, d: the same by the natural measure", COMPARED, measured, "measure"))
+    findings = [
+        *(_plateau_finding(problem, result) for problem, result in sets.items()),
+        *(finding for problem, result in sets.items() for finding in _area_findings(problem, result)),
+    ]
     return Section(findings, _text(sets), (_plateau_table(sets),), figures)
 
 
 def _text(sets: dict[CurveProblem, Result]) -> tuple[str, ...]:
-    what = []
-    for problem, result in sets.items():
-        grouping = f"random groups of {problem.size}" if problem.size else "groups as they are"
-        alpha = f"alpha {result['alpha']:.3g}{'' if problem.alpha else ' by validation'}"
-        what.append(f"{problem.label}: {result['what']}, {grouping}, {alpha}")
+    what = [
+        f"{p.label}: {result['what']}, {f'random groups of {p.size}' if p.size else 'groups as they are'}, "
+        f"alpha {result['alpha']:.3g}{'' if p.alpha else ' by validation'}"
+        for p, result in sets.items()
+    ]
     return (
         f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
         "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "
@@ -130,8 +142,12 @@ def _plateau_table(sets: dict[CurveProblem, Result]) -> Table:
     for problem, result in sets.items():
         total = result["methods"]["CS-G-OMP"]["costs"][-1]
         rows.append((problem.label, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
-    caption = "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features."
-    return Table.titled("stopping-costs", caption, ("set", *(f"{level:g}-stopping cost" for level in LEVELS)), rows)
+    return Table.titled(
+        "stopping-costs",
+        "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
+        ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
+        rows,
+    )
 
 
 def _plateau_finding(problem: CurveProblem, result: Result) -> Finding:
@@ -159,14 +175,16 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
     best = area["CS-G-OMP"]
     findings = []
-    missing = {"G-OMP": "costs", "No-Whiten": "group whitening"}
-    missing["Sparse (shrunken)"] = "greedy selection instead of Group Lasso"
+    missing = {
+        "G-OMP": "costs",
+        "No-Whiten": "group whitening",
+        "Sparse (shrunken)": "greedy selection instead of Group Lasso",
+    }
     for worse, why in missing.items():
         seen = abs(best - area[worse]) > VISIBLE * best
         words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
-        more = "" if seen else ": no visible difference"
-        verdict = best > area[worse] if seen else None
-        findings.append(Finding(f"{problem.label}: {why}: {words}{more}", verdict, judged=True))
+        text = f"{problem.label}: {why}: {words}{'' if seen else ': no visible difference'}"
+        findings.append(Finding(text, best > area[worse] if seen else None, judged=True))
     return findings
 
 
@@ -179,8 +197,9 @@ def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
         stop = _stop(problem, result, level)
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
         axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
-    axis.set(xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)")
-    axis.set(ylim=(0, None), xlim=(0, costs[-1]))
+    axis.set(
+        xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)", ylim=(0, None), xlim=(0, costs[-1])
+    )
     return figure
 
 
@@ -202,9 +221,14 @@ def _draw(methods: tuple[str, ...], sets: dict[CurveProblem, Result], side: str)
             x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
             curve(axis, x, y, method, number, drawstyle="steps-post")
         measure = result["measure"] if side == "measure" else "explained variance F"
-        axis.set(title=problem.label, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)")
         first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
-        axis.set(xscale="log", xlim=(first, stop))
+        axis.set(
+            title=problem.label,
+            xlabel=f"cost ({result['unit']})",
+            ylabel=f"{measure} (held out)",
+            xscale="log",
+            xlim=(first, stop),
+        )
         if side == "test":
             axis.set_ylim(0, None)
     axes[-1].legend(fontsize=9, loc="lower right", frameon=False)

@@ -126,8 +126,14 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
-    least = float(ratios(found.columns, twice, twice_costs, 4.0)[1].min())
-    return {**result, "twice": {"until": found.doubling_until, "steps": len(found.steps), "least": least}}
+    return {
+        **result,
+        "twice": {
+            "until": found.doubling_until,
+            "steps": len(found.steps),
+            "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
+        },
+    }
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
@@ -151,14 +157,6 @@ def _runs(setting: Setting) -> list[Run]:
 def _section(_: Setting, results: Results) -> Section:
     sequences = results["sequences"]
     by_size = {int(name.removeprefix("least-")): r for name, r in results.items() if name != "sequences"}
-    ratio_caption = (
-        "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR has "
-        "nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem 4.3."
-    )
-    share_caption = (
-        "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: Doubling. "
-        "Right: no sequence can do better than this (Theorem 4.1)."
-    )
     return Section(
         (*_sequence_findings(sequences), *_share_findings(by_size)),
         (
@@ -172,8 +170,19 @@ def _section(_: Setting, results: Results) -> Section:
         ),
         (_least_table(sequences), _share_table(by_size)),
         (
-            Figure("doubling-ratio", ratio_caption, partial(_draw_ratios, sequences)),
-            Figure("doubling-share", share_caption, partial(_draw_shares, by_size)),
+            Figure(
+                "doubling-ratio",
+                "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
+                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
+                "4.3.",
+                partial(_draw_ratios, sequences),
+            ),
+            Figure(
+                "doubling-share",
+                "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
+                "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
+                partial(_draw_shares, by_size),
+            ),
         ),
     )
 
@@ -239,8 +248,12 @@ def _least_table(found: Result) -> Table:
         (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
         for name in ("CS-G-FR", "Doubling")
     ]
-    columns = ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B")
-    return Table.titled("doubling-least", f"Eq. 10 with D = {found['items']}: the worst of all budgets", columns, rows)
+    return Table.titled(
+        "doubling-least",
+        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
+        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
+        rows,
+    )
 
 
 def _share_table(by_size: dict[int, Result]) -> Table:
@@ -249,39 +262,46 @@ def _share_table(by_size: dict[int, Result]) -> Table:
         for k, share in enumerate(SHARES)
         for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
     ]
-    caption = "Least ratio over all budgets of F within B to the best of cost B/C"
-    return Table.titled("doubling-share", caption, ("C", "sequence", *(f"D = {size}" for size in by_size)), rows)
+    return Table.titled(
+        "doubling-share",
+        "Least ratio over all budgets of F within B to the best of cost B/C",
+        ("C", "sequence", *(f"D = {size}" for size in by_size)),
+        rows,
+    )
 
 
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
 
 
 def _draw_ratios(found: Result) -> Any:
-    figure, axes = panels(2)
+    figure, axes = panels(2, ylabel="F within B / best")
     for axis, key, cost in zip(axes, ("quarter", "same"), ("B/4", "B"), strict=True):
         for name in ("CS-G-FR", "Doubling"):
             budgets, ratio = np.array(found[name][key])
             curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        axis.set(xscale="log", xlim=(budgets[0], budgets[-1]), yscale="log", ylim=(FLOOR / 2, None))
-        axis.set(title=f"against the best of cost {cost}", xlabel="budget B (cost units)")
+        axis.set(
+            title=f"against the best of cost {cost}",
+            xlabel="budget B (cost units)",
+            xscale="log",
+            xlim=(budgets[0], budgets[-1]),
+            yscale="log",
+            ylim=(FLOOR / 2, None),
+        )
     axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
-    axes[0].set_ylabel("F within B / best")
     for axis in axes:
         axis.legend(fontsize=8, loc="lower right")
     return figure
 
 
 def _draw_shares(by_size: dict[int, Result]) -> Any:
-    figure, axes = panels(2)
-    titles = {"doubling": "Doubling", "any": "any sequence, at most"}
-    for axis, (key, title) in zip(axes, titles.items(), strict=True):
+    figure, axes = panels(2, ylabel="least ratio over all budgets")
+    for axis, key, title in zip(axes, ("doubling", "any"), ("Doubling", "any sequence, at most"), strict=True):
         for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
             least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
             curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)
         axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
         axis.set_xticks(list(by_size), [str(size) for size in by_size])
         axis.minorticks_off()
-    axes[0].set_ylabel("least ratio over all budgets")
     axes[0].legend(fontsize=8)
     return figure
 

@@ -152,9 +152,12 @@ CASES = (
 
 
 def _runs_2(setting: Setting) -> list[Run]:
-    shared = {"groupings": 3 if setting.quick else 10}
     return [
-        Run(f"{c.label}-{size}", measure_groupings, {"name": c.name, "alpha": c.alpha, "size": size, **shared})
+        Run(
+            f"{c.label}-{size}",
+            measure_groupings,
+            {"name": c.name, "alpha": c.alpha, "size": size, "groupings": 3 if setting.quick else 10},
+        )
         for c in _cases(setting)
         for size in _sizes(setting)
     ]
@@ -173,11 +176,13 @@ Sides = Mapping[str, Mapping[str, Sequence[float]]]  # timeliness of each run, b
 
 def _section_1(setting: Setting, results: Results) -> Section:
     runs = merged(list(results.values()))
-    rows = [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS]
     ours = "stand-in" if setting.replaces("kddcup99") else "ours"
-    columns = ("method", "published (AGRICULTURAL)", *(f"{ours}, {words}" for words in SIDES.values()))
-    caption = "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order."
-    table = Table.titled("table-1", caption, columns, rows)
+    table = Table.titled(
+        "table-1",
+        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
+        ("method", "published (AGRICULTURAL)", *(f"{ours}, {words}" for words in SIDES.values())),
+        [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS],
+    )
     caption = "Paired differences of timeliness over the held-out sets."
     differences = _differences("table-1-differences", caption, {"ours": runs}, PUBLISHED_1)
     losses = {m: Claim("CS-G-OMP", m).difference(runs["test"]).mean for m in MODELS if m != "CS-G-OMP"}
@@ -205,16 +210,17 @@ def _section_2(setting: Setting, results: Results) -> Section:
         by_size = {size: result for size, result in all_sizes.items() if size in smallest.values()}
         label = setting.labelled(name, case.name)
         caption = f"{label}: paired differences over the groupings, or over the splits where there is one grouping."
-        differences = _differences(f"table-2-{name}-differences", caption, by_size)
-        tables += [_table_2(case, by_size, setting), differences]
+        tables += [_table_2(case, by_size, setting), _differences(f"table-2-{name}-differences", caption, by_size)]
         measured[name] = by_size
         findings += _findings(setting, f"{label}: ", by_size)
         if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
             verdicts = [c.judged(c.difference(result["train"])) for result in by_size.values() for c in ORDER]
             yes, no, neither = map(verdicts.count, (True, False, None))
-            found = f"{yes} agree with the paper, {no} differ, {neither} are undecided"
-            if setting.data is None:
-                found = f"{yes} have the order of the paper, {no} the opposite order, {neither} neither"
+            found = (
+                f"{yes} have the order of the paper, {no} the opposite order, {neither} neither"
+                if setting.data is None
+                else f"{yes} agree with the paper, {no} differ, {neither} are undecided"
+            )
             text = f"{label}, on the training rows: of {len(verdicts)} comparisons, {found}"
             findings.append(Finding(text, unanimous(verdicts), judged=True))
         findings += _shrinkage(label, by_size)
@@ -232,17 +238,16 @@ def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Tab
     validated = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
     alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({validated})"
     what = load_set(case.name, setting).what
+    single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
+    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
     caption = (
         f"{setting.labelled(case.label, case.name)}: 0.99-timeliness on held-out rows by group size, {alpha}: {what}."
+        + f" At {', '.join(single)} all groupings are the same: errors are over the splits." * bool(single)
+        + f" {', '.join(omitted)} gives the same groups as a smaller size." * bool(omitted)
     )
-    single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
-    if single:
-        caption += f" At {', '.join(single)} all groupings are the same: errors are over the splits."
-    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
-    if omitted:
-        caption += f" {', '.join(omitted)} gives the same groups as a smaller size."
-    rows = list(zip(COLUMNS, *columns.values(), strict=True))
-    return Table.titled(f"table-2-{case.label}", caption, ("method", *columns), rows)
+    return Table.titled(
+        f"table-2-{case.label}", caption, ("method", *columns), zip(COLUMNS, *columns.values(), strict=True)
+    )
 
 
 def _differences(
@@ -318,14 +323,15 @@ def _findings(setting: Setting, where: str, measured: Mapping[str, Sides]) -> li
             agreed.append(f"{claim.words} ({spread})")
         else:
             word = "refuted" if verdict is False else "undecided" if claim.strictly else "not refuted"
-            about = f"{claim.words} on held-out rows is {word}"
-            if setting.data is None:
-                about = f"{claim.better} less {claim.worse} on held-out rows"
-            text = f"{where}{about}: {_listed(found)}"
-            findings.append(Finding(text, verdict, judged=True))
+            about = (
+                f"{claim.better} less {claim.worse} on held-out rows"
+                if setting.data is None
+                else f"{claim.words} on held-out rows is {word}"
+            )
+            findings.append(Finding(f"{where}{about}: {_listed(found)}", verdict, judged=True))
     if alike:
-        text = f"{where}no difference on held-out rows in {'; '.join(alike)}"
-        findings.insert(0, Finding(text, judged=True, claims=len(alike)))
+        same = f"{where}no difference on held-out rows in {'; '.join(alike)}"
+        findings.insert(0, Finding(same, judged=True, claims=len(alike)))
     if agreed:
         findings.insert(0, Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True, claims=len(agreed)))
     return findings
@@ -345,9 +351,11 @@ def _shrinkage(label: str, by_size: Mapping[str, Sides]) -> list[Finding]:
     if not any(shrunken.judged(shrunken.difference(sides["test"])) for sides in by_size.values()):
         return []
     found = {size: refitted.difference(sides["test"]) for size, sides in by_size.items()}
-    why = "its order alone does not explain it: refitted in that order it has no lead"
-    if any(refitted.judged(difference) for difference in found.values()):
-        why = "the order explains part of it"
+    why = (
+        "the order explains part of it"
+        if any(refitted.judged(difference) for difference in found.values())
+        else "its order alone does not explain it: refitted in that order it has no lead"
+    )
     words = f"{label}: Sparse refitted in its order of entry, less CS-G-OMP: {_listed(found)}"
     return [Finding(f"{words}; where Sparse (shrunken) leads, {why}")]
 

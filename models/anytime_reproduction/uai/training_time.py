@@ -69,22 +69,21 @@ class FromRows:
     """Normal equations as in `FromGram`, computed from the rows (n, D) in its units at every call."""
 
     def __init__(self, X: Float, y: Float, gram: Gram) -> None:
-        self._n = len(X)
         self._X = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
         self._X[:, gram.constant] = 0.0
         self._Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
 
     def normal(self, columns: Index) -> tuple[Float, Float]:
         XG = self._X[:, columns]
-        C = XG.T @ XG / self._n
+        C = XG.T @ XG / len(self._X)
         C[np.diag_indices_from(C)] += ALPHA
-        return C, XG.T @ self._Y / self._n
+        return C, XG.T @ self._Y / len(self._X)
 
     def gradient(self, columns: Index, w: Float) -> Float:
-        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), self._n)
+        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), len(self._X))
 
     def covariance(self, columns: slice) -> Float:
-        return np.divide(self._X[:, columns].T @ self._X[:, columns], self._n)
+        return np.divide(self._X[:, columns].T @ self._X[:, columns], len(self._X))
 
 
 Equations: TypeAlias = FromGram | FromRows
@@ -140,10 +139,8 @@ class _Clock:
         """Choose the group with the best score per cost, free groups first; ties as everywhere in this library."""
         scores, costs, among = np.where(scores < NOISE, 0.0, scores), self._costs, self.remaining
         free = among[costs[among] == 0]
-        if len(free):
-            group = best(scores, costs, free)
-        else:
-            group = best(np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0), costs, among)
+        density = np.divide(scores, costs, out=np.zeros_like(scores), where=costs > 0)
+        group = best(scores, costs, free) if len(free) else best(density, costs, among)
         self.remaining, self.chosen = among[among != group], np.append(self.chosen, self.columns[group])
         return group
 
@@ -196,16 +193,19 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
     X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
+        sources: dict[str, Equations] = {"products": FromGram(gram), "rows": FromRows(X, y, gram)}
         ways: dict[str, Callable[[], TimedPath]] = {
-            f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()
+            **{f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()},
+            **{
+                f"{name}, {source}": partial(literal, equations, groups)
+                for source, equations in sources.items()
+                for name, literal in (("FR", literal_fr), ("OMP", literal_omp))
+            },
         }
-        for source, equations in (("products", FromGram(gram)), ("rows", FromRows(X, y, gram))):
-            ways[f"FR, {source}"] = partial(literal_fr, equations, groups)
-            ways[f"OMP, {source}"] = partial(literal_omp, equations, groups)
         others: dict[str, Callable[[], object]] = {
-            f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()
+            **{f"{name}, whole": partial(sequence, gram, groups, method, ALPHA) for name, method in METHODS.items()},
+            "moments": partial(moments_of, X, y),
         }
-        others["moments"] = partial(moments_of, X, y)
         paths: dict[str, list[TimedPath]] = {name: [] for name in ways}
         totals = dict.fromkeys(others, np.inf)
         for turn in range(turns):
@@ -274,14 +274,18 @@ QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in gro
 def _runs(setting: Setting) -> list[Run]:
     turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
-    problems: dict[str, tuple[SetName, int | None]] = {f"yahoo-{size}": ("yahoo_sample", size) for size in sizes}
-    problems["kddcup99"] = ("kddcup99", None)
-    measured = [
-        Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
-        for name, (data, size) in problems.items()
-    ]
+    problems: dict[str, tuple[SetName, int | None]] = {
+        **{f"yahoo-{size}": ("yahoo_sample", size) for size in sizes},
+        "kddcup99": ("kddcup99", None),
+    }
     made = QUICK_MADE if setting.quick else MADE
-    return [*measured, *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made)]
+    return [
+        *(
+            Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
+            for name, (data, size) in problems.items()
+        ),
+        *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made),
+    ]
 
 
 def _ratio(result: Result, computation: str, extra: str = "") -> float:
@@ -299,13 +303,8 @@ def _section(setting: Setting, results: Results) -> Section:
     synthetic = {name: result for name, result in results.items() if name.startswith("made-")}
     problems = {name: result for name, result in results.items() if name not in synthetic}
     real = setting.data is not None or setting.yahoo is not None
-    drawn = [name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems]
-    drawn = [drawn[0], drawn[-1]]
+    first, *_, last = (name for name in ("yahoo-5", "yahoo-10", "kddcup99") if name in problems)
     with_moments = max(_ratio(result, "whole", "moments") for result in problems.values())
-    caption = (
-        "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
-        f"rows, and ours from the products. Left: {drawn[0]}; right: {drawn[1]}."
-    )
     return Section(
         (_same(problems), _factor(problems), _paper(problems, real), _ours(problems, synthetic, with_moments)),
         (
@@ -322,18 +321,25 @@ def _section(setting: Setting, results: Results) -> Section:
             "synthetic problems.",
         ),
         (_table(problems, setting),),
-        (Figure("training-time", caption, partial(_draw, {name: problems[name] for name in drawn})),),
+        (
+            Figure(
+                "training-time",
+                "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
+                f"rows, and ours from the products. Left: {first}; right: {last}.",
+                partial(_draw, {name: problems[name] for name in (first, last)}),
+            ),
+        ),
     )
 
 
 def _same(results: Results) -> Finding:
     found = [(name, method, match) for name, r in results.items() for method, match in r["same"].items()]
     unlike = [f"{name} {method}" for name, method, match in found if not match["order"] or match["difference"] > AGREE]
-    widest = max(match["difference"] for *_, match in found)
     return Finding(
         f"Our sequences {'are' if not unlike else 'are not all'} the literal ones, group by group, on all "
         f"{len(found)} paths ({len(results)} problems, FR and OMP, from products and from rows); F differs by "
-        f"at most {widest:.1g}" + (f"; different: {', '.join(unlike)}." if unlike else "."),
+        f"at most {max(match['difference'] for *_, match in found):.1g}"
+        + (f"; different: {', '.join(unlike)}." if unlike else "."),
         agrees=not unlike,
     )
 
@@ -408,7 +414,7 @@ def _table(results: Results, setting: Setting) -> Table:
 
 
 def _draw(results: Results) -> Any:
-    figure, axes = panels(len(results))
+    figure, axes = panels(len(results), ylabel="processor time (s)")
     for axis, (name, result) in zip(axes, results.items(), strict=True):
         for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
             method, computation = way.split(", ")
@@ -417,7 +423,6 @@ def _draw(results: Results) -> Any:
             curve(axis, np.arange(1.0, len(seconds) + 1), seconds, label, number)
         axis.locator_params(axis="x", integer=True)
         axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
-    axes[0].set_ylabel("processor time (s)")
     axes[-1].legend(fontsize=8, loc="center right")
     return figure
 

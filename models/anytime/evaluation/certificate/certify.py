@@ -95,8 +95,9 @@ def certify(
         nodes=nodes,
         seconds=seconds,
     )
-    changes = {"format": FORMAT, "version": "", "certificate": certificate}
-    return replace(model, manifest=manifest.model_copy(update=changes))
+    return replace(
+        model, manifest=manifest.model_copy(update={"format": FORMAT, "version": "", "certificate": certificate})
+    )
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,7 @@ def _searches(
     jobs = effective_n_jobs(n_jobs)
     ahead = np.cumsum(weights[::-1])[::-1]
     shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")
-    finished: Iterator[list[BranchAndBound]] = parallel(
+    finished = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")(
         delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
     )
     return chain.from_iterable(finished)

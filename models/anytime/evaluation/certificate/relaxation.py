@@ -140,9 +140,7 @@ class SelectionProblem:
         return np.flatnonzero(members[self.own])
 
     def mask(self, members: Iterable[int]) -> Bool:
-        mask = np.zeros(len(self.costs), dtype=np.bool_)
-        mask[list(members)] = True
-        return mask
+        return np.isin(np.arange(len(self.costs)), list(members))
 
     def cost(self, members: Bool) -> float:
         return float(self.costs[members].sum())
@@ -199,9 +197,7 @@ class SelectionProblem:
         w = factor.backward(factor.forward(self.q[rows]))
         by_column = np.zeros(len(self.C))
         by_column[rows] = 0.5 * np.square(w).sum(axis=1) / np.maximum(np.square(inverse).sum(axis=0), 1e-300)
-        losses = np.zeros(len(self.costs))
-        np.add.at(losses, self.own, by_column)
-        return losses
+        return np.asarray(np.bincount(self.own, by_column, minlength=len(self.costs)), dtype=np.float64)
 
     def trimmed(self, selected: Bool, candidates: Bool, limit: float) -> tuple[Bool, Bool]:
         """Return a set with the candidates that cost nothing more, and the useful candidates that still fit.

@@ -68,10 +68,7 @@ def improved(problem: SelectionProblem, members: Bool, limit: float, late: Calla
     """Return a set at least as good, and its F: no attempted exchange of a group improves it."""
     explained = problem.explained(members)
     tried = _exchanged(problem, members, limit)
-    while not late():
-        other = next(tried, None)
-        if other is None:
-            break
+    while not late() and (other := next(tried, None)) is not None:
         better = problem.explained(other)
         if better > explained * (1 + 1e-9):
             members, explained = other, better
@@ -96,8 +93,7 @@ def _exchanged(problem: SelectionProblem, members: Bool, limit: float) -> Iterat
         gains = np.zeros(len(members))
         gains[able] = problem.given(rest, able).gains()
         for score in (gains / np.maximum(extra, 1e-300), gains):
-            order = candidates[np.argsort(-score[candidates], kind="stable")]
-            yield filled(problem, rest, order, limit)
+            yield filled(problem, rest, candidates[np.argsort(-score[candidates], kind="stable")], limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,10 +239,11 @@ class Nodes:
         if costs.sum() <= 1.0 or conditional.factor.dropped.any():
             return None
         columns = self._problem.columns(part.open)
-        if split is None:
-            begin = first_split(conditional.C, costs)
-        else:
-            begin = Split(split.delta[columns], split.z[part.groups], split.price)
+        begin = (
+            first_split(conditional.C, costs)
+            if split is None
+            else Split(split.delta[columns], split.z[part.groups], split.price)
+        )
         if begin is None:
             return None
 

@@ -30,7 +30,9 @@ LETTER, LINE = 6.5, 12
 MANY_POINTS, BAR_DISTANCE = 60, 8
 """More points than this are small, and their bars are at least so far apart."""
 
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 14, 12, HEIGHT - 42
+"""Edges of the plane."""
+
 MAX_LABEL = 26
 
 STRIP = 0.14
@@ -86,8 +88,10 @@ class Chart:
         self._title, self._levels = title, levels
         for value in ticks(*self._y):
             at = self._at(0.0, value)[1]
-            self._parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
-            self._parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown(value + 0.0)}</text>')
+            self._parts += [
+                f'<path class="grid" d="M{LEFT} {at:.1f}H{RIGHT}"/>',
+                f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{shown(value + 0.0)}</text>',
+            ]
         places = (
             [(float(k), clipped(name, 9)) for k, name in enumerate(levels)]
             if levels is not None
@@ -95,29 +99,26 @@ class Chart:
         )
         for value, name in places:
             at = self._at(value, 0.0)[0]
-            below = HEIGHT - BOTTOM + 16
-            place = f'x="{at:.1f}" y="{below}" text-anchor="middle"'
-            if len(places) > MAX_LEVEL:
-                place = (
-                    f'x="{at + 6:.1f}" y="{below - 2}" text-anchor="end" transform="rotate(-35 {at + 6:.1f} {below})"'
-                )
+            below = BOTTOM + 16
+            place = (
+                f'x="{at + 6:.1f}" y="{below - 2}" text-anchor="end" transform="rotate(-35 {at + 6:.1f} {below})"'
+                if len(places) > MAX_LEVEL
+                else f'x="{at:.1f}" y="{below}" text-anchor="middle"'
+            )
             self._parts.append(f"<text {place}>{escape(name)}</text>")
-        bottom = HEIGHT - BOTTOM
-        self._parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
         name = x_label if len(places) <= MAX_LEVEL else ""  # turned names take its place
-        self._parts.append(
-            f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(name)}</text>'
-        )
-        turned = f"translate(12 {(TOP + bottom) / 2}) rotate(-90)"
-        self._parts.append(f'<text class="label" transform="{turned}" text-anchor="middle">{escape(y_label)}</text>')
+        turned = f"translate(12 {(TOP + BOTTOM) / 2}) rotate(-90)"
+        self._parts += [
+            f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>',
+            f'<text class="label" x="{(LEFT + RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(name)}</text>',
+            f'<text class="label" transform="{turned}" text-anchor="middle">{escape(y_label)}</text>',
+        ]
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
         (x0, x1), (y0, y1) = self._x, self._y
-        bottom = HEIGHT - BOTTOM
-        u = LEFT + (x - x0) / (x1 - x0) * (WIDTH - RIGHT - LEFT)
-        v = bottom - (y - y0) / (y1 - y0) * (bottom - TOP)
-        return min(max(u, LEFT - 1), WIDTH), min(max(v, TOP - 8), bottom + 8)
+        u = LEFT + (x - x0) / (x1 - x0) * (RIGHT - LEFT)
+        v = BOTTOM - (y - y0) / (y1 - y0) * (BOTTOM - TOP)
+        return min(max(u, LEFT - 1), WIDTH), min(max(v, TOP - 8), BOTTOM + 8)
 
     def line(
         self,
@@ -139,14 +140,12 @@ class Chart:
                 pen = False
                 continue
             a, b = self._at(u, v)
-            if pen and stairs == "after":
-                path.append(f"H{a:.1f}")
-            elif pen and stairs == "before":
-                path.append(f"V{b:.1f}")
+            if pen and stairs is not None:
+                path.append(f"H{a:.1f}" if stairs == "after" else f"V{b:.1f}")
             path.append(f"{'L' if pen else 'M'}{a:.1f} {b:.1f}")
             pen = True
         if stairs == "after" and pen and path:
-            path.append(f"H{WIDTH - RIGHT}")
+            path.append(f"H{RIGHT}")
         style = ' stroke-dasharray="5 4"' * dashed
         self._parts.append(f'<path class="line c{colour}" d="{"".join(path)}"{style}/>')
         if label:
@@ -166,8 +165,10 @@ class Chart:
                 barred = a
                 low, high = self._at(u, v - e)[1], self._at(u, v + e)[1]
                 self._parts.append(f'<path class="bar c{colour}" d="M{a:.1f} {low:.1f}V{high:.1f}"/>')
-            mark = f'<circle class="c{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{size}">'
-            self._parts.append(f"{mark}<title>{escape(title)}</title></circle>")
+            self._parts.append(
+                f'<circle class="c{colour}" cx="{a:.1f}" cy="{b:.1f}" r="{size}">'
+                f"<title>{escape(title)}</title></circle>"
+            )
         if label:
             self._labels.append((label, colour))
 
@@ -176,19 +177,22 @@ class Chart:
         for k, (height, title) in enumerate(zip(np.asarray(heights).tolist(), titles, strict=True)):
             (a, zero), (b, top) = self._at(k - width / 2, 0.0), self._at(k + width / 2, height)
             size = f'width="{b - a:.1f}" height="{abs(top - zero):.1f}"'
-            mark = f'<rect class="c{colour}" x="{a:.1f}" y="{min(top, zero):.1f}" {size}>'
-            self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
+            self._parts.append(
+                f'<rect class="c{colour}" x="{a:.1f}" y="{min(top, zero):.1f}" {size}>'
+                f"<title>{escape(title)}</title></rect>"
+            )
 
     def strip(self, edges: Float, shares: Float, titles: Sequence[str]) -> None:
         """Draw shares of the rows as pale bars at the bottom of the plane; `edges` has one element more."""
         most = float(np.max(shares, initial=0.0)) or 1.0
-        bottom = HEIGHT - BOTTOM
         at = [self._at(edge, 0.0)[0] for edge in np.asarray(edges).tolist()]
         for (left, right), share, title in zip(pairwise(at), np.asarray(shares).tolist(), titles, strict=True):
-            tall = STRIP * (bottom - TOP) * share / most
+            tall = STRIP * (BOTTOM - TOP) * share / most
             size = f'width="{max(right - left - 1, 0.5):.1f}" height="{tall:.1f}"'
-            mark = f'<rect class="rows" x="{left + 0.5:.1f}" y="{bottom - tall:.1f}" {size}>'
-            self._parts.append(f"{mark}<title>{escape(title)}</title></rect>")
+            self._parts.append(
+                f'<rect class="rows" x="{left + 0.5:.1f}" y="{BOTTOM - tall:.1f}" {size}>'
+                f"<title>{escape(title)}</title></rect>"
+            )
 
     def label(self, x: float, low: float, high: float, words: str) -> None:
         """Write words below ascending lines at x, where there is space to the right; near the right end above them.
@@ -209,15 +213,12 @@ class Chart:
 
     def svg(self, caption: str = "") -> str:
         """Return an HTML element `figure` with a legend, the picture and a caption."""
-        place = {
-            "x": self._x,
-            "y": self._y,
-            "names": self._levels,
-            "frame": (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP),
-        }
+        place = {"x": self._x, "y": self._y, "names": self._levels, "frame": (LEFT, RIGHT, BOTTOM, TOP)}
         plane = "".join(f' data-{key}="{escape(json.dumps(each))}"' for key, each in place.items() if each is not None)
-        head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}"{plane}>'
-        picture = head + "".join(self._parts) + "</svg>"
+        picture = (
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self._title)}"{plane}>'
+            f"{''.join(self._parts)}</svg>"
+        )
         keys = "".join(f'<span><i class="c{colour}"></i>{escape(name)}</span>' for name, colour in self._labels)
         legend = f'<div class="legend">{keys}</div>' if len(self._labels) > 1 else ""
         words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""

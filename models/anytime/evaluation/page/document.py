@@ -67,10 +67,14 @@ def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -
         f"<section>{f'<h2>{escape(name)}</h2>' if name else ''}{html}</section>" for name, html in sections if html
     )
     sentences = "".join(f'<p class="lead">{escape(each)}</p>' for each in lead)
-    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-    meta += '<meta name="color-scheme" content="light dark">'
-    style = charts.STYLE.read_text(encoding="utf-8") + STYLE
-    head = f"<head>{meta}<title>{escape(title)}</title><style>{style}</style></head>"
+    meta = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+    )
+    head = (
+        f"<head>{meta}<title>{escape(title)}</title>"
+        f"<style>{charts.STYLE.read_text(encoding='utf-8')}{STYLE}</style></head>"
+    )
     return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{sentences}{body}</body></html>\n'
 
 

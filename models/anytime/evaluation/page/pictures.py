@@ -33,8 +33,7 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
     """
 
     def of(field: str) -> Float:
-        values = [getattr(point, field) for point in curve.points]
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        return np.array([getattr(point, field) for point in curve.points], dtype=np.float64)
 
     costs, training = of("cost"), of("r2")
     optional = [
@@ -47,8 +46,7 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
             ("training, less the penalty", of("penalised_r2"), 4, "after", False),
             ("best possible, certified", of("certified_r2"), 4, "before", True),
         ]
-    lines = [("training", training, 0, "after", False)]
-    lines += [line for line in optional if np.isfinite(line[1]).any()]
+    lines = [("training", training, 0, "after", False), *(line for line in optional if np.isfinite(line[1]).any())]
     if tested is not None:
         lines.append((f"test ({tested[0]})", tested[1], 2, "after", False))
     values = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
@@ -82,8 +80,8 @@ def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[st
     shapes = column_shapes(model, prefix)[:top]
     if not shapes:
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
-    drawn = [_Drawn.of(shape) for shape in shapes]
-    ends = min(0.0, *(each.low for each in drawn)), max(0.0, *(each.high for each in drawn))
+    drawn = [_Drawn.of(shape).y for shape in shapes]
+    ends = min(0.0, *(float(y.min(initial=0.0)) for y in drawn)), max(0.0, *(float(y.max(initial=0.0)) for y in drawn))
     return [
         chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape, ends=ends)
     ]  # fmt: skip
@@ -131,20 +129,15 @@ class _Drawn:
     y: Float
     levels: tuple[tuple[str, Level], ...]
 
-    @property
-    def low(self) -> float:
-        return float(self.y.min(initial=0.0))
-
-    @property
-    def high(self) -> float:
-        return float(self.y.max(initial=0.0))
-
     @staticmethod
     def of(shape: ColumnShape) -> _Drawn:
         if not shape.points:
-            levels = [(str(each.level), each) for each in sorted(shape.levels, key=_spread, reverse=True)]
-            levels = levels[:LEVELS_SHOWN]
-            levels += [(name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each]
+            # By what each adds to the variance of the contribution.
+            ranked = sorted(shape.levels, key=lambda each: -each.share * float(np.square(each.contribution).sum()))
+            levels = [
+                *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
+                *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
+            ]
             y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
             return _Drawn(np.empty(0), y, tuple(levels))
         x = np.array([point.x for point in shape.points])
@@ -155,11 +148,6 @@ class _Drawn:
             low, high = ends if ends[1] > ends[0] else (low, high)
         at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
         return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
-
-
-def _spread(level: Level) -> float:
-    """Return what a level adds to the variance of its column's contribution."""
-    return level.share * float(np.square(level.contribution).sum())
 
 
 def _shape(
@@ -193,8 +181,7 @@ def _shape(
     of_rows = [level.share for _, level in drawn.levels]
     edges = np.arange(count + 1, dtype=np.float64) - 0.5
     chart.strip(edges, np.array(of_rows), [f"{shown(share, SHARE)} of the rows" for share in of_rows])
-    for column, score in enumerate(scores):
-        heights = y[:, column]
+    for column, (score, heights) in enumerate(zip(scores, y.T, strict=True)):
         titles = [
             f"{name}: {at:.4g}, {shown(share, SHARE)} of the rows"
             for name, at, share in zip(names, heights, of_rows, strict=True)
