@@ -126,8 +126,7 @@ def weights_of(batch: Batch, name: str) -> Float:
 
 def valid_weights(weights: Float) -> Bool:
     """Return which weights (rows,) are 0, or neither so small nor so large that products with them lose digits."""
-    valid: Bool = (weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))
-    return valid
+    return np.asarray((weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT)))
 
 
 def responses(batch: Batch, target: Target, kept: Bool) -> Float:

@@ -120,16 +120,14 @@ class Dataset:
         """Return what each used column is read as: the types of training, whatever this table holds."""
         found: dict[str, ReadAs] = {**self.groups.column_types}
         found |= dict.fromkeys(self.target.columns, self.target.type)
-        given: tuple[tuple[str | None, ReadAs], ...]
-        given = ((self.query, "key"), (self.weights, "number"), (self.fold, "integer"))
+        given: tuple[tuple[str | None, ReadAs], ...] = ((self.query, "key"), (self.weights, "number"), (self.fold, "integer"))
         return found | {name: kind for name, kind in given if name is not None}
 
     def check(self) -> list[str]:
         """Return the columns that nothing uses; raise if the table lacks a column, or a feature has another use."""
         others = [*self.target.columns, *(name for name in (self.query, self.weights) if name is not None)]
+        self.table.require(others)
         for name in others:
-            if not self.table.has(name):
-                raise TableError(f"{self.table.name} has no column {name!r}; {suggestion(name, self.table.columns)}")
             if name in self.groups.features:
                 raise GroupsError(
                     f"column {name!r} is a feature of a group and also target, query or weight; remove one use"

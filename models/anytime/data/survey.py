@@ -22,7 +22,7 @@ from anytime.data.formats import ROWS, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
-from anytime.errors import TableError, clipped, listed, suggestion
+from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import (
@@ -130,12 +130,8 @@ def survey(
         if found.types[name] == "date":
             what = f"target {name!r} is {table.described(name)}; expected numbers or text"
             raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
-    samples = found.samples(features, names)
-    sample = sample_of(samples, seed=seed) if features else None
-    if sample is None:
-        for _ in samples:
-            pass
-    return found.survey(sample, drop_missing=drop_missing)
+    sample = sample_of(found.samples(features, names), seed=seed)
+    return found.survey(sample if features else None, drop_missing=drop_missing)
 
 
 def _first_rows(
@@ -167,7 +163,7 @@ class _Found:
         self._first: list[int] = []
 
     def samples(self, features: Sequence[str], names: Sequence[str], batch_rows: int = ROWS) -> Iterator[Sample]:
-        """Read the table, some rows at a time; yield the features of those to learn from."""
+        """Read the table, some rows at a time; yield the features, if any, of those to learn from."""
         for batch in self._table.batches(names, batch_rows, types=self.types):
             gaps = without_target(batch, self._target)
             try:
@@ -184,10 +180,9 @@ class _Found:
             for name, seen in zip(self._target, self._values, strict=True):
                 if len(seen) <= MAX_CLASSES:
                     seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
-            used = dict.fromkeys((*features, *self._target)) if features else ()
-            rows = batch.start + np.flatnonzero(kept)
-            of_kept = None if weights is None else weights[kept]
-            yield Sample({name: batch.column(name)[kept] for name in used}, of_kept, rows)
+            if features:
+                columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *self._target))}
+                yield Sample(columns, None if weights is None else weights[kept], batch.start + np.flatnonzero(kept))
 
     def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
         name = self._table.name
@@ -233,13 +228,11 @@ def settle_target(
     if task == "auto":
         task = "regression" if several else _guessed_task(found)
     family = default_family(task) if family is None else family
-    if task not in ("regression", "count"):
-        target = replace(_class_target(found, task, partial=partial), family_name=family)
-        check_family(family, target)
-        return target
-    target = Target(task, columns, family_name=family)
+    is_numeric = task in ("regression", "count")
+    target = Target(task, columns) if is_numeric else _class_target(found, task, partial=partial)
+    target = replace(target, family_name=family)
     check_family(family, target)
-    for name, values in zip(columns, found.values, strict=True):
+    for name, values in zip(columns, found.values, strict=True) if is_numeric else ():
         known = np.array(sorted(values), dtype=np.float64)
         if (wrong := known[~target.family.valid(known)]).size:
             raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.family.expected}")
@@ -247,8 +240,7 @@ def settle_target(
 
 
 def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
-    cell = foreign_number(sorted(values))
-    if cell is not None:
+    if (cell := foreign_number(sorted(values))) is not None:
         raise TableError(
             f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}{found.layout}; "
             "expected numbers such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or "
@@ -330,10 +322,7 @@ def surveyed(
     least = checked_level_rows(min_level_rows)
     rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
-    unknown = next((name for name in stated if not table.has(name)), None)
-    if unknown is not None:
-        known_columns = suggestion(unknown, table.columns)
-        raise TableError(f"{table.name} has no column {unknown!r}, whose type is stated; {known_columns}")
+    table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
@@ -371,8 +360,7 @@ def surveyed(
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table.name), unusable | reasons
-        learned = groups.known_types
-        numbers = [f for f in groups.features if learned.get(f) != "date"]
+        numbers = [name for name, kind in groups.column_types.items() if kind != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
@@ -409,9 +397,8 @@ def without_columns(
     groups: FeatureGroups, errors: Sequence[ColumnError], found: Survey
 ) -> tuple[FeatureGroups, Survey]:
     """Return groups without some unusable columns, and the survey that reports them; raise if no other remains."""
-    reasons = {error.column: _reason(error) for error in errors}
     remaining = _without(groups, {error.column: error for error in errors}, found.table)
-    return remaining, replace(found, unusable={**found.unusable, **reasons})
+    return remaining, replace(found, unusable={**found.unusable, **{e.column: _reason(e) for e in errors}})
 
 
 def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
@@ -440,11 +427,11 @@ UNUSABLE_REMEDY = (
 
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
-    cells = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    foreign = [name for name, cell in cells.items() if cell is not None]
-    if foreign:
-        name, others = foreign[0], foreign[1:]
-        cell = str(cells[name])
+    found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
+    cells = {name: cell for name, cell in found.items() if cell is not None}
+    if cells:
+        name, *others = cells
+        cell = cells[name]
         row = next(row for row, value in _cells(table, name) if value == cell)
         too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
         raise TableError(

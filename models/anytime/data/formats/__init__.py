@@ -66,5 +66,4 @@ def _folder(path: Path, separator: str | None, style: NumberStyle) -> Table:
     files = visible(path)
     if not files or any(file.suffix.lower() == ".parquet" for file in files):
         return ParquetTable(path)
-    tables = [open_table(file, separator=separator, style=style) for file in files]
-    return JoinedTable(path, tables)
+    return JoinedTable(path, [open_table(file, separator=separator, style=style) for file in files])

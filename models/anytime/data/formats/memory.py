@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
 from anytime.data.formats.cells import Recognition
-from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, required
+from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, pa
 from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS, dense
 from anytime.types import ColumnType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TYPES: Mapping[str, ColumnType] = {
     **dict.fromkeys("iu", "integer"),
@@ -55,7 +52,6 @@ def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDA
 
 def arrow_array(name: str, values: Any) -> pa.Array:
     """Return a column as an Arrow array; raise TableError, which names the types, if it mixes them."""
-    pa = required("pyarrow")
     if isinstance(values, np.ndarray):
         values = as_native(values)
     is_float = getattr(getattr(values, "dtype", None), "kind", "") == "f"
@@ -154,9 +150,8 @@ class MatrixTable(MemoryTable):
     def rows(self) -> int:
         return int(self._matrix.shape[0])
 
-    def block_rows(self, columns: int, jobs: int) -> int:
+    def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
-        del columns
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
@@ -212,8 +207,7 @@ class FrameTable(ArrowTable, MemoryTable):
         self._check_names(self._frame.column_names)
         return {field.name: field.type for field in self._frame.schema}
 
-    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del begin
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
 
 
@@ -254,9 +248,9 @@ def collected(X: Any) -> Any:
     """Return a frame of pandas unchanged, and one of another library as an Arrow table; lazy frames are collected."""
     if _is_pandas(X):
         return X
-    pa = required("pyarrow")
+    table = pa.table  # outside: without pyarrow, its own message
     try:
-        frame = pa.table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
+        frame = table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
     except Exception as error:  # of the library of the frame
         why = " ".join(str(error).split())
         raise TableError(
@@ -282,7 +276,8 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     if X.dtype.kind not in "OUSTM":
         return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
-    return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
+    columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)))
 
 
 def _pandas_table(name: str, X: Any) -> MemoryTable:
@@ -295,7 +290,7 @@ def _pandas_table(name: str, X: Any) -> MemoryTable:
         else arrow_array(column, _dense(X.iloc[:, j]))
         for j, column in enumerate(names)
     ]
-    return FrameTable(name, _arrow_table(columns, names))
+    return FrameTable(name, pa.Table.from_arrays(columns, names=names))
 
 
 def _dense(series: Any) -> Any:
@@ -304,13 +299,8 @@ def _dense(series: Any) -> Any:
     return np.asarray(series) if is_sparse or isinstance(series.dtype, np.dtype) else series
 
 
-def _arrow_table(columns: Sequence[Any], names: Sequence[str]) -> pa.Table:
-    return required("pyarrow").Table.from_arrays(columns, names=list(names))
-
-
 def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
     """Return a column of Python objects; text that is a number in every row is numbers, as in a CSV file."""
-    pa = required("pyarrow")
     column = arrow_array(name, values)
     if type_of(column.type) != "text":
         return column

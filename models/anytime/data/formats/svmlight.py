@@ -62,8 +62,7 @@ class SvmlightTable(Table):
 
         return {name: kind(name) for name in names if name not in stated}
 
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
-        del begin  # all of it is in memory
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)
         inside = {name: self._places[name] for name in types if name in self._places}
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)

@@ -45,6 +45,19 @@ def required(module: str) -> Any:
         ) from error
 
 
+class Extra:
+    """A module of the `train` extra, which is imported where something of it is first used."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self).setdefault(name, getattr(required(self._module), name))
+
+
+pa: Any = Extra("pyarrow")
+pc: Any = Extra("pyarrow.compute")
+
 ROWS = 16_384
 """Default number of rows in a batch: 64 MiB at 512 columns."""
 
@@ -137,10 +150,15 @@ class Table(ABC):
         """Return the rows, ascending from 0, at which reading can start without the rows before."""
         return (0,)
 
-    def block_rows(self, columns: int, jobs: int) -> int:
+    def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return the number of rows of these columns that one of some threads sums at a time."""
-        del jobs
         return min(max(BLOCK_VALUES // max(columns, 1), 1024), ROWS)
+
+    def require(self, names: Iterable[str], remark: str = "") -> None:
+        """Raise TableError for the first of some columns that does not exist; the remark follows its name."""
+        for name in names:
+            if not self.has(name):
+                raise TableError(f"{self.name} has no column {name!r}{remark}; {suggestion(name, self.columns)}")
 
     def types(self, columns: Iterable[str], stated: Mapping[str, ReadAs] = {}) -> dict[str, ReadAs]:
         """Return the type of each column; what is `stated` wins.
@@ -149,9 +167,7 @@ class Table(ABC):
         file, where the format requires its cells.
         """
         names = tuple(dict.fromkeys(columns))
-        for name in names:
-            if not self.has(name):
-                raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
+        self.require(names)
         return {**self._types(names, stated), **{name: stated[name] for name in names if name in stated}}
 
     def batches(
@@ -175,9 +191,8 @@ class Table(ABC):
         wanted = self.types(columns, types)
         return self._between(wanted, rows, start, stop)
 
-    def described(self, name: str) -> str:
+    def described(self, name: str) -> str:  # noqa: ARG002
         """Return the type of a column of dates, for messages."""
-        del name
         return "a date"
 
     def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
@@ -250,15 +265,12 @@ class JoinedTable(Table):
 
         return {name: joined(name) for name in names if name not in stated}
 
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
-        del begin
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002
         start = 0
         for table in self._tables:
-            end = start
             for batch in table.batches(list(types), rows, types=types):
-                yield replace(batch, start=start + batch.start)
-                end += batch.rows
-            start = end
+                yield replace(batch, start=start)
+                start += batch.rows
 
 
 def visible(folder: Path) -> list[Path]:

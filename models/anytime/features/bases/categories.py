@@ -125,16 +125,12 @@ class Categories(Basis):
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
-        holds = self.holds
-        if holds == "text":
+        if self.holds == "text":
             return isinstance(value, str) or is_missing(value)
-        if is_missing(value):
-            return True
-        match holds:
-            case "true or false":
-                return isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
-            case _:
-                return isinstance(value, int | float | np.number) and float(value).is_integer()
+        if self.holds == "true or false":
+            is_bool = isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
+            return is_bool or is_missing(value)
+        return is_missing(value) or (isinstance(value, int | float | np.number) and float(value).is_integer())
 
     def invalid(self, codes: Float) -> tuple[float, str] | None:
         """Return a number that is no index, and what was expected."""
@@ -172,8 +168,7 @@ class Categories(Basis):
         levels = [ShapeLevel(level, code, code) for code, level in enumerate(self.levels)]
         return [*levels, *([ShapeLevel(None, len(self.levels), -1.0)] if self.other else [])]
 
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        del scale, ends
+    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
         if not self.levels:
             return np.full(len(p), np.nan)
         shares = np.cumsum(mean[: len(self.levels)])

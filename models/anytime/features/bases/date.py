@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
 from anytime.features.bases.basis import Basis, Clamp, ColumnSample, Form, Kind, ShapeLevel
@@ -79,14 +78,13 @@ class Dates:
     holds = "seconds since 1970 UTC or an ISO date, of the years 1 to 9999"
 
     def accepts(self, value: Any) -> bool:
-        if value is None or type(value).__name__ in ("NaTType", "NAType"):
+        is_nat = type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, np.datetime64) and np.isnat(value))
+        if value is None or is_nat:
             return True
         if isinstance(value, bool | np.bool_):
             return False
         if isinstance(value, int | float | np.number):
             return bool(math.isnan(value) or FIRST <= value <= LAST)
-        if isinstance(value, np.datetime64) and np.isnat(value):
-            return True
         return FIRST <= seconds_of(value) <= LAST
 
     def coded(self, values: Iterable[Any]) -> Float:
@@ -200,17 +198,13 @@ class Date(Basis):
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
-        known = len(sample.values) > 0
         DATES.check(sample.values.astype(np.float64))
-        centre = given.centre
-        if centre is None:
-            centre = sample.mean() if known else 0.0
-        has_two = known and len(np.unique(sample.values)) <= 2
-        values = tuple(cls._values(part, given, sample, known=known and not has_two) for part in PARTS)
-        return cls(centre, values)
+        centre = given.centre if given.centre is not None else sample.mean() if len(sample.values) else 0.0
+        varies = len(np.unique(sample.values)) > 2
+        return cls(centre, tuple(cls._values(part, given, sample, varies=varies) for part in PARTS))
 
     @staticmethod
-    def _values(part: _Part, given: ColumnBasis, sample: ColumnSample, *, known: bool) -> tuple[int, ...]:
+    def _values(part: _Part, given: ColumnBasis, sample: ColumnSample, *, varies: bool) -> tuple[int, ...]:
         stated = (given.model_extra or {}).get(part.field)
         if stated is not None:
             whole = isinstance(stated, tuple) and all(type(v) is int and part.first <= v <= part.last for v in stated)
@@ -218,19 +212,15 @@ class Date(Basis):
                 expected = f"different whole numbers from {part.first} to {part.last}, ascending"
                 raise GroupsError(f"its {part.field} are {stated}; expected {expected}")
             return tuple(stated)
-        if not known:
+        counts = np.bincount(part.of(sample.values.astype(np.float64)), sample.weights, part.last + 1)
+        if not varies or np.count_nonzero(counts) == 1:
             return ()
-        found = part.of(sample.values.astype(np.float64))
-        counts = np.bincount(found, sample.weights, part.last + 1)
         frequent = np.flatnonzero(counts >= sample.min_level_rows).tolist()
-        if np.count_nonzero(counts) == 1:
-            return ()
         return tuple(frequent[1:] if len(frequent) == np.count_nonzero(counts) == 2 else frequent)
 
     @cached_property
     def _slices(self) -> tuple[slice, ...]:
-        ends = list(accumulate(map(len, self.values), initial=1))
-        return tuple(slice(a, b) for a, b in pairwise(ends))
+        return tuple(slice(a, b) for a, b in pairwise(accumulate(map(len, self.values), initial=1)))
 
     def names(self, column: str) -> list[str]:
         return [f"{column} in years", *(f"{column} {part.label(v)}" for part, v in self._levels)]
@@ -276,5 +266,4 @@ class Date(Basis):
         return found
 
     def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        del ends
-        return np.asarray(np.clip(self.centre + YEAR * (mean[0] + scale[0] * ndtri(p)), FIRST, LAST))
+        return np.asarray(np.clip(self.centre + YEAR * super().drawn(p, mean, scale, ends), FIRST, LAST))
