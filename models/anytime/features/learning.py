@@ -126,9 +126,7 @@ class Sample:
 
     def every(self, step: int) -> Sample:
         """Return every so many rows."""
-        chosen = np.zeros(self.rows, dtype=np.bool_)
-        chosen[::step] = True
-        return self if step == 1 else self._where(chosen)
+        return self if step == 1 else self._where(np.arange(self.rows) % step == 0)
 
     @classmethod
     def _joined(cls, parts: list[Sample]) -> Sample:
@@ -203,8 +201,7 @@ def learned_groups(
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
-        is_date = groups.types.get(name) == "date"
-        kind: Kind = "date" if is_date else kind_of(sample.columns[name])
+        kind: Kind = "date" if groups.types.get(name) == "date" else kind_of(sample.columns[name])
         if name in factors and kind not in ("date", "number"):
             kind = "factor"
         found = sample.column(name)
@@ -276,6 +273,5 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
-    if basis.clamp is None or numbers is None:
-        return None
-    return numbers.ends(basis.clamp if clamp is None or clamp == "auto" else clamp)
+    own = basis.clamp if clamp is None or clamp == "auto" else clamp
+    return None if basis.clamp is None or numbers is None else numbers.ends(own)
