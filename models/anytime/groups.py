@@ -23,7 +23,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
@@ -89,9 +89,8 @@ class CallCost(BaseModel):
 
     def scaled(self, factor: float) -> float | CallCost:
         """Return the cost times a factor, as groups state it: a number if it has no fixed part."""
-        if not self.fixed:
-            return self.per_row * factor
-        return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor)
+        parts = {"fixed": self.fixed * factor, "per_row": self.per_row * factor}
+        return CallCost(**parts) if self.fixed else parts["per_row"]
 
 
 def _cost_kind(cost: Any) -> str:
@@ -126,13 +125,12 @@ class FeatureGroup(BaseModel):
 def _check_cost(group: FeatureGroup) -> None:
     cost = group.call_cost
     for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
-        if part == 0 or MIN_COST <= part <= MAX_COST:
-            continue
-        wanted = ">= 0"
-        if math.isfinite(part) and part > 0:
-            wanted = f"{MAX_COST:g} or less" if part > MAX_COST else f"{MIN_COST:g} or more, or 0"
-            wanted += "; use another unit"
-        raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
+        if part != 0 and not MIN_COST <= part <= MAX_COST:
+            wanted = ">= 0"
+            if math.isfinite(part) and part > 0:
+                limit = f"{MAX_COST:g} or less" if part > MAX_COST else f"{MIN_COST:g} or more, or 0"
+                wanted = f"{limit}; use another unit"
+            raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
 
 
 class ProductGroup(FeatureGroup):
@@ -213,11 +211,9 @@ class FeatureGroups(BaseModel):
         if not self.groups:
             raise GroupsError("no groups; expected at least one")
         owner: dict[str, str] = {}
-        names: set[str] = set()
-        for group in self.groups:
-            if group.name in names:
+        for index, group in enumerate(self.groups):
+            if self.positions[group.name] != index:
                 raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
-            names.add(group.name)
             _check_cost(group)
             for feature in group.features:
                 if feature in owner:
@@ -229,7 +225,7 @@ class FeatureGroups(BaseModel):
             raise GroupsError("no group has a feature; expected at least one feature")
         for group in self.groups:
             for name in group.requires:
-                if name not in names:
+                if name not in self.positions:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
@@ -242,18 +238,18 @@ class FeatureGroups(BaseModel):
 
     def _check_pairs(self) -> None:
         for a, b in self.pairs:
+            both = f"{a.column!r} and {b.column!r}"
             if a.column == b.column or not {a.column, b.column} <= set(self.features):
-                raise GroupsError(f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups")
+                raise GroupsError(f"a pair has {both}; expected two different columns of groups")
             if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
-                what = "expected levels, or two knots or more"
-                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; {what}")
+                raise GroupsError(f"the pair of {both} lacks factors; expected levels, or two knots or more")
             if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
-                what = f"{most} factors of one column; expected at most {MAX_FACTORS}"
-                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
+                raise GroupsError(f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}")
             for knots in (a.knots, b.knots):
                 if list(knots) != sorted(set(knots)):
-                    what = f"knots {list(knots)}; expected different numbers in ascending order"
-                    raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
+                    raise GroupsError(
+                        f"the pair of {both} has knots {list(knots)}; expected different numbers in ascending order"
+                    )
         if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
@@ -466,8 +462,10 @@ class FeatureGroups(BaseModel):
         units = _with_unit(content, "costs")["groups"]
         wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
         if wrong is not None:
-            what = f"the cost of group {wrong['name']!r} is {wrong['cost']!r}"
-            raise GroupsError(f"{what}; expected a number, such as 2.5, or one with its unit, such as 5ms")
+            raise GroupsError(
+                f"the cost of group {wrong['name']!r} is {wrong['cost']!r}; expected a number, such as 2.5, or one with "
+                "its unit, such as 5ms"
+            )
         priced = {each["name"]: float(each["cost"]) for each in units}
         for name, cost in priced.items():
             _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
@@ -630,8 +628,7 @@ def load_groups(source: GroupsSource) -> FeatureGroups:
     text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        parse = partial(json.loads, object_pairs_hook=_unique) if kind == "JSON" else partial(yaml.load, Loader=_Loader)
-        content = parse(text)
+        content = json.loads(text, object_pairs_hook=_unique) if kind == "JSON" else yaml.load(text, Loader=_Loader)  # noqa: S506
     except GroupsError as error:
         raise GroupsError(f"{str(path)!r}: {error}") from None
     except _UNREADABLE as error:
@@ -659,8 +656,10 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
         content["groups"] = [{"name": name, "features": list(of), "cost": 1.0} for name, of in _names_of(groups)]
     elif not isinstance(given, Mapping) and any(isinstance(group, str) for group in given):
         shown = _json([[name] if isinstance(name, str) else name for name in given][:2])
-        what = f"{source} is a list of names; expected a list for each group, such as {shown}"
-        raise GroupsError(f'{what}, or {{"a": {_json(list(given)[:2])}}} for one group named a')
+        raise GroupsError(
+            f"{source} is a list of names; expected a list for each group, such as {shown}, or "
+            f'{{"a": {_json(list(given)[:2])}}} for one group named a'
+        )
     return _with_unit(content, source)
 
 
@@ -722,18 +721,20 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
     groups = content.get("groups")
     if not isinstance(groups, list):
         return content
-    amounts: list[tuple[dict[str, Any], str, float, str]] = []
     copied = [dict(group) if isinstance(group, Mapping) else group for group in groups]
+    places: list[tuple[dict[str, Any], str]] = []
     for group in copied:
-        if not isinstance(group, dict):
-            continue
-        if isinstance(group.get("cost"), Mapping):
+        if isinstance(group, dict) and isinstance(group.get("cost"), Mapping):
             group["cost"] = dict(group["cost"])
-        parts = [(group["cost"], key) for key in ("fixed", "per_row")] if isinstance(group.get("cost"), dict) else []
-        for holder, key in [(group, "cost"), *parts]:
-            found = _AMOUNT.fullmatch(holder[key].strip()) if isinstance(holder.get(key), str) else None
-            if found is not None:
-                amounts.append((holder, key, float(found[1]), found[2]))
+            places += [(group["cost"], "fixed"), (group["cost"], "per_row")]
+        elif isinstance(group, dict):
+            places.append((group, "cost"))
+    found = [
+        (holder, key, _AMOUNT.fullmatch(holder[key].strip()))
+        for holder, key in places
+        if isinstance(holder.get(key), str)
+    ]
+    amounts = [(holder, key, float(match[1]), match[2]) for holder, key, match in found if match is not None]
     units = dict.fromkeys(unit for *_, unit in amounts)
     if not units:
         return content
@@ -858,10 +859,9 @@ def _json(value: Any) -> str:
 
 
 def flow(value: Any) -> str:
-    flow: str = yaml.dump(
-        value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9
-    )
-    return flow.strip()
+    return str(
+        yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    ).strip()
 
 
 def write_text(text: str, path: Path) -> None:
