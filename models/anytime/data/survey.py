@@ -140,17 +140,7 @@ def _first_rows(
     """Return `FIRST_ROWS` of the first rows with a target and weight; fewer of a wide table."""
     limit = min(FIRST_ROWS, sample_size(len(features)))
     names = dict.fromkeys([*features, *target, *([] if weights is None else [weights])])
-    found = _Found(table, tuple(target), weights, types)
-
-    def samples() -> Iterator[Sample]:
-        rows = 0
-        for sample in found.samples(features, list(names), limit):
-            yield sample
-            rows += sample.rows
-            if rows >= limit:
-                return
-
-    return sample_of(samples(), limit)
+    return sample_of(_Found(table, tuple(target), weights, types).samples(features, list(names), limit), limit)
 
 
 class _Found:
@@ -162,9 +152,9 @@ class _Found:
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
-    def samples(self, features: Sequence[str], names: Sequence[str], batch_rows: int = ROWS) -> Iterator[Sample]:
-        """Read the table, some rows at a time; yield the features, if any, of those to learn from."""
-        for batch in self._table.batches(names, batch_rows, types=self.types):
+    def samples(self, features: Sequence[str], names: Sequence[str], limit: int | None = None) -> Iterator[Sample]:
+        """Read the table, some rows at a time, until `limit` are to learn from; yield the features, if any, of these."""
+        for batch in self._table.batches(names, limit or ROWS, types=self.types):
             gaps = without_target(batch, self._target)
             try:
                 weights = None if self._weights is None else weights_of(batch, self._weights)
@@ -183,6 +173,8 @@ class _Found:
             if features:
                 columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *self._target))}
                 yield Sample(columns, None if weights is None else weights[kept], batch.start + np.flatnonzero(kept))
+            if limit is not None and self._rows - self._missing - self._unweighted >= limit:
+                return
 
     def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
         name = self._table.name

@@ -328,9 +328,8 @@ class ParquetTable(ArrowTable):
         return sum(group.rows for group in self._groups)
 
     def _open(self) -> dict[str, pa.DataType]:
-        paths = [self.path]
-        if self.path.is_dir():
-            paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
+        is_folder = self.path.is_dir()
+        paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"] if is_folder else [self.path]
         if not paths:
             raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}

@@ -148,8 +148,7 @@ class CsvTable(ArrowTable):
         return dict.fromkeys(names, pa.string())
 
     def _stream(self) -> pa.NativeFile:
-        compression = "gzip" if self.path.suffix.lower() == ".gz" else None
-        return pa.input_stream(self.path, compression=compression)
+        return pa.input_stream(self.path, compression="gzip" if self.path.suffix.lower() == ".gz" else None)
 
     def _reader(self, stream: pa.NativeFile, names: Sequence[str] = ()) -> Any:
         csv = required("pyarrow.csv")

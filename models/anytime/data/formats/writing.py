@@ -70,8 +70,7 @@ class TableWriter:
         if suffix == ".parquet":
             self._writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
             return
-        compression = "gzip" if suffix == ".gz" else None
-        self._sink = pa.output_stream(self._temporary, compression=compression)
+        self._sink = pa.output_stream(self._temporary, compression="gzip" if suffix == ".gz" else None)
         if suffix in (".csv", ".gz"):
             # Arrow quotes every name of a header that it writes.
             header = io.StringIO()

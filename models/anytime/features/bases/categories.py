@@ -76,8 +76,10 @@ class Categories(Basis):
             raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
         rounded = [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]
         if rounded:
-            what = f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded"
-            raise GroupsError(f"{what}; expected smaller whole numbers, or text")
+            raise GroupsError(
+                f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded; expected smaller whole numbers, "
+                "or text"
+            )
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")

@@ -44,7 +44,8 @@ _OTHER_FORM = re.compile(
 def seconds_of(value: Any) -> float:
     """Return a date, a datetime, a date of NumPy or a text in ISO form as seconds; NaN for anything else."""
     if isinstance(value, np.datetime64):
-        return float(seconds_of_array(np.array([value]))[0])
+        whole = value.astype("M8[us]")
+        return math.nan if np.isnat(whole) else float(whole.astype(np.int64) / 1e6)
     if isinstance(value, str):
         text = value.strip()
         if not _ISO.fullmatch(text):
@@ -58,12 +59,6 @@ def seconds_of(value: Any) -> float:
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     return float((value.replace(tzinfo=UTC) if value.tzinfo is None else value).__sub__(_EPOCH).total_seconds())
-
-
-def seconds_of_array(values: Any) -> Float:
-    """Return an array of NumPy's dates as seconds, NaN where it is not a time."""
-    whole = values.astype("M8[us]")
-    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
 
 
 def iso(seconds: float) -> str:
@@ -107,16 +102,15 @@ class Dates:
         """Raise GroupsError if dates of a column are numbers of another kind than seconds: 20240517, or years."""
         days = codes[~np.isnan(codes)]
         whole = len(days) > 0 and bool((days == np.floor(days)).all())
-        if not whole or not (days.min() >= 1000 and days.max() <= 99_991_231):
-            return
-        month, day = days // 100 % 100, days % 100
-        is_day = days.min() >= 10_000_101 and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()
-        if is_day or days.max() < 3000:
-            what = "days written as numbers" if is_day else "years"
-            raise GroupsError(
-                f"its values, as {days[0]:.0f}, look like {what}; expected {self.holds}: write them as 2024-05-17, or "
-                "state another basis"
-            )
+        if whole and days.min() >= 1000 and days.max() <= 99_991_231:
+            month, day = days // 100 % 100, days % 100
+            is_day = days.min() >= 10_000_101 and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()
+            if is_day or days.max() < 3000:
+                what = "days written as numbers" if is_day else "years"
+                raise GroupsError(
+                    f"its values, as {days[0]:.0f}, look like {what}; expected {self.holds}: write them as 2024-05-17, "
+                    "or state another basis"
+                )
 
     def shown(self, code: float) -> str:
         return iso(min(max(code, FIRST), LAST))
