@@ -674,9 +674,8 @@ def _check_form(groups: Any, source: str) -> None:
             case [str(name), [str(), *_] as names] if not isinstance(groups, Mapping):
                 shown = _json({name: list(names)[:3]})
                 raise GroupsError(f"{source} is a list of pairs; expected a dict, such as {shown}")
-            case int() | float():
-                if not isinstance(groups, Mapping):
-                    raise GroupsError(f'{source} is a list of numbers; expected lists of columns, such as [["a", "b"]]')
+            case int() | float() if not isinstance(groups, Mapping):
+                raise GroupsError(f'{source} is a list of numbers; expected lists of columns, such as [["a", "b"]]')
             case [int(), *rest] if all(isinstance(each, int) for each in rest):
                 shown = _json([f"x{each}" for each in features[:3]])
                 raise GroupsError(

@@ -197,8 +197,9 @@ class Dataset:
         """
         classes = self.target.classes
         if classes is None:
-            names = ", ".join(self.target.columns)
-            raise TrainingError(f"balanced class weights require classes; target {names} is {self.target.task}")
+            raise TrainingError(
+                f"balanced class weights require classes; target {', '.join(self.target.columns)} is {self.target.task}"
+            )
         if not isinstance(by_class, str):
             return replace(self, class_weights=stated_weights(by_class, classes))
         counts = np.zeros(len(classes))

@@ -128,8 +128,10 @@ def survey(
     found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
     for name in target:
         if found.types[name] == "date":
-            what = f"target {name!r} is {table.described(name)}; expected numbers or text"
-            raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
+            raise TableError(
+                f"{table.name}: target {name!r} is {table.described(name)}; expected numbers or text: convert it to days "
+                "since a fixed date, for example"
+            )
     sample = sample_of(found.samples(features, names), seed=seed)
     return found.survey(sample if features else None, drop_missing=drop_missing)
 
@@ -322,8 +324,15 @@ def surveyed(
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
-    features = groups.features if learns else ()
-    found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
+    found = survey(
+        table,
+        target,
+        groups.features if learns else (),
+        weights=weights,
+        types=types,
+        drop_missing=drop_missing,
+        seed=seed,
+    )
     if not learns:
         first = _first_rows(table, target, groups.features, weights=weights, types=types)
         remarks = suspicions(first, [f for f in groups.features if types[f] != "date"], target)

@@ -101,9 +101,8 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
         wild = np.flatnonzero(distance > WILD)
         if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
             order = wild[np.argsort(-distance[wild], kind="stable")]
-            at = known[order[:MAX_NAMED]]
-            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in at.tolist()]
-            rows += ["..."] * (len(order) > len(at))
+            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
+            rows += ["..."] * (len(order) > MAX_NAMED)
             worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
     return _named(
         [text for _, text in sorted(worst, key=lambda each: -each[0])],

@@ -32,11 +32,7 @@ _TYPES: Mapping[str, ColumnType] = {
     **dict.fromkeys("UST", "text"),
     "M": "date",
 }
-
-
-def type_of_array(dtype: np.dtype[Any]) -> ColumnType | None:
-    """Return the type of a NumPy array; None if it is neither number, text nor date."""
-    return _TYPES.get(dtype.kind)
+"""The type of a column by the kind of its NumPy array; one of another kind is neither number, text nor date."""
 
 
 def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
@@ -139,7 +135,7 @@ class MatrixTable(MemoryTable):
 
     def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
         super().__init__(Path(name))
-        if type_of_array(matrix.dtype) is None:
+        if _TYPES.get(matrix.dtype.kind) is None:
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
         self._matrix, self._further = matrix, further
         self._check_names(names)
@@ -161,8 +157,8 @@ class MatrixTable(MemoryTable):
         def kind(name: str) -> ReadAs:
             if name in self._further:
                 values = self._further[name]
-                return type_of_array(values.dtype) or type_of(arrow_array(name, values).type) or "text"
-            own = type_of_array(self._matrix.dtype) or "number"
+                return _TYPES.get(values.dtype.kind) or type_of(arrow_array(name, values).type) or "text"
+            own = _TYPES.get(self._matrix.dtype.kind) or "number"
             return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
 
         return {name: kind(name) for name in names if name not in stated}

@@ -188,8 +188,7 @@ class Table(ABC):
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
-        wanted = self.types(columns, types)
-        return self._between(wanted, rows, start, stop)
+        return self._between(self.types(columns, types), rows, start, stop)
 
     def described(self, name: str) -> str:  # noqa: ARG002
         """Return the type of a column of dates, for messages."""
