@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
+from itertools import accumulate, chain, pairwise, starmap
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -89,8 +89,7 @@ class CallCost(BaseModel):
 
     def scaled(self, factor: float) -> float | CallCost:
         """Return the cost times a factor, as groups state it: a number if it has no fixed part."""
-        parts = {"fixed": self.fixed * factor, "per_row": self.per_row * factor}
-        return CallCost(**parts) if self.fixed else parts["per_row"]
+        return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor) if self.fixed else self.per_row * factor
 
 
 def _cost_kind(cost: Any) -> str:
@@ -230,8 +229,9 @@ class FeatureGroups(BaseModel):
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
                 if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
-                    known = suggestion(column, tuple(owner))
-                    raise GroupsError(f"{field} has column {column!r}, which is in no group; {known}")
+                    raise GroupsError(
+                        f"{field} has column {column!r}, which is in no group; {suggestion(column, tuple(owner))}"
+                    )
         self._check_pairs()
         _ = self.prerequisites  # raises for a cycle
         return self
@@ -274,8 +274,7 @@ class FeatureGroups(BaseModel):
     @cached_property
     def slices(self) -> tuple[slice, ...]:
         """Return the columns of each group in `features`."""
-        ends = np.cumsum([len(group.features) for group in self.groups]).tolist()
-        return tuple(slice(end - len(group.features), end) for group, end in zip(self.groups, ends, strict=True))
+        return tuple(starmap(slice, pairwise(accumulate((len(group.features) for group in self.groups), initial=0))))
 
     def amount(self, cost: float) -> str:
         """Return a cost with its unit, for messages: "2.5 ms", "1 dollar"."""

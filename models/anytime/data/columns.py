@@ -150,6 +150,8 @@ def responses(batch: Batch, target: Target, kept: Bool) -> Float:
     Y = np.column_stack([labels == label for label in indicated]).astype(np.float64)
     known = Y.any(axis=1) | (labels == classes[0])
     if not known.all():
-        seen = ", ".join(map(repr, classes[:10]))
-        raise TableError(f"target {labels[~known].tolist()[0]!r} was never seen in training; known: {seen}")
+        raise TableError(
+            f"target {labels[~known].tolist()[0]!r} was never seen in training; known: "
+            f"{', '.join(map(repr, classes[:10]))}"
+        )
     return Y

@@ -172,8 +172,7 @@ class Dataset:
     def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
         missing = without_target(batch, self.target.columns)
         if missing.any() and not self.drop_missing:
-            row = batch.start + int(missing.argmax())
-            raise TableError(f"row {row} (counted from 0) has no target; fix or remove it")
+            raise TableError(f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it")
         X = feature_matrix(batch, features, self.terms.categories if features else None)
         weights = None if self.weights is None else weights_of(batch, self.weights)
         query, folds = (None if name is None else batch.column(name) for name in (self.query, self.fold))

@@ -190,9 +190,17 @@ class _Found:
             raise TableError(f"{name}: no row has a target; expected at least one")
         if self._target and not any(self._values):
             raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
-        values = tuple(map(frozenset, self._values))
-        counts = self._rows, self._missing, self._unweighted
-        return Survey(name, self._target, *counts, self.types, values, sample, self._table.layout)
+        return Survey(
+            name,
+            self._target,
+            self._rows,
+            self._missing,
+            self._unweighted,
+            self.types,
+            tuple(map(frozenset, self._values)),
+            sample,
+            self._table.layout,
+        )
 
 
 def settle_target(
@@ -512,6 +520,11 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
     dataset.check()
-    columns, weights = dataset.target.columns, dataset.weights
-    found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
+    found = survey(
+        dataset.table,
+        dataset.target.columns,
+        weights=dataset.weights,
+        types=dataset.types,
+        drop_missing=dataset.drop_missing,
+    )
     return dataset, found

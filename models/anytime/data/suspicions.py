@@ -205,8 +205,7 @@ def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_La
 def _responses(target: _Labels) -> list[Values]:
     """Return a target as numbers: itself, or an indicator for each class."""
     is_numeric = target.values.dtype.kind in "iufb"
-    classes = range(min(target.classes, MAX_CLASSES))
-    return [target.values] if is_numeric else [target.codes == code for code in classes]
+    return [target.values] if is_numeric else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
 
 
 def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:

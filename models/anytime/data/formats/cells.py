@@ -110,9 +110,8 @@ class Recognition:
 
     @property
     def kind(self) -> ColumnType:
-        if "text" in self.kinds or self.kinds > {"bool"}:
-            return "text"
-        if self.kinds == {"integer"} and 2 * self.codes >= self.wholes:
+        is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
+        if "text" in self.kinds or self.kinds > {"bool"} or is_code:
             return "text"
         return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
 

@@ -85,9 +85,7 @@ class Batch:
         """Return the rows of the batch within a range of rows of the table; the result may be empty."""
         low = max(start - self.start, 0)
         high = self.rows if stop is None else min(stop - self.start, self.rows)
-        if low == 0 and high == self.rows:
-            return self
-        return self._rows(low, max(high, low))
+        return self if low == 0 and high == self.rows else self._rows(low, max(high, low))
 
     def _rows(self, low: int, high: int) -> Batch:
         return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})

@@ -398,9 +398,7 @@ def distinct_values(values: Float) -> NDArray[np.bool_]:
 
 def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
     """Return the quantiles k/(count + 1), k = 1..count."""
-    if not len(sample.values) or not count:
-        return ()
-    return sample.quantiles(np.arange(1, count + 1) / (count + 1))
+    return sample.quantiles(np.arange(1, count + 1) / (count + 1)) if count and len(sample.values) else ()
 
 
 def distinct(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -137,8 +137,8 @@ class Categories(Basis):
     def invalid(self, codes: Float) -> tuple[float, str] | None:
         """Return a number that is no index, and what was expected."""
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.levels)) | np.isnan(codes)
-        expected = "the index of a level, 0 to {}, or -1 for another level"
-        return None if right.all() else (codes[~right][0], expected.format(len(self.levels) - 1))
+        last = len(self.levels) - 1
+        return None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
 
     def shown(self, code: float) -> Label | None:
         return self.levels[int(code)] if code >= 0 else None

@@ -203,8 +203,10 @@ class Date(Basis):
         if stated is not None:
             whole = isinstance(stated, tuple) and all(type(v) is int and part.first <= v <= part.last for v in stated)
             if not whole or list(stated) != sorted(set(stated)):
-                expected = f"different whole numbers from {part.first} to {part.last}, ascending"
-                raise GroupsError(f"its {part.field} are {stated}; expected {expected}")
+                raise GroupsError(
+                    f"its {part.field} are {stated}; expected different whole numbers from {part.first} to {part.last}, "
+                    "ascending"
+                )
             return tuple(stated)
         counts = np.bincount(part.of(sample.values.astype(np.float64)), sample.weights, part.last + 1)
         if not varies or np.count_nonzero(counts) == 1:

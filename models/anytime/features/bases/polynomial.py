@@ -56,8 +56,9 @@ class Polynomial(Basis):
 
     def forms(self) -> list[Form]:
         shape = {"centre": self.centre, "scale": self.scale}
-        powers = range(1, self.degree + 1)
-        return [Form({"form": "power", "power": k, **shape}, k, self.centre, self.scale) for k in powers]
+        return [
+            Form({"form": "power", "power": k, **shape}, k, self.centre, self.scale) for k in range(1, self.degree + 1)
+        ]
 
     def line(self, low: float, high: float, mean: Float) -> Float:  # noqa: ARG002
         return np.linspace(low, high, CURVE)
