@@ -462,8 +462,8 @@ class FeatureGroups(BaseModel):
         wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
         if wrong is not None:
             raise GroupsError(
-                f"the cost of group {wrong['name']!r} is {wrong['cost']!r}; expected a number, such as 2.5, or one with "
-                "its unit, such as 5ms"
+                f"the cost of group {wrong['name']!r} is {wrong['cost']!r}; expected a number, such as 2.5, or one "
+                "with its unit, such as 5ms"
             )
         priced = {each["name"]: float(each["cost"]) for each in units}
         for name, cost in priced.items():

@@ -129,8 +129,8 @@ def survey(
     for name in target:
         if found.types[name] == "date":
             raise TableError(
-                f"{table.name}: target {name!r} is {table.described(name)}; expected numbers or text: convert it to days "
-                "since a fixed date, for example"
+                f"{table.name}: target {name!r} is {table.described(name)}; expected numbers or text: convert it to "
+                "days since a fixed date, for example"
             )
     sample = sample_of(found.samples(features, names), seed=seed)
     return found.survey(sample if features else None, drop_missing=drop_missing)
@@ -155,7 +155,7 @@ class _Found:
         self._first: list[int] = []
 
     def samples(self, features: Sequence[str], names: Sequence[str], limit: int | None = None) -> Iterator[Sample]:
-        """Read the table, some rows at a time, until `limit` are to learn from; yield the features, if any, of these."""
+        """Read the table until `limit` rows are to learn from; yield the features, if any, of these, some at a time."""
         for batch in self._table.batches(names, limit or ROWS, types=self.types):
             gaps = without_target(batch, self._target)
             try:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -352,11 +352,9 @@ class ParquetTable(ArrowTable):
         return types
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        selected: dict[Path, list[int]] = {}
-        for group in self._groups[self._starts.index(begin) :]:
-            selected.setdefault(group.file, []).append(group.number)
-        for path, numbers in selected.items():
+        for path, groups in groupby(self._groups[self._starts.index(begin) :], key=lambda group: group.file):
             with self._reading(path), _file(path) as file:
+                numbers = [group.number for group in groups]
                 yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
 
 

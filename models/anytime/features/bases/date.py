@@ -204,8 +204,8 @@ class Date(Basis):
             whole = isinstance(stated, tuple) and all(type(v) is int and part.first <= v <= part.last for v in stated)
             if not whole or list(stated) != sorted(set(stated)):
                 raise GroupsError(
-                    f"its {part.field} are {stated}; expected different whole numbers from {part.first} to {part.last}, "
-                    "ascending"
+                    f"its {part.field} are {stated}; expected different whole numbers from {part.first} to "
+                    f"{part.last}, ascending"
                 )
             return tuple(stated)
         counts = np.bincount(part.of(sample.values.astype(np.float64)), sample.weights, part.last + 1)
