@@ -545,8 +545,7 @@ class FeatureGroups(BaseModel):
         groups = []
         for group in self.groups:
             changed = other.groups[other.positions[group.name]]
-            absent = set(group.features).difference(changed.features)
-            if absent:
+            if absent := set(group.features).difference(changed.features):
                 raise GroupsError(
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
@@ -594,8 +593,7 @@ for _tag, _pattern, _starts in (
 
 
 def _check_unique(keys: Iterable[str], where: str = "") -> None:
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    if twice:
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
         raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")
 
 

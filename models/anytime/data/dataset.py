@@ -67,8 +67,7 @@ def balanced_weights(counts: Float) -> Float:
 
 def stated_weights(by_class: Mapping[Label, float], classes: Sequence[Label]) -> tuple[float, ...]:
     """Return the weight of each class, 1 where none is stated; raise TrainingError for another class or number."""
-    unknown = [label for label in by_class if label not in classes]
-    if unknown:
+    if unknown := [label for label in by_class if label not in classes]:
         raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}")
     weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
     wrong = ~(valid_weights(weights) & (weights > 0))
@@ -132,8 +131,7 @@ class Dataset:
                 raise GroupsError(
                     f"column {name!r} is a feature of a group and also target, query or weight; remove one use"
                 )
-        lost = [feature for feature in self.groups.features if not self.table.has(feature)]
-        if lost:
+        if lost := [feature for feature in self.groups.features if not self.table.has(feature)]:
             hint = f"; {suggestion(lost[0], self.table.columns)}" if len(lost) == 1 else ""
             raise GroupsError(f"{self.table.name} lacks {listed(lost)}, which the groups name{hint}")
         used = {*self.groups.features, *others}

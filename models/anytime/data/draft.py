@@ -112,8 +112,7 @@ def drafted(
         reasons = ", ".join(f"{name!r} ({why})" for name, why in list(left_out.items())[:5])
         raise GroupsError(f"{table.name} has no column to learn from: {reasons}; write the groups file by hand")
     groups = _grouped(kept, by_prefix)
-    lost = next((name for name in costs if name not in groups), None)
-    if lost is not None:
+    if (lost := next((name for name in costs if name not in groups), None)) is not None:
         raise GroupsError(f"--cost {lost}={costs[lost]}: there is no group {lost!r}; {suggestion(lost, list(groups))}")
     content: dict[str, Any] = {
         "groups": [{"name": name, "features": of, "cost": costs.get(name, 1.0)} for name, of in groups.items()],

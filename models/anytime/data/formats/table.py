@@ -219,8 +219,7 @@ class Table(ABC):
     def _check_names(self, names: Sequence[str]) -> None:
         if not names:
             raise TableError(f"{self.name} has no columns; expected at least one")
-        repeated = [name for name, count in Counter(names).items() if count > 1]
-        if repeated:
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
             raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
 
 

@@ -74,8 +74,7 @@ class Categories(Basis):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
             raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
-        rounded = [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]
-        if rounded:
+        if rounded := [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]:
             raise GroupsError(
                 f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded; expected smaller whole numbers, "
                 "or text"

@@ -199,8 +199,7 @@ class Date(Basis):
 
     @staticmethod
     def _values(part: _Part, given: ColumnBasis, sample: ColumnSample, *, varies: bool) -> tuple[int, ...]:
-        stated = (given.model_extra or {}).get(part.field)
-        if stated is not None:
+        if (stated := (given.model_extra or {}).get(part.field)) is not None:
             whole = isinstance(stated, tuple) and all(type(v) is int and part.first <= v <= part.last for v in stated)
             if not whole or list(stated) != sorted(set(stated)):
                 raise GroupsError(
