@@ -424,15 +424,14 @@ class Expansion(Columns):
 
     def with_size(self, size: int) -> tuple[Expansion, Index]:
         """Return the expansion with this size of each basis that has a choice, and which terms of this one it has."""
-        columns, bases, terms = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for column, (start, _) in zip(self.columns, self.spans, strict=True):
+        columns, bases, terms = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
             if column.basis.choices:
                 basis, own = column.basis.with_size(size)
                 terms[start : start + len(own)] = own
                 parts = {"knots": None, "levels": None, **basis.described().model_dump(exclude_unset=True)}
                 bases[column.name] = bases[column.name].model_copy(update=parts)
-                column = replace(column, basis=basis)  # noqa: PLW2901
-            columns.append(column)
+                columns[j] = replace(column, basis=basis)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
 
     @property
@@ -447,15 +446,14 @@ class Expansion(Columns):
 
         Each of its terms is the sum of consecutive terms of this one, and the first of each are returned, too.
         """
-        columns, bases, starts = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for column, (start, stop) in zip(self.columns, self.spans, strict=True):
+        columns, bases, starts = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for j, (column, (start, stop)) in enumerate(zip(self.columns, self.spans, strict=True)):
             if column.basis.open_levels:
                 basis, kept = column.basis.with_min_level_rows(rows)
                 starts[start + kept + 1 : stop - column.indicator] = False
                 stated = bases[column.name].model_dump(exclude_unset=True, exclude={"level_rows"})
                 bases[column.name] = ColumnBasis(**(stated | basis.described().model_dump(exclude_unset=True)))
-                column = replace(column, basis=basis)  # noqa: PLW2901
-            columns.append(column)
+                columns[j] = replace(column, basis=basis)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(starts)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:

@@ -180,12 +180,10 @@ class CsvTable(ArrowTable):
         self._store, row = Store(), 0
         with self._reading():
             for cells in self._cells(names):
-                columns = {}
-                for name, column in zip(names, cells.columns, strict=True):
-                    known = stated.get(name)
-                    columns[name] = (
-                        seen[name].add(column) if known is None else self._converted(name, column, known, row)
-                    )
+                columns = {
+                    name: seen[name].add(column) if name in seen else self._converted(name, column, stated[name], row)
+                    for name, column in zip(names, cells.columns, strict=True)
+                }
                 self._store.add(columns)
                 row += cells.num_rows
             self._store.close()

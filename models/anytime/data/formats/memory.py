@@ -171,8 +171,11 @@ class MatrixTable(MemoryTable):
         as_stored = all(types[name] == kind for name, kind in own.items())
         for start in range(begin, self.rows, rows):
             part = self._matrix[start : start + rows]
-            further = {name: self._further[name][start : start + rows] for name in types if name not in own}
-            columns = {name: array_as(name, values, types[name], start) for name, values in further.items()}
+            columns = {
+                name: array_as(name, self._further[name][start : start + rows], types[name], start)
+                for name in types
+                if name not in own
+            }
             batch: Batch = MatrixBatch(start, columns, part, self._places)
             if not as_stored:
                 columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}

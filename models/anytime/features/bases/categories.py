@@ -158,15 +158,19 @@ class Categories(Basis):
         return described.model_copy(update={"level_rows": self.level_rows}) if self.level_rows else described
 
     def forms(self) -> list[Form]:
-        levels = [Form({"form": "level", "level": level}, -1, code) for code, level in enumerate(self.levels)]
-        return [*levels, *([Form({"form": "other"}, -1, -1)] if self.other else [])]
+        return [
+            *(Form({"form": "level", "level": level}, -1, code) for code, level in enumerate(self.levels)),
+            *([Form({"form": "other"}, -1, -1)] if self.other else []),
+        ]
 
     def line(self, low: float, high: float, mean: Float) -> None:
         del low, high, mean
 
     def shape_levels(self) -> list[ShapeLevel]:
-        levels = [ShapeLevel(level, code, code) for code, level in enumerate(self.levels)]
-        return [*levels, *([ShapeLevel(None, len(self.levels), -1.0)] if self.other else [])]
+        return [
+            *(ShapeLevel(level, code, code) for code, level in enumerate(self.levels)),
+            *([ShapeLevel(None, len(self.levels), -1.0)] if self.other else []),
+        ]
 
     def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
         if not self.levels:

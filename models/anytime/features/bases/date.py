@@ -239,9 +239,8 @@ class Date(Basis):
         return ColumnBasis(basis=self.name, centre=self.centre, **own)
 
     def forms(self) -> list[Form]:
-        trend = Form({"form": "power", "power": 1, "centre": self.centre, "scale": YEAR}, 1, self.centre, YEAR)
         return [
-            trend,
+            Form({"form": "power", "power": 1, "centre": self.centre, "scale": YEAR}, 1, self.centre, YEAR),
             *(
                 Form({"form": part.name, "level": v}, f"NAME_calendar(u, {part.code}) == a", v, helper=_CALENDAR)
                 for part, v in self._levels
