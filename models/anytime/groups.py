@@ -829,25 +829,28 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
     """Write a groups file, JSON or YAML by its suffix, one line per group and column; raise GroupsError on failure."""
+    head: dict[str, Any] = {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
     entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
     bases = {name: basis.model_dump(mode="json", exclude_unset=True) for name, basis in groups.bases.items()}
     if path.suffix.lower() == ".json":
-        lines = ",\n".join("  " + _json(group) for group in entries)
         columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
-        end = f', "types": {_json(groups.types)}' if groups.types else ""
-        end += f', "bases": {{\n{columns}\n}}' if bases else ""
-        head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in _head(groups).items())
-        text = f'{{{head}"groups": [\n{lines}\n]{end}}}\n'
+        parts = [
+            *(f"{_json(name)}: {_json(value)}" for name, value in head.items()),
+            '"groups": [\n' + ",\n".join("  " + _json(group) for group in entries) + "\n]",
+            *([f'"types": {_json(groups.types)}'] if groups.types else []),
+            *([f'"bases": {{\n{columns}\n}}'] if bases else []),
+        ]
+        text = "{" + ", ".join(parts) + "}\n"
     else:
-        text = yaml.dump(_head(groups), Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:\n"
-        text += "".join(f"  - {flow(group)}\n" for group in entries)
-        text += f"types: {flow(groups.types)}\n" if groups.types else ""
-        text += "bases:\n" * bool(bases) + "".join(f"  {flow({name: bases[name]})[1:-1]}\n" for name in bases)
+        lines = [
+            yaml.dump(head, Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:",
+            *(f"  - {flow(group)}" for group in entries),
+            *([f"types: {flow(groups.types)}"] if groups.types else []),
+            *(["bases:"] if bases else []),
+            *(f"  {flow({name: basis})[1:-1]}" for name, basis in bases.items()),
+        ]
+        text = "\n".join(lines) + "\n"
     write_text(text, path)
-
-
-def _head(groups: FeatureGroups) -> dict[str, Any]:
-    return {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
 
 
 def _json(value: Any) -> str:
