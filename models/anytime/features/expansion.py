@@ -333,12 +333,9 @@ class Expansion(Columns):
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
         columns = tuple(_column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features)
-        place = {column.name: index for index, column in enumerate(columns)}
-
-        def side(given: PairSide) -> Side:
-            return Side.of(given, place[given.column], columns[place[given.column]].basis)
-
-        found = cls(columns, groups, products=tuple(Product((side(a), side(b))) for a, b in groups.pairs))
+        place = {column.name: (index, column.basis) for index, column in enumerate(columns)}
+        products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
+        found = cls(columns, groups, products=products)
         found._check_names()
         return found
 
