@@ -89,7 +89,9 @@ class CallCost(BaseModel):
 
     def scaled(self, factor: float) -> float | CallCost:
         """Return the cost times a factor, as groups state it: a number if it has no fixed part."""
-        return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor) if self.fixed else self.per_row * factor
+        return (
+            CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor) if self.fixed else self.per_row * factor
+        )
 
 
 def _cost_kind(cost: Any) -> str:
@@ -244,7 +246,9 @@ class FeatureGroups(BaseModel):
             if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
                 raise GroupsError(f"the pair of {both} lacks factors; expected levels, or two knots or more")
             if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
-                raise GroupsError(f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}")
+                raise GroupsError(
+                    f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}"
+                )
             for knots in (a.knots, b.knots):
                 if list(knots) != sorted(set(knots)):
                     raise GroupsError(

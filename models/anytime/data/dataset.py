@@ -119,7 +119,11 @@ class Dataset:
         """Return what each used column is read as: the types of training, whatever this table holds."""
         found: dict[str, ReadAs] = {**self.groups.column_types}
         found |= dict.fromkeys(self.target.columns, self.target.type)
-        given: tuple[tuple[str | None, ReadAs], ...] = ((self.query, "key"), (self.weights, "number"), (self.fold, "integer"))
+        given: tuple[tuple[str | None, ReadAs], ...] = (
+            (self.query, "key"),
+            (self.weights, "number"),
+            (self.fold, "integer"),
+        )
         return found | {name: kind for name, kind in given if name is not None}
 
     def check(self) -> list[str]:
@@ -170,7 +174,9 @@ class Dataset:
     def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
         missing = without_target(batch, self.target.columns)
         if missing.any() and not self.drop_missing:
-            raise TableError(f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it")
+            raise TableError(
+                f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it"
+            )
         X = feature_matrix(batch, features, self.terms.categories if features else None)
         weights = None if self.weights is None else weights_of(batch, self.weights)
         query, folds = (None if name is None else batch.column(name) for name in (self.query, self.fold))

@@ -332,7 +332,9 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns = tuple(_column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features)
+        columns = tuple(
+            _column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features
+        )
         place = {column.name: (index, column.basis) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
         found = cls(columns, groups, products=products)

@@ -220,7 +220,9 @@ def learned_groups(
         if missing is None and complete:
             missing = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if complete or not column.is_linear or missing is not None or quantiles is not None:
-            own: dict[str, Any] = {"missing": missing} if quantiles is None else {"missing": missing, "quantiles": quantiles}
+            own: dict[str, Any] = (
+                {"missing": missing} if quantiles is None else {"missing": missing, "quantiles": quantiles}
+            )
             bases[name] = column.described().model_copy(update=own)
     return groups.with_bases(bases)
 

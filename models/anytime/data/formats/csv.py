@@ -25,7 +25,6 @@ from anytime.data.formats.table import ReadAs, damaged, pa, required
 from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
 
-
 BLOCK = 1 << 21
 """Bytes parsed at a time, and so the length of the longest readable row; pyarrow reads 32 blocks ahead."""
 

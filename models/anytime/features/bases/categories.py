@@ -137,7 +137,9 @@ class Categories(Basis):
         """Return a number that is no index, and what was expected."""
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.levels)) | np.isnan(codes)
         last = len(self.levels) - 1
-        return None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
+        return (
+            None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
+        )
 
     def shown(self, code: float) -> Label | None:
         return self.levels[int(code)] if code >= 0 else None
