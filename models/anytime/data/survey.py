@@ -332,15 +332,8 @@ def surveyed(
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     learns = complete or needs_sample(groups, kinds, option, clamp)
-    found = survey(
-        table,
-        target,
-        groups.features if learns else (),
-        weights=weights,
-        types=types,
-        drop_missing=drop_missing,
-        seed=seed,
-    )
+    features = groups.features if learns else ()
+    found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     if not learns:
         first = _first_rows(table, target, groups.features, weights=weights, types=types)
         remarks = suspicions(first, [f for f in groups.features if types[f] != "date"], target)
@@ -455,7 +448,8 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     values = sample.column(name).values.tolist()
     if not values:
         return
-    has_levels = _has_levels(sample, name)
+    _, counts = sample.column(name).counts
+    has_levels = 2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum()  # most rows are of frequent levels
     iso, foreign = sum(map(_is_date, values)), sum(map(DATES.has_other_form, values))
     if 2 * (iso + foreign) >= len(values) and (iso or not has_levels):
         other = next(value for value in values if not (_is_date(value) or _is_missing(value)))
@@ -479,12 +473,6 @@ def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
         if same is not None:
             said.append(f"{same!r} and {same.strip()!r} of {name!r}")
     return f"levels that differ in blanks only are different levels: {', '.join(said[:5])}" if said else ""
-
-
-def _has_levels(sample: Sample, name: str) -> bool:
-    """Return whether levels with enough rows have most rows of a column."""
-    _, counts = sample.column(name).counts
-    return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
 
 
 def _is_missing(value: str) -> bool:

@@ -91,12 +91,6 @@ def _missing_words() -> pa.Array:
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(b"".join(words)))
 
 
-def code_count(cells: pa.Array) -> int:
-    """Return how many of some whole numbers have a leading zero, as "01": the digits of a code."""
-    zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
-    return int(pc.sum(zero).as_py() or 0)
-
-
 @dataclass
 class Recognition:
     """The type of the cells of a column seen so far; independent of how the column is split into pieces."""
@@ -131,7 +125,9 @@ class Recognition:
         self.kinds.add("number" if integers is None else "integer")
         if integers is None:
             return numbers
-        codes, wholes = code_count(cells), len(integers) - integers.null_count
+        # Cells with a leading zero, as "01", are the digits of a code.
+        zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
+        codes, wholes = int(pc.sum(zero).as_py() or 0), len(integers) - integers.null_count
         self.codes, self.wholes = self.codes + codes, self.wholes + wholes
         return cells if 2 * codes >= wholes else integers
 

@@ -121,10 +121,6 @@ class MemoryTable(Table):
     def rows(self) -> int:
         """Return the number of rows."""
 
-    @property
-    def known_rows(self) -> int:
-        return self.rows
-
     @abstractmethod
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
         """Return the table with further columns, (rows,) each."""

@@ -61,12 +61,6 @@ def seconds_of(value: Any) -> float:
     return float((value.replace(tzinfo=UTC) if value.tzinfo is None else value).__sub__(_EPOCH).total_seconds())
 
 
-def iso(seconds: float) -> str:
-    """Return a date as text: without its time where that is midnight."""
-    moment = np.datetime64(round(seconds), "s").item()
-    return str(moment.isoformat() + "Z" if seconds % DAY else moment.date().isoformat())
-
-
 class Dates:
     """How the values of a column of dates are read, whatever its basis."""
 
@@ -113,7 +107,10 @@ class Dates:
                 )
 
     def shown(self, code: float) -> str:
-        return iso(min(max(code, FIRST), LAST))
+        """Return a date as text: without its time where that is midnight."""
+        seconds = min(max(code, FIRST), LAST)
+        moment = np.datetime64(round(seconds), "s").item()
+        return str(moment.isoformat() + "Z" if seconds % DAY else moment.date().isoformat())
 
 
 DATES = Dates()
