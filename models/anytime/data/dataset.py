@@ -205,8 +205,9 @@ class Dataset:
             )
         if not isinstance(by_class, str):
             return replace(self, class_weights=stated_weights(by_class, classes))
-        each = (np.bincount(class_codes(rows.Y), rows.row_weights, len(classes)) for rows in self.rows(features=()))
-        counts = sum(each, start=np.zeros(len(classes)))
+        counts = np.zeros(len(classes))
+        for rows in self.rows(features=()):
+            counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))
         return replace(self, class_weights=tuple(balanced_weights(counts).tolist()))
 
     def moments(

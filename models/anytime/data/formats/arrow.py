@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -319,9 +319,9 @@ class ParquetTable(ArrowTable):
 
     format = "Parquet"
 
-    @property
+    @cached_property
     def starts(self) -> tuple[int, ...]:
-        return self._starts
+        return tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
 
     @property
     def known_rows(self) -> int:
@@ -348,11 +348,10 @@ class ParquetTable(ArrowTable):
             self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
         if not self._groups:
             raise self._no_rows()
-        self._starts = tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
         return types
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        for path, groups in groupby(self._groups[self._starts.index(begin) :], key=lambda group: group.file):
+        for path, groups in groupby(self._groups[self.starts.index(begin) :], key=lambda group: group.file):
             with self._reading(path), _file(path) as file:
                 numbers = [group.number for group in groups]
                 yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
