@@ -36,6 +36,7 @@ from anytime.features.bases import DATES
 from anytime.types import ColumnType
 
 
+@cache
 def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     """Return the type of a column as Arrow states it; None if it is neither number, text nor date."""
     types = pa.types
