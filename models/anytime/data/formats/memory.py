@@ -97,8 +97,7 @@ class MatrixBatch(Batch):
         return int(self.stored.shape[0])
 
     def _rows(self, low: int, high: int) -> Batch:
-        columns = {name: column[low:high] for name, column in self.columns.items()}
-        return MatrixBatch(self.start + low, columns, self.stored[low:high], self.names)
+        return MatrixBatch(self.start + low, super()._rows(low, high).columns, self.stored[low:high], self.names)
 
     def column(self, name: str) -> NDArray[Any]:
         if name not in self.names:

@@ -194,8 +194,7 @@ class Table(ABC):
 
     def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         empty = True
-        begin = self.starts[bisect_right(self.starts, start) - 1]
-        for batch in self._read(types, rows, begin):
+        for batch in self._read(types, rows, self.starts[bisect_right(self.starts, start) - 1]):
             empty = False
             if stop is not None and batch.start >= stop:
                 return
