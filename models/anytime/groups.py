@@ -23,9 +23,9 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
+from itertools import accumulate, chain, pairwise, starmap
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -89,9 +89,9 @@ class CallCost(BaseModel):
 
     def scaled(self, factor: float) -> float | CallCost:
         """Return the cost times a factor, as groups state it: a number if it has no fixed part."""
-        if not self.fixed:
-            return self.per_row * factor
-        return CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor)
+        return (
+            CallCost(fixed=self.fixed * factor, per_row=self.per_row * factor) if self.fixed else self.per_row * factor
+        )
 
 
 def _cost_kind(cost: Any) -> str:
@@ -126,13 +126,12 @@ class FeatureGroup(BaseModel):
 def _check_cost(group: FeatureGroup) -> None:
     cost = group.call_cost
     for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
-        if part == 0 or MIN_COST <= part <= MAX_COST:
-            continue
-        wanted = ">= 0"
-        if math.isfinite(part) and part > 0:
-            wanted = f"{MAX_COST:g} or less" if part > MAX_COST else f"{MIN_COST:g} or more, or 0"
-            wanted += "; use another unit"
-        raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
+        if part != 0 and not MIN_COST <= part <= MAX_COST:
+            wanted = ">= 0"
+            if math.isfinite(part) and part > 0:
+                limit = f"{MAX_COST:g} or less" if part > MAX_COST else f"{MIN_COST:g} or more, or 0"
+                wanted = f"{limit}; use another unit"
+            raise GroupsError(f"the {what} of group {group.name!r} is {part}; expected a finite number {wanted}")
 
 
 class ProductGroup(FeatureGroup):
@@ -213,11 +212,9 @@ class FeatureGroups(BaseModel):
         if not self.groups:
             raise GroupsError("no groups; expected at least one")
         owner: dict[str, str] = {}
-        names: set[str] = set()
-        for group in self.groups:
-            if group.name in names:
+        for index, group in enumerate(self.groups):
+            if self.positions[group.name] != index:
                 raise GroupsError(f"two groups have the name {group.name!r}; give each its own name")
-            names.add(group.name)
             _check_cost(group)
             for feature in group.features:
                 if feature in owner:
@@ -229,31 +226,34 @@ class FeatureGroups(BaseModel):
             raise GroupsError("no group has a feature; expected at least one feature")
         for group in self.groups:
             for name in group.requires:
-                if name not in names:
+                if name not in self.positions:
                     raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
                 if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
-                    known = suggestion(column, tuple(owner))
-                    raise GroupsError(f"{field} has column {column!r}, which is in no group; {known}")
+                    raise GroupsError(
+                        f"{field} has column {column!r}, which is in no group; {suggestion(column, tuple(owner))}"
+                    )
         self._check_pairs()
         _ = self.prerequisites  # raises for a cycle
         return self
 
     def _check_pairs(self) -> None:
         for a, b in self.pairs:
+            both = f"{a.column!r} and {b.column!r}"
             if a.column == b.column or not {a.column, b.column} <= set(self.features):
-                raise GroupsError(f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups")
+                raise GroupsError(f"a pair has {both}; expected two different columns of groups")
             if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
-                what = "expected levels, or two knots or more"
-                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} lacks factors; {what}")
+                raise GroupsError(f"the pair of {both} lacks factors; expected levels, or two knots or more")
             if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
-                what = f"{most} factors of one column; expected at most {MAX_FACTORS}"
-                raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
+                raise GroupsError(
+                    f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}"
+                )
             for knots in (a.knots, b.knots):
                 if list(knots) != sorted(set(knots)):
-                    what = f"knots {list(knots)}; expected different numbers in ascending order"
-                    raise GroupsError(f"the pair of {a.column!r} and {b.column!r} has {what}")
+                    raise GroupsError(
+                        f"the pair of {both} has knots {list(knots)}; expected different numbers in ascending order"
+                    )
         if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
@@ -278,8 +278,7 @@ class FeatureGroups(BaseModel):
     @cached_property
     def slices(self) -> tuple[slice, ...]:
         """Return the columns of each group in `features`."""
-        ends = np.cumsum([len(group.features) for group in self.groups]).tolist()
-        return tuple(slice(end - len(group.features), end) for group, end in zip(self.groups, ends, strict=True))
+        return tuple(starmap(slice, pairwise(accumulate((len(group.features) for group in self.groups), initial=0))))
 
     def amount(self, cost: float) -> str:
         """Return a cost with its unit, for messages: "2.5 ms", "1 dollar"."""
@@ -466,8 +465,10 @@ class FeatureGroups(BaseModel):
         units = _with_unit(content, "costs")["groups"]
         wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
         if wrong is not None:
-            what = f"the cost of group {wrong['name']!r} is {wrong['cost']!r}"
-            raise GroupsError(f"{what}; expected a number, such as 2.5, or one with its unit, such as 5ms")
+            raise GroupsError(
+                f"the cost of group {wrong['name']!r} is {wrong['cost']!r}; expected a number, such as 2.5, or one "
+                "with its unit, such as 5ms"
+            )
         priced = {each["name"]: float(each["cost"]) for each in units}
         for name, cost in priced.items():
             _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
@@ -548,8 +549,7 @@ class FeatureGroups(BaseModel):
         groups = []
         for group in self.groups:
             changed = other.groups[other.positions[group.name]]
-            absent = set(group.features).difference(changed.features)
-            if absent:
+            if absent := set(group.features).difference(changed.features):
                 raise GroupsError(
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
@@ -597,8 +597,7 @@ for _tag, _pattern, _starts in (
 
 
 def _check_unique(keys: Iterable[str], where: str = "") -> None:
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    if twice:
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
         raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")
 
 
@@ -630,8 +629,7 @@ def load_groups(source: GroupsSource) -> FeatureGroups:
     text = read_text(path, f"the groups file {str(path)!r}", GroupsError)
     kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        parse = partial(json.loads, object_pairs_hook=_unique) if kind == "JSON" else partial(yaml.load, Loader=_Loader)
-        content = parse(text)
+        content = json.loads(text, object_pairs_hook=_unique) if kind == "JSON" else yaml.load(text, Loader=_Loader)  # noqa: S506
     except GroupsError as error:
         raise GroupsError(f"{str(path)!r}: {error}") from None
     except _UNREADABLE as error:
@@ -659,8 +657,10 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
         content["groups"] = [{"name": name, "features": list(of), "cost": 1.0} for name, of in _names_of(groups)]
     elif not isinstance(given, Mapping) and any(isinstance(group, str) for group in given):
         shown = _json([[name] if isinstance(name, str) else name for name in given][:2])
-        what = f"{source} is a list of names; expected a list for each group, such as {shown}"
-        raise GroupsError(f'{what}, or {{"a": {_json(list(given)[:2])}}} for one group named a')
+        raise GroupsError(
+            f"{source} is a list of names; expected a list for each group, such as {shown}, or "
+            f'{{"a": {_json(list(given)[:2])}}} for one group named a'
+        )
     return _with_unit(content, source)
 
 
@@ -675,9 +675,8 @@ def _check_form(groups: Any, source: str) -> None:
             case [str(name), [str(), *_] as names] if not isinstance(groups, Mapping):
                 shown = _json({name: list(names)[:3]})
                 raise GroupsError(f"{source} is a list of pairs; expected a dict, such as {shown}")
-            case int() | float():
-                if not isinstance(groups, Mapping):
-                    raise GroupsError(f'{source} is a list of numbers; expected lists of columns, such as [["a", "b"]]')
+            case int() | float() if not isinstance(groups, Mapping):
+                raise GroupsError(f'{source} is a list of numbers; expected lists of columns, such as [["a", "b"]]')
             case [int(), *rest] if all(isinstance(each, int) for each in rest):
                 shown = _json([f"x{each}" for each in features[:3]])
                 raise GroupsError(
@@ -722,18 +721,20 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
     groups = content.get("groups")
     if not isinstance(groups, list):
         return content
-    amounts: list[tuple[dict[str, Any], str, float, str]] = []
     copied = [dict(group) if isinstance(group, Mapping) else group for group in groups]
+    places: list[tuple[dict[str, Any], str]] = []
     for group in copied:
-        if not isinstance(group, dict):
-            continue
-        if isinstance(group.get("cost"), Mapping):
+        if isinstance(group, dict) and isinstance(group.get("cost"), Mapping):
             group["cost"] = dict(group["cost"])
-        parts = [(group["cost"], key) for key in ("fixed", "per_row")] if isinstance(group.get("cost"), dict) else []
-        for holder, key in [(group, "cost"), *parts]:
-            found = _AMOUNT.fullmatch(holder[key].strip()) if isinstance(holder.get(key), str) else None
-            if found is not None:
-                amounts.append((holder, key, float(found[1]), found[2]))
+            places += [(group["cost"], "fixed"), (group["cost"], "per_row")]
+        elif isinstance(group, dict):
+            places.append((group, "cost"))
+    found = [
+        (holder, key, _AMOUNT.fullmatch(holder[key].strip()))
+        for holder, key in places
+        if isinstance(holder.get(key), str)
+    ]
+    amounts = [(holder, key, float(match[1]), match[2]) for holder, key, match in found if match is not None]
     units = dict.fromkeys(unit for *_, unit in amounts)
     if not units:
         return content
@@ -832,25 +833,28 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 def write_groups(groups: FeatureGroups, path: Path) -> None:
     """Write a groups file, JSON or YAML by its suffix, one line per group and column; raise GroupsError on failure."""
+    head: dict[str, Any] = {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
     entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
     bases = {name: basis.model_dump(mode="json", exclude_unset=True) for name, basis in groups.bases.items()}
     if path.suffix.lower() == ".json":
-        lines = ",\n".join("  " + _json(group) for group in entries)
         columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
-        end = f', "types": {_json(groups.types)}' if groups.types else ""
-        end += f', "bases": {{\n{columns}\n}}' if bases else ""
-        head = "".join(f"{_json(name)}: {_json(value)}, " for name, value in _head(groups).items())
-        text = f'{{{head}"groups": [\n{lines}\n]{end}}}\n'
+        parts = [
+            *(f"{_json(name)}: {_json(value)}" for name, value in head.items()),
+            '"groups": [\n' + ",\n".join("  " + _json(group) for group in entries) + "\n]",
+            *([f'"types": {_json(groups.types)}'] if groups.types else []),
+            *([f'"bases": {{\n{columns}\n}}'] if bases else []),
+        ]
+        text = "{" + ", ".join(parts) + "}\n"
     else:
-        text = yaml.dump(_head(groups), Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:\n"
-        text += "".join(f"  - {flow(group)}\n" for group in entries)
-        text += f"types: {flow(groups.types)}\n" if groups.types else ""
-        text += "bases:\n" * bool(bases) + "".join(f"  {flow({name: bases[name]})[1:-1]}\n" for name in bases)
+        lines = [
+            yaml.dump(head, Dumper=_Dumper, allow_unicode=True, sort_keys=False) + "groups:",
+            *(f"  - {flow(group)}" for group in entries),
+            *([f"types: {flow(groups.types)}"] if groups.types else []),
+            *(["bases:"] if bases else []),
+            *(f"  {flow({name: basis})[1:-1]}" for name, basis in bases.items()),
+        ]
+        text = "\n".join(lines) + "\n"
     write_text(text, path)
-
-
-def _head(groups: FeatureGroups) -> dict[str, Any]:
-    return {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
 
 
 def _json(value: Any) -> str:
@@ -858,10 +862,9 @@ def _json(value: Any) -> str:
 
 
 def flow(value: Any) -> str:
-    flow: str = yaml.dump(
-        value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9
-    )
-    return flow.strip()
+    return str(
+        yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    ).strip()
 
 
 def write_text(text: str, path: Path) -> None:

@@ -126,8 +126,7 @@ def weights_of(batch: Batch, name: str) -> Float:
 
 def valid_weights(weights: Float) -> Bool:
     """Return which weights (rows,) are 0, or neither so small nor so large that products with them lose digits."""
-    valid: Bool = (weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))
-    return valid
+    return np.asarray((weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT)))
 
 
 def responses(batch: Batch, target: Target, kept: Bool) -> Float:
@@ -151,7 +150,8 @@ def responses(batch: Batch, target: Target, kept: Bool) -> Float:
     Y = np.column_stack([labels == label for label in indicated]).astype(np.float64)
     known = Y.any(axis=1) | (labels == classes[0])
     if not known.all():
-        value = labels[~known].tolist()[0]
-        seen = ", ".join(map(repr, classes[:10]))
-        raise TableError(f"target {value!r} was never seen in training; known: {seen}")
+        raise TableError(
+            f"target {labels[~known].tolist()[0]!r} was never seen in training; known: "
+            f"{', '.join(map(repr, classes[:10]))}"
+        )
     return Y

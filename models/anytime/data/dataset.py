@@ -67,8 +67,7 @@ def balanced_weights(counts: Float) -> Float:
 
 def stated_weights(by_class: Mapping[Label, float], classes: Sequence[Label]) -> tuple[float, ...]:
     """Return the weight of each class, 1 where none is stated; raise TrainingError for another class or number."""
-    unknown = [label for label in by_class if label not in classes]
-    if unknown:
+    if unknown := [label for label in by_class if label not in classes]:
         raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}")
     weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
     wrong = ~(valid_weights(weights) & (weights > 0))
@@ -120,22 +119,23 @@ class Dataset:
         """Return what each used column is read as: the types of training, whatever this table holds."""
         found: dict[str, ReadAs] = {**self.groups.column_types}
         found |= dict.fromkeys(self.target.columns, self.target.type)
-        given: tuple[tuple[str | None, ReadAs], ...]
-        given = ((self.query, "key"), (self.weights, "number"), (self.fold, "integer"))
+        given: tuple[tuple[str | None, ReadAs], ...] = (
+            (self.query, "key"),
+            (self.weights, "number"),
+            (self.fold, "integer"),
+        )
         return found | {name: kind for name, kind in given if name is not None}
 
     def check(self) -> list[str]:
         """Return the columns that nothing uses; raise if the table lacks a column, or a feature has another use."""
         others = [*self.target.columns, *(name for name in (self.query, self.weights) if name is not None)]
+        self.table.require(others)
         for name in others:
-            if not self.table.has(name):
-                raise TableError(f"{self.table.name} has no column {name!r}; {suggestion(name, self.table.columns)}")
             if name in self.groups.features:
                 raise GroupsError(
                     f"column {name!r} is a feature of a group and also target, query or weight; remove one use"
                 )
-        lost = [feature for feature in self.groups.features if not self.table.has(feature)]
-        if lost:
+        if lost := [feature for feature in self.groups.features if not self.table.has(feature)]:
             hint = f"; {suggestion(lost[0], self.table.columns)}" if len(lost) == 1 else ""
             raise GroupsError(f"{self.table.name} lacks {listed(lost)}, which the groups name{hint}")
         used = {*self.groups.features, *others}
@@ -174,8 +174,9 @@ class Dataset:
     def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
         missing = without_target(batch, self.target.columns)
         if missing.any() and not self.drop_missing:
-            row = batch.start + int(missing.argmax())
-            raise TableError(f"row {row} (counted from 0) has no target; fix or remove it")
+            raise TableError(
+                f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it"
+            )
         X = feature_matrix(batch, features, self.terms.categories if features else None)
         weights = None if self.weights is None else weights_of(batch, self.weights)
         query, folds = (None if name is None else batch.column(name) for name in (self.query, self.fold))
@@ -199,8 +200,9 @@ class Dataset:
         """
         classes = self.target.classes
         if classes is None:
-            names = ", ".join(self.target.columns)
-            raise TrainingError(f"balanced class weights require classes; target {names} is {self.target.task}")
+            raise TrainingError(
+                f"balanced class weights require classes; target {', '.join(self.target.columns)} is {self.target.task}"
+            )
         if not isinstance(by_class, str):
             return replace(self, class_weights=stated_weights(by_class, classes))
         counts = np.zeros(len(classes))

@@ -15,7 +15,7 @@ import numpy as np
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import survey, with_dates
 from anytime.data.suspicions import flaw, in_comment
-from anytime.errors import GroupsError, TableError, listed, suggestion
+from anytime.errors import GroupsError, listed, suggestion
 from anytime.features.bases import DATES
 from anytime.features.learning import Sample
 from anytime.groups import FeatureGroups, flow, load_groups, singletons
@@ -29,15 +29,16 @@ def default_groups(table: Table, used: Iterable[str] = ()) -> FeatureGroups:
 
     `used` are columns with another use: target, query, weights. Raises GroupsError if no column remains.
     """
-    names = _candidates(table, used)
-    if not names:
-        raise GroupsError(f"{table.name} has no column besides {listed(used)}; expected at least one feature")
-    return singletons(names)
+    return singletons(_candidates(table, used, used))
 
 
-def _candidates(table: Table, used: Iterable[str]) -> list[str]:
+def _candidates(table: Table, used: Iterable[str], named: Iterable[str]) -> list[str]:
+    """Return the columns without another use; raise GroupsError, which names some of those that have one, if none."""
     taken = {*used, *table.index}
-    return [name for name in table.columns if name not in taken]
+    names = [name for name in table.columns if name not in taken]
+    if not names:
+        raise GroupsError(f"{table.name} has no column besides {listed(named)}; expected at least one feature")
+    return names
 
 
 @dataclass(frozen=True)
@@ -97,29 +98,21 @@ def drafted(
     GroupsError
         No column remains, or a cost is that of no group.
     """
-    names = _candidates(table, {*target, *others})
-    unknown = next((name for name in (*target, *others, *stated) if not table.has(name)), None)
-    if unknown is not None:
-        raise TableError(f"{table.name} has no column {unknown!r}; {suggestion(unknown, table.columns)}")
+    table.require((*target, *others, *stated))
+    names = _candidates(table, {*target, *others}, target)
     types = table.types([*names, *target], stated)
-    left_out: dict[str, str] = {}
-    if not names:
-        raise GroupsError(f"{table.name} has no column besides {listed(target)}; expected at least one feature")
     found = survey(table, target, [*names, *target], types=types, drop_missing=True)
     assert found.sample is not None  # noqa: S101  (there are features)
     sample, dates = with_dates(found.sample, [name for name in names if types[name] == "text" and name not in stated])
     types |= dict.fromkeys(dates, "date")
-    for name in names:
-        why = flaw(sample, name, target, str(types[name]))
-        if why:
-            left_out[name] = why
+    flaws = {name: flaw(sample, name, target, str(types[name])) for name in names}
+    left_out = {name: why for name, why in flaws.items() if why}
     kept = [name for name in names if name not in left_out]
     if not kept:
         reasons = ", ".join(f"{name!r} ({why})" for name, why in list(left_out.items())[:5])
         raise GroupsError(f"{table.name} has no column to learn from: {reasons}; write the groups file by hand")
     groups = _grouped(kept, by_prefix)
-    lost = next((name for name in costs if name not in groups), None)
-    if lost is not None:
+    if (lost := next((name for name in costs if name not in groups), None)) is not None:
         raise GroupsError(f"--cost {lost}={costs[lost]}: there is no group {lost!r}; {suggestion(lost, list(groups))}")
     content: dict[str, Any] = {
         "groups": [{"name": name, "features": of, "cost": costs.get(name, 1.0)} for name, of in groups.items()],

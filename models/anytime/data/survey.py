@@ -22,7 +22,7 @@ from anytime.data.formats import ROWS, ReadAs, Table
 from anytime.data.formats.arrow import not_numbers
 from anytime.data.formats.cells import foreign_number, is_number, missing_words
 from anytime.data.suspicions import suspicions
-from anytime.errors import TableError, clipped, listed, suggestion
+from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
 from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import (
@@ -128,14 +128,12 @@ def survey(
     found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
     for name in target:
         if found.types[name] == "date":
-            what = f"target {name!r} is {table.described(name)}; expected numbers or text"
-            raise TableError(f"{table.name}: {what}: convert it to days since a fixed date, for example")
-    samples = found.samples(features, names)
-    sample = sample_of(samples, seed=seed) if features else None
-    if sample is None:
-        for _ in samples:
-            pass
-    return found.survey(sample, drop_missing=drop_missing)
+            raise TableError(
+                f"{table.name}: target {name!r} is {table.described(name)}; expected numbers or text: convert it to "
+                "days since a fixed date, for example"
+            )
+    sample = sample_of(found.samples(features, names), seed=seed)
+    return found.survey(sample if features else None, drop_missing=drop_missing)
 
 
 def _first_rows(
@@ -144,17 +142,7 @@ def _first_rows(
     """Return `FIRST_ROWS` of the first rows with a target and weight; fewer of a wide table."""
     limit = min(FIRST_ROWS, sample_size(len(features)))
     names = dict.fromkeys([*features, *target, *([] if weights is None else [weights])])
-    found = _Found(table, tuple(target), weights, types)
-
-    def samples() -> Iterator[Sample]:
-        rows = 0
-        for sample in found.samples(features, list(names), limit):
-            yield sample
-            rows += sample.rows
-            if rows >= limit:
-                return
-
-    return sample_of(samples(), limit)
+    return sample_of(_Found(table, tuple(target), weights, types).samples(features, list(names), limit), limit)
 
 
 class _Found:
@@ -166,9 +154,9 @@ class _Found:
         self._rows = self._missing = self._unweighted = 0
         self._first: list[int] = []
 
-    def samples(self, features: Sequence[str], names: Sequence[str], batch_rows: int = ROWS) -> Iterator[Sample]:
-        """Read the table, some rows at a time; yield the features of those to learn from."""
-        for batch in self._table.batches(names, batch_rows, types=self.types):
+    def samples(self, features: Sequence[str], names: Sequence[str], limit: int | None = None) -> Iterator[Sample]:
+        """Read the table until `limit` rows are to learn from; yield the features, if any, of these, some at a time."""
+        for batch in self._table.batches(names, limit or ROWS, types=self.types):
             gaps = without_target(batch, self._target)
             try:
                 weights = None if self._weights is None else weights_of(batch, self._weights)
@@ -184,10 +172,11 @@ class _Found:
             for name, seen in zip(self._target, self._values, strict=True):
                 if len(seen) <= MAX_CLASSES:
                     seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
-            used = dict.fromkeys((*features, *self._target)) if features else ()
-            rows = batch.start + np.flatnonzero(kept)
-            of_kept = None if weights is None else weights[kept]
-            yield Sample({name: batch.column(name)[kept] for name in used}, of_kept, rows)
+            if features:
+                columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *self._target))}
+                yield Sample(columns, None if weights is None else weights[kept], batch.start + np.flatnonzero(kept))
+            if limit is not None and self._rows - self._missing - self._unweighted >= limit:
+                return
 
     def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
         name = self._table.name
@@ -201,9 +190,17 @@ class _Found:
             raise TableError(f"{name}: no row has a target; expected at least one")
         if self._target and not any(self._values):
             raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
-        values = tuple(map(frozenset, self._values))
-        counts = self._rows, self._missing, self._unweighted
-        return Survey(name, self._target, *counts, self.types, values, sample, self._table.layout)
+        return Survey(
+            name,
+            self._target,
+            self._rows,
+            self._missing,
+            self._unweighted,
+            self.types,
+            tuple(map(frozenset, self._values)),
+            sample,
+            self._table.layout,
+        )
 
 
 def settle_target(
@@ -233,13 +230,11 @@ def settle_target(
     if task == "auto":
         task = "regression" if several else _guessed_task(found)
     family = default_family(task) if family is None else family
-    if task not in ("regression", "count"):
-        target = replace(_class_target(found, task, partial=partial), family_name=family)
-        check_family(family, target)
-        return target
-    target = Target(task, columns, family_name=family)
+    is_numeric = task in ("regression", "count")
+    target = Target(task, columns) if is_numeric else _class_target(found, task, partial=partial)
+    target = replace(target, family_name=family)
     check_family(family, target)
-    for name, values in zip(columns, found.values, strict=True):
+    for name, values in zip(columns, found.values, strict=True) if is_numeric else ():
         known = np.array(sorted(values), dtype=np.float64)
         if (wrong := known[~target.family.valid(known)]).size:
             raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.family.expected}")
@@ -247,8 +242,7 @@ def settle_target(
 
 
 def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
-    cell = foreign_number(sorted(values))
-    if cell is not None:
+    if (cell := foreign_number(sorted(values))) is not None:
         raise TableError(
             f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}{found.layout}; "
             "expected numbers such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or "
@@ -330,10 +324,7 @@ def surveyed(
     least = checked_level_rows(min_level_rows)
     rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
-    unknown = next((name for name in stated if not table.has(name)), None)
-    if unknown is not None:
-        known_columns = suggestion(unknown, table.columns)
-        raise TableError(f"{table.name} has no column {unknown!r}, whose type is stated; {known_columns}")
+    table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
@@ -371,8 +362,7 @@ def surveyed(
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table.name), unusable | reasons
-        learned = groups.known_types
-        numbers = [f for f in groups.features if learned.get(f) != "date"]
+        numbers = [name for name, kind in groups.column_types.items() if kind != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
         remarks += suspicions(sample, numbers, target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
@@ -409,9 +399,8 @@ def without_columns(
     groups: FeatureGroups, errors: Sequence[ColumnError], found: Survey
 ) -> tuple[FeatureGroups, Survey]:
     """Return groups without some unusable columns, and the survey that reports them; raise if no other remains."""
-    reasons = {error.column: _reason(error) for error in errors}
     remaining = _without(groups, {error.column: error for error in errors}, found.table)
-    return remaining, replace(found, unusable={**found.unusable, **reasons})
+    return remaining, replace(found, unusable={**found.unusable, **{e.column: _reason(e) for e in errors}})
 
 
 def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
@@ -440,11 +429,11 @@ UNUSABLE_REMEDY = (
 
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
-    cells = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    foreign = [name for name, cell in cells.items() if cell is not None]
-    if foreign:
-        name, others = foreign[0], foreign[1:]
-        cell = str(cells[name])
+    found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
+    cells = {name: cell for name, cell in found.items() if cell is not None}
+    if cells:
+        name, *others = cells
+        cell = cells[name]
         row = next(row for row, value in _cells(table, name) if value == cell)
         too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
         raise TableError(
@@ -459,7 +448,8 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     values = sample.column(name).values.tolist()
     if not values:
         return
-    has_levels = _has_levels(sample, name)
+    _, counts = sample.column(name).counts
+    has_levels = 2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum()  # most rows are of frequent levels
     iso, foreign = sum(map(_is_date, values)), sum(map(DATES.has_other_form, values))
     if 2 * (iso + foreign) >= len(values) and (iso or not has_levels):
         other = next(value for value in values if not (_is_date(value) or _is_missing(value)))
@@ -483,12 +473,6 @@ def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
         if same is not None:
             said.append(f"{same!r} and {same.strip()!r} of {name!r}")
     return f"levels that differ in blanks only are different levels: {', '.join(said[:5])}" if said else ""
-
-
-def _has_levels(sample: Sample, name: str) -> bool:
-    """Return whether levels with enough rows have most rows of a column."""
-    _, counts = sample.column(name).counts
-    return bool(2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum())
 
 
 def _is_missing(value: str) -> bool:
@@ -524,6 +508,11 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
     dataset.check()
-    columns, weights = dataset.target.columns, dataset.weights
-    found = survey(dataset.table, columns, weights=weights, types=dataset.types, drop_missing=dataset.drop_missing)
+    found = survey(
+        dataset.table,
+        dataset.target.columns,
+        weights=dataset.weights,
+        types=dataset.types,
+        drop_missing=dataset.drop_missing,
+    )
     return dataset, found

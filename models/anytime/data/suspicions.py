@@ -61,12 +61,12 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     found = (
         _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
         _named(
-            {name: f"{name!r}" for name in features if _predicts_any(fewer.columns[name], targets)},
+            [repr(name) for name in features if _predicts_any(fewer.columns[name], targets)],
             "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
             "out (--drop)",
         ),
         _named(
-            {name: f"{name!r}" for name in numeric if _numbers_rows(sample.columns[name])},
+            [repr(name) for name in numeric if _numbers_rows(sample.columns[name])],
             "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
             "leave it out (--drop) unless it measures something",
         ),
@@ -79,16 +79,15 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     return tuple(filter(None, found))
 
 
-def _named(described: dict[str, str], sentence: str) -> str:
+def _named(texts: Sequence[str], sentence: str) -> str:
     """Return a sentence on some columns, as they are described; empty without columns."""
-    texts = list(described.values())
     more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
     return sentence.format(", ".join(texts[:MAX_NAMED]) + more) if texts else ""
 
 
 def _wild_values(sample: Sample, names: Iterable[str]) -> str:
     """Return which columns have a few values far from all others, the worst first, and in which rows."""
-    worst: list[tuple[float, str, str]] = []
+    worst: list[tuple[float, str]] = []
     for name in dict.fromkeys(names):
         values = np.asarray(sample.columns[name], dtype=np.float64)
         known = np.flatnonzero(np.isfinite(values))
@@ -102,13 +101,11 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
         wild = np.flatnonzero(distance > WILD)
         if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
             order = wild[np.argsort(-distance[wild], kind="stable")]
-            at = known[order[:MAX_NAMED]]
-            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in at.tolist()]
-            rows += ["..."] * (len(order) > len(at))
-            worst.append((float(distance[order[0]]), name, f"{name!r} ({', '.join(rows)})"))
-    described = {name: text for _, name, text in sorted(worst, key=lambda each: -each[0])}
+            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
+            rows += ["..."] * (len(order) > MAX_NAMED)
+            worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
     return _named(
-        described,
+        [text for _, text in sorted(worst, key=lambda each: -each[0])],
         "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
         "columns by --clamp 0.01",
     )
@@ -145,7 +142,7 @@ def _predicts(
     """
     known = present(column)
     column, values, codes = column[known], target.values[known], target.codes[known]
-    if len(column) < MIN_ROWS or (codes == codes[0]).all() or _is_constant(column):
+    if len(column) < MIN_ROWS or (codes == codes[0]).all() or (column == column[0]).all():
         return False
     if numeric := column.dtype.kind in "iufb":
         if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
@@ -165,10 +162,6 @@ def _predicts(
     return float(most.sum()) >= least * len(column)
 
 
-def _is_constant(values: Values) -> bool:
-    return bool((values == values[0]).all())
-
-
 def _squared_correlation(x: Values, y: Values) -> float:
     """Return the squared correlation of two columns of numbers; 0 if one is constant."""
     with np.errstate(all="ignore"):
@@ -185,11 +178,8 @@ def _area(ranks: Float, codes: Index) -> float:
 
 def _numbers_rows(column: Values) -> bool:
     """Return whether a column counts the rows: whole numbers without a gap, or ascending over all rows."""
-    values = column[present(column)]
-    if len(values) < MIN_ROWS:
-        return False
-    numbers = np.asarray(values, dtype=np.float64)
-    whole = (numbers == np.floor(numbers)).all()
+    numbers = np.asarray(column[present(column)], dtype=np.float64)
+    whole = len(numbers) >= MIN_ROWS and (numbers == np.floor(numbers)).all()
     return bool(whole and ((numbers[1:] > numbers[:-1]).all() or _are_consecutive(numbers)))
 
 
@@ -199,25 +189,23 @@ def _are_consecutive(numbers: Float) -> bool:
     return bool((ordered[1:] == ordered[:-1] + 1).all())
 
 
-def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> dict[str, str]:
+def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
     """Return the columns whose missing values predict a target, described."""
-    found: dict[str, str] = {}
+    found: list[str] = []
     responses = [each for target in targets for each in _responses(target)]
     for name in features if responses else ():
         gap = ~present(sample.columns[name])
-        if not 0.01 <= gap.mean() <= 0.99:
-            continue
-        explained = max(_squared_correlation(gap, each) for each in responses)
-        if explained >= GAPS_EXPLAIN and explained * len(gap) >= GAPS_ERRORS**2:
-            found[name] = f"{name!r} ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})"
+        if 0.01 <= gap.mean() <= 0.99:
+            explained = max(_squared_correlation(gap, each) for each in responses)
+            if explained >= GAPS_EXPLAIN and explained * len(gap) >= GAPS_ERRORS**2:
+                found.append(f"{name!r} ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})")
     return found
 
 
 def _responses(target: _Labels) -> list[Values]:
     """Return a target as numbers: itself, or an indicator for each class."""
-    if target.values.dtype.kind in "iufb":
-        return [target.values]
-    return [target.codes == code for code in range(min(target.classes, MAX_CLASSES))]
+    is_numeric = target.values.dtype.kind in "iufb"
+    return [target.values] if is_numeric else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
 
 
 def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
@@ -234,9 +222,7 @@ def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
 
 def _is_identifier(values: Values, kind: str) -> bool:
     """Return whether different values are text, or whole numbers that count the rows."""
-    if kind in ("text", "date"):
-        return kind == "text"
-    return _are_consecutive(np.asarray(values, dtype=np.float64))
+    return kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64)))
 
 
 def in_comment(text: str) -> str:

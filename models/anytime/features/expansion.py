@@ -95,8 +95,7 @@ class Columns:
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        ends = accumulate(len(column.terms) for column in self.columns)
-        return tuple((end - len(column.terms), end) for column, end in zip(self.columns, ends, strict=True))
+        return tuple(pairwise(accumulate((len(column.terms) for column in self.columns), initial=0)))
 
     @cached_property
     def categories(self) -> dict[int, Basis]:
@@ -112,17 +111,13 @@ class Columns:
     @cached_property
     def are_indicators(self) -> Bool:
         """Return which terms are indicators of missing values, (terms,)."""
-        marks = np.zeros(self.size, dtype=np.bool_)
-        marks[[stop - 1 for column, (_, stop) in zip(self.columns, self.spans, strict=True) if column.indicator]] = True
-        return marks
+        return np.isin(np.arange(self.size), [self.spans[j][1] - 1 for j in self._indicators])
 
     @cached_property
     def are_last_levels(self) -> Bool:
         """Return which terms are the last level of a factor, (terms,): with a constant, one of them is redundant."""
-        marks = np.zeros(self.size, dtype=np.bool_)
-        ends = (stop - column.indicator for column, (_, stop) in zip(self.columns, self.spans, strict=True))
-        marks[[end - 1 for column, end in zip(self.columns, ends, strict=True) if column.basis.by_level]] = True
-        return marks
+        lasts = [self.spans[j][1] - 1 - self.columns[j].indicator for j in self.categories]
+        return np.isin(np.arange(self.size), lasts)
 
     @cached_property
     def column_terms(self) -> int:
@@ -131,8 +126,7 @@ class Columns:
 
     @cached_property
     def product_spans(self) -> tuple[tuple[int, int], ...]:
-        ends = accumulate((len(each.terms) for each in self.products), initial=self.column_terms)
-        return tuple(pairwise(ends))
+        return tuple(pairwise(accumulate((len(each.terms) for each in self.products), initial=self.column_terms)))
 
     @cached_property
     def size(self) -> int:
@@ -338,25 +332,21 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns = tuple(_column(name, groups.bases.get(name), groups.types.get(name)) for name in groups.features)
-        place = {column.name: index for index, column in enumerate(columns)}
-
-        def side(given: PairSide) -> Side:
-            index = place[given.column]
-            return Side.of(given, index, columns[index].basis)
-
-        found = cls(columns, groups, products=tuple(Product((side(a), side(b))) for a, b in groups.pairs))
+        columns = tuple(
+            _column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features
+        )
+        place = {column.name: (index, column.basis) for index, column in enumerate(columns)}
+        products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
+        found = cls(columns, groups, products=products)
         found._check_names()
         return found
 
     def columns_of(self, terms: Index) -> Index:
         """Return the raw columns, ascending, that some terms are computed from."""
-        used = np.zeros(self.size, dtype=np.bool_)
-        used[terms] = True
+        used = np.isin(np.arange(self.size), terms)
         found = {j for j, (start, stop) in enumerate(self.spans) if used[start:stop].any()}
-        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
-            if used[start:stop].any():
-                found.update(side.column for side in each.sides)
+        products = zip(self.products, self.product_spans, strict=True)
+        found.update(side.column for each, (start, stop) in products if used[start:stop].any() for side in each.sides)
         return np.array(sorted(found), dtype=np.intp)
 
     def _check_names(self) -> None:
@@ -365,8 +355,10 @@ class Expansion(Columns):
         for group in self.groups.groups if texts else ():
             for column in texts.intersection(group.features):
                 if ":" in group.name:
-                    what = f"group {group.name!r} has the text column {column!r} and ':' in its name"
-                    raise GroupsError(f"{what}; expected a name without ':'")
+                    raise GroupsError(
+                        f"group {group.name!r} has the text column {column!r} and ':' in its name; expected a name "
+                        "without ':'"
+                    )
                 if (name := f"{group.name}:{column}") in self.groups.positions:
                     raise GroupsError(
                         f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
@@ -431,15 +423,14 @@ class Expansion(Columns):
 
     def with_size(self, size: int) -> tuple[Expansion, Index]:
         """Return the expansion with this size of each basis that has a choice, and which terms of this one it has."""
-        columns, bases, terms = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for column, (start, _) in zip(self.columns, self.spans, strict=True):
+        columns, bases, terms = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
             if column.basis.choices:
                 basis, own = column.basis.with_size(size)
                 terms[start : start + len(own)] = own
                 parts = {"knots": None, "levels": None, **basis.described().model_dump(exclude_unset=True)}
                 bases[column.name] = bases[column.name].model_copy(update=parts)
-                column = replace(column, basis=basis)  # noqa: PLW2901
-            columns.append(column)
+                columns[j] = replace(column, basis=basis)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
 
     @property
@@ -454,15 +445,14 @@ class Expansion(Columns):
 
         Each of its terms is the sum of consecutive terms of this one, and the first of each are returned, too.
         """
-        columns, bases, starts = [], dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for column, (start, stop) in zip(self.columns, self.spans, strict=True):
+        columns, bases, starts = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
+        for j, (column, (start, stop)) in enumerate(zip(self.columns, self.spans, strict=True)):
             if column.basis.open_levels:
                 basis, kept = column.basis.with_min_level_rows(rows)
                 starts[start + kept + 1 : stop - column.indicator] = False
                 stated = bases[column.name].model_dump(exclude_unset=True, exclude={"level_rows"})
                 bases[column.name] = ColumnBasis(**(stated | basis.described().model_dump(exclude_unset=True)))
-                column = replace(column, basis=basis)  # noqa: PLW2901
-            columns.append(column)
+                columns[j] = replace(column, basis=basis)
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(starts)
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
@@ -489,9 +479,8 @@ class _Pieces(NamedTuple):
     highs: Float
 
 
-def _column(name: str, given: ColumnBasis | None, kind: ColumnType | None) -> Column:
+def _column(name: str, given: ColumnBasis, kind: ColumnType | None) -> Column:
     """Return a column whose basis is complete."""
-    given = ColumnBasis() if given is None else given
     try:
         basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
         return Column(name, basis, given.range, bool(given.missing), kind)

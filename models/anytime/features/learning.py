@@ -78,12 +78,10 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
         parts = basis.described().model_dump(exclude_unset=True)
     except GroupsError:
         return False
-    if kind not in basis.fits or "range" not in given.model_fields_set:
+    has_other_levels = kind != "factor" and any(isinstance(v, str) != (kind == "text") for v in given.levels or ())
+    if kind not in basis.fits or "range" not in given.model_fields_set or has_other_levels:
         return False
-    if kind != "factor" and any(isinstance(level, str) != (kind == "text") for level in given.levels or ()):
-        return False
-    stated = given.model_dump(exclude_none=True)
-    return all(part in stated for part in parts)
+    return set(parts) <= given.model_dump(exclude_none=True).keys()
 
 
 def sample_size(columns: int) -> int:
@@ -126,9 +124,7 @@ class Sample:
 
     def every(self, step: int) -> Sample:
         """Return every so many rows."""
-        chosen = np.zeros(self.rows, dtype=np.bool_)
-        chosen[::step] = True
-        return self if step == 1 else self._where(chosen)
+        return self if step == 1 else self._where(np.arange(self.rows) % step == 0)
 
     @classmethod
     def _joined(cls, parts: list[Sample]) -> Sample:
@@ -203,8 +199,7 @@ def learned_groups(
     bases = {}
     for name in groups.features:
         given = groups.bases.get(name, ColumnBasis())
-        is_date = groups.types.get(name) == "date"
-        kind: Kind = "date" if is_date else kind_of(sample.columns[name])
+        kind: Kind = "date" if groups.types.get(name) == "date" else kind_of(sample.columns[name])
         if name in factors and kind not in ("date", "number"):
             kind = "factor"
         found = sample.column(name)
@@ -218,17 +213,17 @@ def learned_groups(
             numbers = replace(found, values=found.values.astype(np.float64))
         ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
         column = Column(name, basis, ends)
-        described = column.described()
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
             quantiles = numbers.quantiles(np.linspace(0, 1, QUANTILES))
-        if quantiles is not None:
-            described = described.model_copy(update={"quantiles": quantiles})
         missing = given.missing
         if missing is None and complete:
             missing = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if complete or not column.is_linear or missing is not None or quantiles is not None:
-            bases[name] = described.model_copy(update={"missing": missing})
+            own: dict[str, Any] = (
+                {"missing": missing} if quantiles is None else {"missing": missing, "quantiles": quantiles}
+            )
+            bases[name] = column.described().model_copy(update=own)
     return groups.with_bases(bases)
 
 
@@ -276,6 +271,5 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
-    if basis.clamp is None or numbers is None:
-        return None
-    return numbers.ends(basis.clamp if clamp is None or clamp == "auto" else clamp)
+    own = basis.clamp if clamp is None or clamp == "auto" else clamp
+    return None if basis.clamp is None or numbers is None else numbers.ends(own)

@@ -157,8 +157,7 @@ def _cuts(column: Column, x: Float) -> Bool:
     if len(found) < 2:
         return np.zeros((0, len(x)), dtype=np.bool_)
     if column.basis.by_level:
-        levels = _frequent(x, CELLS)
-        return np.asarray(x == levels[: 1 if len(found) == 2 else None, np.newaxis])
+        return np.asarray(x == _frequent(x, CELLS)[: 1 if len(found) == 2 else None, np.newaxis])
     eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
     ends = np.unique(eighths)
     # Where seven eighths of the values are the largest one, the only cut is between it and all others.

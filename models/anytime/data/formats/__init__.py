@@ -29,9 +29,10 @@ SUFFIXES: dict[str, Callable[..., Table]] = {
 
 
 def open_table(path: str | Path, *, separator: str | None = None, style: NumberStyle = PLAIN) -> Table:
-    """Open a file as a table, by its suffix (in any case). The files of a directory are one table.
+    """Open a file as a table, by its suffix (in any case). The files of a directory, by name, are one table.
 
-    Only cheap checks run. No file stays open, so a table can be sent to another process.
+    Files whose names begin with `.` or `_` are no tables. Only cheap checks run. No file stays open, so a table can be
+    sent to another process.
 
     Parameters
     ----------
@@ -46,7 +47,10 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
     """
     path = Path(path)
     if path.is_dir():
-        return _folder(path, separator, style)
+        files = visible(path)
+        if not files or any(file.suffix.lower() == ".parquet" for file in files):
+            return ParquetTable(path)
+        return JoinedTable(path, [open_table(file, separator=separator, style=style) for file in files])
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")
     if is_pipe(path):
@@ -59,12 +63,3 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
             known += "; rename or link a file of LETOR or svmlight lines ('2 qid:7 1:0.5') to .svm"
         raise TableError(f"{str(path)!r} has an unknown format; {known}")
     return CsvTable(path, separator, style) if reader is CsvTable else reader(path)
-
-
-def _folder(path: Path, separator: str | None, style: NumberStyle) -> Table:
-    """Open the files of a folder as one table, by name; names that begin with `.` or `_` are no tables."""
-    files = visible(path)
-    if not files or any(file.suffix.lower() == ".parquet" for file in files):
-        return ParquetTable(path)
-    tables = [open_table(file, separator=separator, style=style) for file in files]
-    return JoinedTable(path, tables)

@@ -10,12 +10,12 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,35 +30,30 @@ from anytime.data.formats.cells import (
     numbers_of,
     with_missing_words,
 )
-from anytime.data.formats.table import Batch, ReadAs, Table, damaged, required, visible
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, pc, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.features.bases import DATES
 from anytime.types import ColumnType
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-
+@cache
 def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     """Return the type of a column as Arrow states it; None if it is neither number, text nor date."""
-    types = required("pyarrow").types
+    types = pa.types
     if types.is_dictionary(arrow_type) or types.is_run_end_encoded(arrow_type):
         return type_of(arrow_type.value_type)
-    if types.is_boolean(arrow_type):
-        return "bool"
-    if types.is_integer(arrow_type):
-        return "integer"
-    if types.is_floating(arrow_type) or types.is_decimal(arrow_type) or types.is_null(arrow_type):
-        return "number"
-    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
-        return "text"
-    return "date" if types.is_date(arrow_type) or types.is_timestamp(arrow_type) else None
+    kinds: Mapping[ColumnType, tuple[Callable[[pa.DataType], bool], ...]] = {
+        "bool": (types.is_boolean,),
+        "integer": (types.is_integer,),
+        "number": (types.is_floating, types.is_decimal, types.is_null),
+        "text": (types.is_string, types.is_large_string, types.is_string_view),
+        "date": (types.is_date, types.is_timestamp),
+    }
+    return next((kind for kind, tests in kinds.items() if any(test(arrow_type) for test in tests)), None)
 
 
 def decoded(column: pa.Array) -> pa.Array:
     """Return a column without an encoding of its values."""
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
     if pa.types.is_run_end_encoded(column.type):
         return pc.run_end_decode(column)
     if not pa.types.is_dictionary(column.type):
@@ -90,7 +85,6 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
 
 def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDArray[Any]:
     """Return dates, text in ISO form or seconds since 1970 UTC as seconds, NaN where missing."""
-    pa = required("pyarrow")
     if own == "date":
         whole = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return DATES.bounded(_array(whole.cast(pa.float64(), safe=False)) / 1e6)
@@ -119,24 +113,20 @@ def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDA
 
 def _array(column: pa.Array) -> NDArray[Any]:
     """Return a column as `to_numpy` does, numbers without that: it imports pandas where that is installed, .2 s."""
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
     if pa.types.is_boolean(column.type) and not column.null_count:
         return _array(column.cast(pa.uint8())).view(np.bool_)
     if not (pa.types.is_integer(column.type) or pa.types.is_float64(column.type)):
-        array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-        return array
+        return np.asarray(column.to_numpy(zero_copy_only=False))
     return np.from_dlpack(pc.fill_null(column, _nan()) if column.null_count else column)
 
 
 @cache
 def _nan() -> pa.Scalar:
-    pa = required("pyarrow")
     return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([np.nan]))])[0]
 
 
 def _texts(name: str, column: pa.Array) -> pa.Array:
     """Return a column as text, null where it is empty; whole numbers stored as floats have no decimals."""
-    pa, pc = required("pyarrow"), required("pyarrow.compute")
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
@@ -154,7 +144,6 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
 
 def parsed(name: str, cells: pa.Array, kind: ReadAs, row: int, style: NumberStyle = PLAIN) -> pa.Array:
     """Return cells of text as booleans or numbers; raise TableError, which names the cell, if one is neither."""
-    pa = required("pyarrow")
     cells = cells.cast(pa.string())
     if kind == "bool" and (words := booleans_of(cells)) is not None:
         return words
@@ -175,15 +164,12 @@ def not_numbers(name: str, cell: str, row: int) -> TableError:
 
 
 def _numbers(name: str, column: pa.Array, kind: ReadAs, row: int) -> NDArray[Any]:
-    pa = required("pyarrow")
     is_bool = pa.types.is_boolean(column.type)
     if kind == "bool" and is_bool and not column.null_count:
         return _array(column)
     if kind == "integer" and pa.types.is_integer(column.type) and not column.null_count:
-        try:
+        with suppress(pa.ArrowInvalid):  # beyond int64
             return _array(column.cast(pa.int64()))
-        except pa.ArrowInvalid:  # beyond int64
-            return _array(column.cast(pa.float64(), safe=False))
     # Unsafe, because integers past 2^53 should round.
     values = _array(column.cast(pa.float64(), safe=False))
     if kind == "bool" and not is_bool:
@@ -215,8 +201,7 @@ class ArrowTable(Table):
 
     @property
     def factors(self) -> frozenset[str]:
-        is_dictionary = required("pyarrow").types.is_dictionary
-        return frozenset(name for name, arrow_type in self._stored.items() if is_dictionary(arrow_type))
+        return frozenset(name for name, arrow_type in self._stored.items() if pa.types.is_dictionary(arrow_type))
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
@@ -254,7 +239,6 @@ class ArrowTable(Table):
     @contextmanager
     def _reading(self, path: Path | None = None) -> Iterator[None]:
         """Convert pyarrow's errors to one line that names the file, or the one of several files."""
-        pa = required("pyarrow")
         try:
             yield
         except MemoryError as error:  # also an ArrowException
@@ -294,8 +278,7 @@ class ArrowFileTable(ArrowTable):
                 raise self._no_rows()
         return {field.name: field.type for field in schema}
 
-    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del rows, begin  # yields the batches of the file unchanged, from its start
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (from the start)
         fields = sorted(self.columns.index(name) for name in types)
         with self._batches(fields) as (_, batches):
             for batch in batches:
@@ -307,7 +290,7 @@ class ArrowFileTable(ArrowTable):
     def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         ipc = required("pyarrow.ipc")
         options = ipc.IpcReadOptions(included_fields=fields)
-        with required("pyarrow").memory_map(self.name, "r") as source:
+        with pa.memory_map(self.name, "r") as source:
             is_file = source.read(6) == b"ARROW1"
             source.seek(0)
             with (ipc.open_file if is_file else ipc.open_stream)(source, options=options) as reader:
@@ -337,18 +320,17 @@ class ParquetTable(ArrowTable):
 
     format = "Parquet"
 
-    @property
+    @cached_property
     def starts(self) -> tuple[int, ...]:
-        return self._starts
+        return tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
 
     @property
     def known_rows(self) -> int:
         return sum(group.rows for group in self._groups)
 
     def _open(self) -> dict[str, pa.DataType]:
-        paths = [self.path]
-        if self.path.is_dir():
-            paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
+        is_folder = self.path.is_dir()
+        paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"] if is_folder else [self.path]
         if not paths:
             raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}
@@ -367,18 +349,15 @@ class ParquetTable(ArrowTable):
             self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
         if not self._groups:
             raise self._no_rows()
-        self._starts = tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
         return types
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        selected: dict[Path, list[int]] = {}
-        for group in self._groups[self._starts.index(begin) :]:
-            selected.setdefault(group.file, []).append(group.number)
-        for path, numbers in selected.items():
+        for path, groups in groupby(self._groups[self.starts.index(begin) :], key=lambda group: group.file):
             with self._reading(path), _file(path) as file:
+                numbers = [group.number for group in groups]
                 yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
 
 
-def _file(path: Path) -> pq.ParquetFile:
+def _file(path: Path) -> Any:
     # Pre-buffering would keep the columns of the whole file in memory.
     return required("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)

@@ -11,14 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
-from anytime.data.formats.table import required
+from anytime.data.formats.table import pa, pc, required
 from anytime.errors import TableError
 from anytime.types import ColumnType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class NumberStyle:
 
     def plain(self, cells: pa.Array) -> pa.Array:
         """Return the cells with the numbers of this style in the usual form; other cells become a word."""
-        pa, pc = required("pyarrow"), required("pyarrow.compute")
         decimal, thousands = re.escape(self.decimal), "" if self.thousands is None else re.escape(self.thousands)
         whole = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d*)" if thousands else r"\d*"
         fits = pc.match_substring_regex(cells, rf"^[+-]?{whole}({decimal}\d*)?([eE][+-]?\d+)?$")
@@ -50,22 +46,20 @@ PLAIN = NumberStyle()
 
 def numbers_of(cells: pa.Array, kind: pa.DataType, style: NumberStyle = PLAIN) -> pa.Array | None:
     """Return cells of text as numbers of a type, null where missing; None if some cell is no such number."""
-    invalid = required("pyarrow").ArrowInvalid
     try:
         if style == PLAIN:
             return cells.cast(kind)
-    except invalid:
+    except pa.ArrowInvalid:
         pass
     cells = with_missing_words(cells)  # rare, and so only after a failure
     try:
         return (cells if style == PLAIN else style.plain(cells)).cast(kind)
-    except invalid:
+    except pa.ArrowInvalid:
         return None
 
 
 def booleans_of(cells: pa.Array) -> pa.Array | None:
     """Return cells `true` and `false`, in any case, as booleans, null where missing; None if a cell is another word."""
-    pc = required("pyarrow.compute")
     cells = with_missing_words(cells)
     if not pc.all(pc.match_substring_regex(cells, "^(true|false)$", ignore_case=True)).as_py():
         return None
@@ -74,7 +68,6 @@ def booleans_of(cells: pa.Array) -> pa.Array | None:
 
 def with_missing_words(cells: pa.Array) -> pa.Array:
     """Return the cells without blanks around them, null where they are empty or a word for missing."""
-    pc = required("pyarrow.compute")
     cells = pc.utf8_trim_whitespace(cells)
     return pc.if_else(pc.is_in(cells, value_set=_missing_words()), missing(cells.type), cells)
 
@@ -87,26 +80,15 @@ def missing_words() -> frozenset[str]:
 
 def missing(kind: pa.DataType) -> pa.Scalar:
     """Return a missing value; `pa.scalar` imports pandas, .2 s."""
-    return required("pyarrow").nulls(1, kind)[0]
+    return pa.nulls(1, kind)[0]
 
 
 @cache
 def _missing_words() -> pa.Array:
     """Return the words; made from buffers, since pyarrow imports pandas to convert text of Python: .2 s."""
-    pa = required("pyarrow")
     words = [word.encode() for word in missing_words()]
-    ends = [0]
-    for word in words:
-        ends.append(ends[-1] + len(word))
-    offsets = b"".join(end.to_bytes(4, "little") for end in ends)
+    offsets = b"".join(end.to_bytes(4, "little") for end in accumulate(map(len, words), initial=0))
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(b"".join(words)))
-
-
-def code_count(cells: pa.Array) -> int:
-    """Return how many of some whole numbers have a leading zero, as "01": the digits of a code."""
-    pc = required("pyarrow.compute")
-    zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
-    return int(pc.sum(zero).as_py() or 0)
 
 
 @dataclass
@@ -122,15 +104,13 @@ class Recognition:
 
     @property
     def kind(self) -> ColumnType:
-        if "text" in self.kinds or self.kinds > {"bool"}:
-            return "text"
-        if self.kinds == {"integer"} and 2 * self.codes >= self.wholes:
+        is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
+        if "text" in self.kinds or self.kinds > {"bool"} or is_code:
             return "text"
         return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
 
     def add(self, cells: pa.Array) -> pa.Array:
         """Add a piece of a column, cells of text; return it converted, unless it holds text or codes."""
-        pa = required("pyarrow")
         if "text" in self.kinds:
             return cells
         numbers = numbers_of(cells, pa.float64(), self.style)
@@ -145,7 +125,9 @@ class Recognition:
         self.kinds.add("number" if integers is None else "integer")
         if integers is None:
             return numbers
-        codes, wholes = code_count(cells), len(integers) - integers.null_count
+        # Cells with a leading zero, as "01", are the digits of a code.
+        zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
+        codes, wholes = int(pc.sum(zero).as_py() or 0), len(integers) - integers.null_count
         self.codes, self.wholes = self.codes + codes, self.wholes + wholes
         return cells if 2 * codes >= wholes else integers
 
@@ -155,7 +137,7 @@ def first_without(cells: pa.Array, style: NumberStyle = PLAIN) -> int:
     low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
-        if numbers_of(cells.slice(low, middle - low), required("pyarrow").float64(), style) is None:
+        if numbers_of(cells.slice(low, middle - low), pa.float64(), style) is None:
             high = middle
         else:
             low = middle

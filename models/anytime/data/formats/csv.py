@@ -17,17 +17,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from anytime.data.formats.arrow import ArrowTable, parsed
 from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition
-from anytime.data.formats.table import ReadAs, damaged, required
+from anytime.data.formats.table import ReadAs, damaged, pa, required
 from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 BLOCK = 1 << 21
 """Bytes parsed at a time, and so the length of the longest readable row; pyarrow reads 32 blocks ahead."""
@@ -56,7 +52,6 @@ class Store:
         self.is_full = False
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
-        pa = required("pyarrow")
         if self.is_full:
             return
         if self._schema is None:
@@ -69,30 +64,26 @@ class Store:
             arrays.append(column if column.type == kept.type else pa.nulls(len(column), kept.type))
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._bytes += batch.nbytes
-        if self._bytes <= STORE_BYTES:
-            self._batches.append(batch)
-            return
         try:
-            self._write(batch)
+            if self._bytes > STORE_BYTES:
+                self._write(batch)
+            else:
+                self._batches.append(batch)
         except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-            self._drop()
+            self.is_full, self._batches, self._schema = True, [], None
+            self._file = self._writer = None
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        ipc = required("pyarrow.ipc")
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
             self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
-            self._writer = ipc.new_stream(self._file, self._schema)
+            self._writer = required("pyarrow.ipc").new_stream(self._file, self._schema)
             for earlier in self._batches:
                 self._writer.write_batch(earlier)
             self._batches = []
         if self._bytes > self._free:
             raise OSError("the temporary folder has too little space")
         self._writer.write_batch(batch)
-
-    def _drop(self) -> None:
-        self.is_full, self._batches, self._schema = True, [], None
-        self._file = self._writer = None
 
     def close(self) -> None:
         if self._file is not None:
@@ -102,14 +93,13 @@ class Store:
     def has(self, name: str, kind: ReadAs) -> bool:
         if self._schema is None or name in self._lost or name not in self._schema.names:
             return False
-        is_text: bool = required("pyarrow").types.is_string(self._schema.field(name).type)
-        return is_text == (kind in ("text", "key", "date"))
+        return bool(pa.types.is_string(self._schema.field(name).type)) == (kind in ("text", "key", "date"))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._file is None:
             yield from self._batches
             return
-        with required("pyarrow").memory_map(self._file.name) as source:
+        with pa.memory_map(self._file.name) as source:
             yield from required("pyarrow.ipc").open_stream(source)
 
 
@@ -141,7 +131,6 @@ class CsvTable(ArrowTable):
         return "" if self._separator == "," else f" (cells are separated by {self._separator!r})"
 
     def _open(self) -> dict[str, pa.DataType]:
-        pa = required("pyarrow")
         with self._stream() as stream:
             head = stream.read(1 << 16)
         if not head.strip():
@@ -158,11 +147,10 @@ class CsvTable(ArrowTable):
         return dict.fromkeys(names, pa.string())
 
     def _stream(self) -> pa.NativeFile:
-        compression = "gzip" if self.path.suffix.lower() == ".gz" else None
-        return required("pyarrow").input_stream(self.path, compression=compression)
+        return pa.input_stream(self.path, compression="gzip" if self.path.suffix.lower() == ".gz" else None)
 
     def _reader(self, stream: pa.NativeFile, names: Sequence[str] = ()) -> Any:
-        pa, csv = required("pyarrow"), required("pyarrow.csv")
+        csv = required("pyarrow.csv")
         return csv.open_csv(
             stream,
             # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
@@ -191,25 +179,22 @@ class CsvTable(ArrowTable):
         self._store, row = Store(), 0
         with self._reading():
             for cells in self._cells(names):
-                columns = {}
-                for name, column in zip(names, cells.columns, strict=True):
-                    known = stated.get(name)
-                    columns[name] = (
-                        seen[name].add(column) if known is None else self._converted(name, column, known, row)
-                    )
+                columns = {
+                    name: seen[name].add(column) if name in seen else self._converted(name, column, stated[name], row)
+                    for name, column in zip(names, cells.columns, strict=True)
+                }
                 self._store.add(columns)
                 row += cells.num_rows
             self._store.close()
         self._found |= {name: recognition.kind for name, recognition in seen.items()}
 
-    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del rows, begin  # blocks are parsed by bytes, from the start
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (blocks are parsed by bytes)
         stored = [name for name, kind in types.items() if self._store.has(name, kind)]
         others = [name for name in types if name not in stored]
         if not others:
             yield from self._store.batches()
             return
-        pa, row = required("pyarrow"), 0
+        row = 0
         kept = self._store.batches() if stored else None
         for cells in self._cells(others):
             block = None if kept is None else next(kept)  # blocks have the same rows whatever columns are parsed

@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
 from anytime.data.formats.cells import Recognition
-from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, required
+from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, pa
 from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS, dense
 from anytime.types import ColumnType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TYPES: Mapping[str, ColumnType] = {
     **dict.fromkeys("iu", "integer"),
@@ -35,11 +32,7 @@ _TYPES: Mapping[str, ColumnType] = {
     **dict.fromkeys("UST", "text"),
     "M": "date",
 }
-
-
-def type_of_array(dtype: np.dtype[Any]) -> ColumnType | None:
-    """Return the type of a NumPy array; None if it is neither number, text nor date."""
-    return _TYPES.get(dtype.kind)
+"""The type of a column by the kind of its NumPy array; one of another kind is neither number, text nor date."""
 
 
 def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
@@ -55,7 +48,6 @@ def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDA
 
 def arrow_array(name: str, values: Any) -> pa.Array:
     """Return a column as an Arrow array; raise TableError, which names the types, if it mixes them."""
-    pa = required("pyarrow")
     if isinstance(values, np.ndarray):
         values = as_native(values)
     is_float = getattr(getattr(values, "dtype", None), "kind", "") == "f"
@@ -105,8 +97,7 @@ class MatrixBatch(Batch):
         return int(self.stored.shape[0])
 
     def _rows(self, low: int, high: int) -> Batch:
-        columns = {name: column[low:high] for name, column in self.columns.items()}
-        return MatrixBatch(self.start + low, columns, self.stored[low:high], self.names)
+        return MatrixBatch(self.start + low, super()._rows(low, high).columns, self.stored[low:high], self.names)
 
     def column(self, name: str) -> NDArray[Any]:
         if name not in self.names:
@@ -129,10 +120,6 @@ class MemoryTable(Table):
     def rows(self) -> int:
         """Return the number of rows."""
 
-    @property
-    def known_rows(self) -> int:
-        return self.rows
-
     @abstractmethod
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
         """Return the table with further columns, (rows,) each."""
@@ -143,7 +130,7 @@ class MatrixTable(MemoryTable):
 
     def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
         super().__init__(Path(name))
-        if type_of_array(matrix.dtype) is None:
+        if _TYPES.get(matrix.dtype.kind) is None:
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
         self._matrix, self._further = matrix, further
         self._check_names(names)
@@ -154,9 +141,8 @@ class MatrixTable(MemoryTable):
     def rows(self) -> int:
         return int(self._matrix.shape[0])
 
-    def block_rows(self, columns: int, jobs: int) -> int:
+    def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
-        del columns
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
@@ -166,8 +152,8 @@ class MatrixTable(MemoryTable):
         def kind(name: str) -> ReadAs:
             if name in self._further:
                 values = self._further[name]
-                return type_of_array(values.dtype) or type_of(arrow_array(name, values).type) or "text"
-            own = type_of_array(self._matrix.dtype) or "number"
+                return _TYPES.get(values.dtype.kind) or type_of(arrow_array(name, values).type) or "text"
+            own = _TYPES.get(self._matrix.dtype.kind) or "number"
             return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
 
         return {name: kind(name) for name in names if name not in stated}
@@ -180,8 +166,11 @@ class MatrixTable(MemoryTable):
         as_stored = all(types[name] == kind for name, kind in own.items())
         for start in range(begin, self.rows, rows):
             part = self._matrix[start : start + rows]
-            further = {name: self._further[name][start : start + rows] for name in types if name not in own}
-            columns = {name: array_as(name, values, types[name], start) for name, values in further.items()}
+            columns = {
+                name: array_as(name, self._further[name][start : start + rows], types[name], start)
+                for name in types
+                if name not in own
+            }
             batch: Batch = MatrixBatch(start, columns, part, self._places)
             if not as_stored:
                 columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
@@ -212,8 +201,7 @@ class FrameTable(ArrowTable, MemoryTable):
         self._check_names(self._frame.column_names)
         return {field.name: field.type for field in self._frame.schema}
 
-    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        del begin
+    def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
 
 
@@ -254,9 +242,9 @@ def collected(X: Any) -> Any:
     """Return a frame of pandas unchanged, and one of another library as an Arrow table; lazy frames are collected."""
     if _is_pandas(X):
         return X
-    pa = required("pyarrow")
+    table = pa.table  # outside: without pyarrow, its own message
     try:
-        frame = pa.table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
+        frame = table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
     except Exception as error:  # of the library of the frame
         why = " ".join(str(error).split())
         raise TableError(
@@ -282,7 +270,8 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
     if X.dtype.kind not in "OUSTM":
         return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
-    return FrameTable(name, _arrow_table([_recognised(column, X[:, j]) for j, column in enumerate(names)], names))
+    columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)))
 
 
 def _pandas_table(name: str, X: Any) -> MemoryTable:
@@ -295,7 +284,7 @@ def _pandas_table(name: str, X: Any) -> MemoryTable:
         else arrow_array(column, _dense(X.iloc[:, j]))
         for j, column in enumerate(names)
     ]
-    return FrameTable(name, _arrow_table(columns, names))
+    return FrameTable(name, pa.Table.from_arrays(columns, names=names))
 
 
 def _dense(series: Any) -> Any:
@@ -304,13 +293,8 @@ def _dense(series: Any) -> Any:
     return np.asarray(series) if is_sparse or isinstance(series.dtype, np.dtype) else series
 
 
-def _arrow_table(columns: Sequence[Any], names: Sequence[str]) -> pa.Table:
-    return required("pyarrow").Table.from_arrays(columns, names=list(names))
-
-
 def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
     """Return a column of Python objects; text that is a number in every row is numbers, as in a CSV file."""
-    pa = required("pyarrow")
     column = arrow_array(name, values)
     if type_of(column.type) != "text":
         return column

@@ -57,13 +57,10 @@ class SvmlightTable(Table):
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        def kind(name: str) -> ReadAs:
-            return "integer" if name in self._labels and self._labels[name].dtype.kind == "i" else "number"
+        whole = {name for name, values in self._labels.items() if values.dtype.kind == "i"}
+        return {name: "integer" if name in whole else "number" for name in names if name not in stated}
 
-        return {name: kind(name) for name in names if name not in stated}
-
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
-        del begin  # all of it is in memory
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)
         inside = {name: self._places[name] for name in types if name in self._places}
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)

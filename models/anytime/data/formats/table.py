@@ -45,6 +45,19 @@ def required(module: str) -> Any:
         ) from error
 
 
+class Extra:
+    """A module of the `train` extra, which is imported where something of it is first used."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self).setdefault(name, getattr(required(self._module), name))
+
+
+pa: Any = Extra("pyarrow")
+pc: Any = Extra("pyarrow.compute")
+
 ROWS = 16_384
 """Default number of rows in a batch: 64 MiB at 512 columns."""
 
@@ -72,9 +85,7 @@ class Batch:
         """Return the rows of the batch within a range of rows of the table; the result may be empty."""
         low = max(start - self.start, 0)
         high = self.rows if stop is None else min(stop - self.start, self.rows)
-        if low == 0 and high == self.rows:
-            return self
-        return self._rows(low, max(high, low))
+        return self if low == 0 and high == self.rows else self._rows(low, max(high, low))
 
     def _rows(self, low: int, high: int) -> Batch:
         return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})
@@ -137,10 +148,15 @@ class Table(ABC):
         """Return the rows, ascending from 0, at which reading can start without the rows before."""
         return (0,)
 
-    def block_rows(self, columns: int, jobs: int) -> int:
+    def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return the number of rows of these columns that one of some threads sums at a time."""
-        del jobs
         return min(max(BLOCK_VALUES // max(columns, 1), 1024), ROWS)
+
+    def require(self, names: Iterable[str], remark: str = "") -> None:
+        """Raise TableError for the first of some columns that does not exist; the remark follows its name."""
+        for name in names:
+            if not self.has(name):
+                raise TableError(f"{self.name} has no column {name!r}{remark}; {suggestion(name, self.columns)}")
 
     def types(self, columns: Iterable[str], stated: Mapping[str, ReadAs] = {}) -> dict[str, ReadAs]:
         """Return the type of each column; what is `stated` wins.
@@ -149,9 +165,7 @@ class Table(ABC):
         file, where the format requires its cells.
         """
         names = tuple(dict.fromkeys(columns))
-        for name in names:
-            if not self.has(name):
-                raise TableError(f"{self.name} has no column {name!r}; {suggestion(name, self.columns)}")
+        self.require(names)
         return {**self._types(names, stated), **{name: stated[name] for name in names if name in stated}}
 
     def batches(
@@ -172,18 +186,15 @@ class Table(ABC):
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
-        wanted = self.types(columns, types)
-        return self._between(wanted, rows, start, stop)
+        return self._between(self.types(columns, types), rows, start, stop)
 
-    def described(self, name: str) -> str:
+    def described(self, name: str) -> str:  # noqa: ARG002
         """Return the type of a column of dates, for messages."""
-        del name
         return "a date"
 
     def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         empty = True
-        begin = self.starts[bisect_right(self.starts, start) - 1]
-        for batch in self._read(types, rows, begin):
+        for batch in self._read(types, rows, self.starts[bisect_right(self.starts, start) - 1]):
             empty = False
             if stop is not None and batch.start >= stop:
                 return
@@ -207,8 +218,7 @@ class Table(ABC):
     def _check_names(self, names: Sequence[str]) -> None:
         if not names:
             raise TableError(f"{self.name} has no columns; expected at least one")
-        repeated = [name for name, count in Counter(names).items() if count > 1]
-        if repeated:
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
             raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
 
 
@@ -250,15 +260,12 @@ class JoinedTable(Table):
 
         return {name: joined(name) for name in names if name not in stated}
 
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
-        del begin
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002
         start = 0
         for table in self._tables:
-            end = start
             for batch in table.batches(list(types), rows, types=types):
-                yield replace(batch, start=start + batch.start)
-                end += batch.rows
-            start = end
+                yield replace(batch, start=start)
+                start += batch.rows
 
 
 def visible(folder: Path) -> list[Path]:

@@ -9,15 +9,12 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import required
+from anytime.data.formats.table import pa, required
 from anytime.errors import TableError, file_error
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WRITABLE = (".csv", ".gz", ".parquet", ".arrow", ".feather")
 """Suffixes of tables that can be written; `.gz` is that of `.csv.gz`."""
@@ -48,14 +45,12 @@ class TableWriter:
 
     def add(self, columns: Mapping[str, NDArray[Any] | pa.Array]) -> None:
         """Write some rows: arrays (rows,) by name; NaN stays a number, and None is missing."""
-        pa = required("pyarrow")
         arrays = {name: pa.array(values) for name, values in columns.items()}
         try:
             if self._writer is None:
                 self._open(pa.schema({name: array.type for name, array in arrays.items()}))
             else:  # a column without values in a batch has no type of its own
-                schema = self._writer.schema if self._is_parquet else self._schema
-                arrays = {name: array.cast(schema.field(name).type) for name, array in arrays.items()}
+                arrays = {name: array.cast(self._schema.field(name).type) for name, array in arrays.items()}
             batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=self._schema)
             self._waiting.append(batch)
             self._rows += batch.num_rows
@@ -75,8 +70,7 @@ class TableWriter:
         if suffix == ".parquet":
             self._writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
             return
-        compression = "gzip" if suffix == ".gz" else None
-        self._sink = required("pyarrow").output_stream(self._temporary, compression=compression)
+        self._sink = pa.output_stream(self._temporary, compression="gzip" if suffix == ".gz" else None)
         if suffix in (".csv", ".gz"):
             # Arrow quotes every name of a header that it writes.
             header = io.StringIO()
@@ -88,7 +82,6 @@ class TableWriter:
             self._writer = required("pyarrow.ipc").new_file(self._sink, schema)
 
     def _flush(self) -> None:
-        pa = required("pyarrow")
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting))
         self._waiting, self._rows = [], 0

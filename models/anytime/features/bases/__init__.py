@@ -78,8 +78,7 @@ AnyBasis = TypeVar("AnyBasis", bound=type[Basis])
 
 def register(basis: AnyBasis) -> AnyBasis:
     """Add a basis; raise TypeError, which names what is absent, if it is incomplete, or if its name is in use."""
-    absent = [each for each in ("name", "fits") if not hasattr(basis, each)]
-    absent += sorted(basis.__abstractmethods__)
+    absent = [*(each for each in ("name", "fits") if not hasattr(basis, each)), *sorted(basis.__abstractmethods__)]
     if absent:
         raise TypeError(f"basis {basis.__name__} lacks {', '.join(absent)}; see anytime.features.bases.basis.Basis")
     if BASES.setdefault(basis.name, basis) is not basis:

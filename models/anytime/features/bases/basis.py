@@ -43,6 +43,9 @@ Clamp: TypeAlias = float | Literal["auto", "off", "outliers"] | None
 OUTLYING = 2.0
 """An extreme is an outlier from this many times q99 - q1 beyond q99 or q1."""
 
+CURVE = 41
+"""Number of points of a drawn curve, or of a period."""
+
 
 @dataclass(frozen=True)
 class ColumnSample:
@@ -330,12 +333,11 @@ class Basis(ABC):
         """Return the basis with one of the `choices`, and which terms of this one it has."""
         raise NotImplementedError(f"basis {self.name!r} has no choice {size}")
 
-    def line(self, low: float, high: float, mean: Float) -> Float | None:
+    def line(self, low: float, high: float, mean: Float) -> Float | None:  # noqa: ARG002
         """Return the values from low to high between which the terms are linear, or near it, for a drawing.
 
         None if every value is a level. `mean` is that of the terms in training.
         """
-        del mean
         return np.array([low, high])
 
     @property
@@ -347,12 +349,11 @@ class Basis(ABC):
         """Return the values that have a contribution of their own."""
         return []
 
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
+    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
         """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
 
         `ends` is the range of the column. By default the first term is the value, and it is normal.
         """
-        del ends
         return np.asarray(mean[0] + scale[0] * ndtri(p))
 
 
@@ -397,9 +398,7 @@ def distinct_values(values: Float) -> NDArray[np.bool_]:
 
 def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
     """Return the quantiles k/(count + 1), k = 1..count."""
-    if not len(sample.values) or not count:
-        return ()
-    return sample.quantiles(np.arange(1, count + 1) / (count + 1))
+    return sample.quantiles(np.arange(1, count + 1) / (count + 1)) if count and len(sample.values) else ()
 
 
 def distinct(values: tuple[float, ...]) -> tuple[float, ...]:

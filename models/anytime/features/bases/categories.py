@@ -74,10 +74,11 @@ class Categories(Basis):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
         elif counts and any(isinstance(level, str) != isinstance(next(iter(counts)), str) for level in levels):
             raise GroupsError(f"its levels are {list(levels)} and a value is {next(iter(counts))!r}; expected one type")
-        rounded = [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]
-        if rounded:
-            what = f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded"
-            raise GroupsError(f"{what}; expected smaller whole numbers, or text")
+        if rounded := [level for level in levels if isinstance(level, int) and abs(level) >= EXACT]:
+            raise GroupsError(
+                f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded; expected smaller whole numbers, "
+                "or text"
+            )
         if len(set(levels)) < len(levels):
             twice = next(level for level, count in Counter(levels).items() if count > 1)
             raise GroupsError(f"it has level {twice!r} twice; expected each level once")
@@ -125,23 +126,20 @@ class Categories(Basis):
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
-        holds = self.holds
-        if holds == "text":
+        if self.holds == "text":
             return isinstance(value, str) or is_missing(value)
-        if is_missing(value):
-            return True
-        match holds:
-            case "true or false":
-                return isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
-            case _:
-                return isinstance(value, int | float | np.number) and float(value).is_integer()
+        if self.holds == "true or false":
+            is_bool = isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
+            return is_bool or is_missing(value)
+        return is_missing(value) or (isinstance(value, int | float | np.number) and float(value).is_integer())
 
     def invalid(self, codes: Float) -> tuple[float, str] | None:
         """Return a number that is no index, and what was expected."""
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.levels)) | np.isnan(codes)
-        if right.all():
-            return None
-        return codes[~right][0], f"the index of a level, 0 to {len(self.levels) - 1}, or -1 for another level"
+        last = len(self.levels) - 1
+        return (
+            None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
+        )
 
     def shown(self, code: float) -> Label | None:
         return self.levels[int(code)] if code >= 0 else None
@@ -162,18 +160,21 @@ class Categories(Basis):
         return described.model_copy(update={"level_rows": self.level_rows}) if self.level_rows else described
 
     def forms(self) -> list[Form]:
-        levels = [Form({"form": "level", "level": level}, -1, code) for code, level in enumerate(self.levels)]
-        return [*levels, *([Form({"form": "other"}, -1, -1)] if self.other else [])]
+        return [
+            *(Form({"form": "level", "level": level}, -1, code) for code, level in enumerate(self.levels)),
+            *([Form({"form": "other"}, -1, -1)] if self.other else []),
+        ]
 
     def line(self, low: float, high: float, mean: Float) -> None:
         del low, high, mean
 
     def shape_levels(self) -> list[ShapeLevel]:
-        levels = [ShapeLevel(level, code, code) for code, level in enumerate(self.levels)]
-        return [*levels, *([ShapeLevel(None, len(self.levels), -1.0)] if self.other else [])]
+        return [
+            *(ShapeLevel(level, code, code) for code, level in enumerate(self.levels)),
+            *([ShapeLevel(None, len(self.levels), -1.0)] if self.other else []),
+        ]
 
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        del scale, ends
+    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
         if not self.levels:
             return np.full(len(p), np.nan)
         shares = np.cumsum(mean[: len(self.levels)])

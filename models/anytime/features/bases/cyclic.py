@@ -9,12 +9,9 @@ from typing import ClassVar, Self
 import numpy as np
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Form, Kind
+from anytime.features.bases.basis import CURVE, NUMERIC, Basis, Clamp, ColumnSample, Form, Kind
 from anytime.groups import ColumnBasis
 from anytime.types import Float
-
-CURVE = 41
-"""Number of points of a drawn period."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +62,11 @@ class Cyclic(Basis):
             for form, function in (("sine", "sin"), ("cosine", "cos"))
         ]
 
-    def line(self, low: float, high: float, mean: Float) -> Float:
+    def line(self, low: float, high: float, mean: Float) -> Float:  # noqa: ARG002
         """Return values of one period."""
-        del high, mean
         start = math.floor(low / self.period) * self.period
         return np.linspace(start, start + self.period, CURVE)
 
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
+    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
         """Return values of one period, each as likely."""
-        del mean, scale, ends
         return p * self.period

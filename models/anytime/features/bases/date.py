@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
 from anytime.features.bases.basis import Basis, Clamp, ColumnSample, Form, Kind, ShapeLevel
@@ -45,7 +44,8 @@ _OTHER_FORM = re.compile(
 def seconds_of(value: Any) -> float:
     """Return a date, a datetime, a date of NumPy or a text in ISO form as seconds; NaN for anything else."""
     if isinstance(value, np.datetime64):
-        return float(seconds_of_array(np.array([value]))[0])
+        whole = value.astype("M8[us]")
+        return math.nan if np.isnat(whole) else float(whole.astype(np.int64) / 1e6)
     if isinstance(value, str):
         text = value.strip()
         if not _ISO.fullmatch(text):
@@ -61,32 +61,19 @@ def seconds_of(value: Any) -> float:
     return float((value.replace(tzinfo=UTC) if value.tzinfo is None else value).__sub__(_EPOCH).total_seconds())
 
 
-def seconds_of_array(values: Any) -> Float:
-    """Return an array of NumPy's dates as seconds, NaN where it is not a time."""
-    whole = values.astype("M8[us]")
-    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
-
-
-def iso(seconds: float) -> str:
-    """Return a date as text: without its time where that is midnight."""
-    moment = np.datetime64(round(seconds), "s").item()
-    return str(moment.isoformat() + "Z" if seconds % DAY else moment.date().isoformat())
-
-
 class Dates:
     """How the values of a column of dates are read, whatever its basis."""
 
     holds = "seconds since 1970 UTC or an ISO date, of the years 1 to 9999"
 
     def accepts(self, value: Any) -> bool:
-        if value is None or type(value).__name__ in ("NaTType", "NAType"):
+        is_nat = type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, np.datetime64) and np.isnat(value))
+        if value is None or is_nat:
             return True
         if isinstance(value, bool | np.bool_):
             return False
         if isinstance(value, int | float | np.number):
             return bool(math.isnan(value) or FIRST <= value <= LAST)
-        if isinstance(value, np.datetime64) and np.isnat(value):
-            return True
         return FIRST <= seconds_of(value) <= LAST
 
     def coded(self, values: Iterable[Any]) -> Float:
@@ -109,19 +96,21 @@ class Dates:
         """Raise GroupsError if dates of a column are numbers of another kind than seconds: 20240517, or years."""
         days = codes[~np.isnan(codes)]
         whole = len(days) > 0 and bool((days == np.floor(days)).all())
-        if not whole or not (days.min() >= 1000 and days.max() <= 99_991_231):
-            return
-        month, day = days // 100 % 100, days % 100
-        is_day = days.min() >= 10_000_101 and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()
-        if is_day or days.max() < 3000:
-            what = "days written as numbers" if is_day else "years"
-            raise GroupsError(
-                f"its values, as {days[0]:.0f}, look like {what}; expected {self.holds}: write them as 2024-05-17, or "
-                "state another basis"
-            )
+        if whole and days.min() >= 1000 and days.max() <= 99_991_231:
+            month, day = days // 100 % 100, days % 100
+            is_day = days.min() >= 10_000_101 and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()
+            if is_day or days.max() < 3000:
+                what = "days written as numbers" if is_day else "years"
+                raise GroupsError(
+                    f"its values, as {days[0]:.0f}, look like {what}; expected {self.holds}: write them as 2024-05-17, "
+                    "or state another basis"
+                )
 
     def shown(self, code: float) -> str:
-        return iso(min(max(code, FIRST), LAST))
+        """Return a date as text: without its time where that is midnight."""
+        seconds = min(max(code, FIRST), LAST)
+        moment = np.datetime64(round(seconds), "s").item()
+        return str(moment.isoformat() + "Z" if seconds % DAY else moment.date().isoformat())
 
 
 DATES = Dates()
@@ -200,37 +189,30 @@ class Date(Basis):
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
-        known = len(sample.values) > 0
         DATES.check(sample.values.astype(np.float64))
-        centre = given.centre
-        if centre is None:
-            centre = sample.mean() if known else 0.0
-        has_two = known and len(np.unique(sample.values)) <= 2
-        values = tuple(cls._values(part, given, sample, known=known and not has_two) for part in PARTS)
-        return cls(centre, values)
+        centre = given.centre if given.centre is not None else sample.mean() if len(sample.values) else 0.0
+        varies = len(np.unique(sample.values)) > 2
+        return cls(centre, tuple(cls._values(part, given, sample, varies=varies) for part in PARTS))
 
     @staticmethod
-    def _values(part: _Part, given: ColumnBasis, sample: ColumnSample, *, known: bool) -> tuple[int, ...]:
-        stated = (given.model_extra or {}).get(part.field)
-        if stated is not None:
+    def _values(part: _Part, given: ColumnBasis, sample: ColumnSample, *, varies: bool) -> tuple[int, ...]:
+        if (stated := (given.model_extra or {}).get(part.field)) is not None:
             whole = isinstance(stated, tuple) and all(type(v) is int and part.first <= v <= part.last for v in stated)
             if not whole or list(stated) != sorted(set(stated)):
-                expected = f"different whole numbers from {part.first} to {part.last}, ascending"
-                raise GroupsError(f"its {part.field} are {stated}; expected {expected}")
+                raise GroupsError(
+                    f"its {part.field} are {stated}; expected different whole numbers from {part.first} to "
+                    f"{part.last}, ascending"
+                )
             return tuple(stated)
-        if not known:
+        counts = np.bincount(part.of(sample.values.astype(np.float64)), sample.weights, part.last + 1)
+        if not varies or np.count_nonzero(counts) == 1:
             return ()
-        found = part.of(sample.values.astype(np.float64))
-        counts = np.bincount(found, sample.weights, part.last + 1)
         frequent = np.flatnonzero(counts >= sample.min_level_rows).tolist()
-        if np.count_nonzero(counts) == 1:
-            return ()
         return tuple(frequent[1:] if len(frequent) == np.count_nonzero(counts) == 2 else frequent)
 
     @cached_property
     def _slices(self) -> tuple[slice, ...]:
-        ends = list(accumulate(map(len, self.values), initial=1))
-        return tuple(slice(a, b) for a, b in pairwise(ends))
+        return tuple(slice(a, b) for a, b in pairwise(accumulate(map(len, self.values), initial=1)))
 
     def names(self, column: str) -> list[str]:
         return [f"{column} in years", *(f"{column} {part.label(v)}" for part, v in self._levels)]
@@ -254,9 +236,8 @@ class Date(Basis):
         return ColumnBasis(basis=self.name, centre=self.centre, **own)
 
     def forms(self) -> list[Form]:
-        trend = Form({"form": "power", "power": 1, "centre": self.centre, "scale": YEAR}, 1, self.centre, YEAR)
         return [
-            trend,
+            Form({"form": "power", "power": 1, "centre": self.centre, "scale": YEAR}, 1, self.centre, YEAR),
             *(
                 Form({"form": part.name, "level": v}, f"NAME_calendar(u, {part.code}) == a", v, helper=_CALENDAR)
                 for part, v in self._levels
@@ -276,5 +257,4 @@ class Date(Basis):
         return found
 
     def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        del ends
-        return np.asarray(np.clip(self.centre + YEAR * (mean[0] + scale[0] * ndtri(p)), FIRST, LAST))
+        return np.asarray(np.clip(self.centre + YEAR * super().drawn(p, mean, scale, ends), FIRST, LAST))

@@ -115,8 +115,11 @@ class Hinge(Basis):
         return ColumnBasis(basis=f"{self.name}:{self.size}", knots=self.knots, levels=self.levels)
 
     def forms(self) -> list[Form]:
-        hinges = [Form({"form": "hinge", "knot": knot}, 0, knot) for knot in self.knots]
-        return [VALUE, *hinges, *(Form({"form": "level", "level": u}, -1, u) for u in self.levels)]
+        return [
+            VALUE,
+            *(Form({"form": "hinge", "knot": knot}, 0, knot) for knot in self.knots),
+            *(Form({"form": "level", "level": u}, -1, u) for u in self.levels),
+        ]
 
     @property
     def off_line(self) -> slice:

@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import NUMERIC, Basis, ColumnSample, Form, Kind
+from anytime.features.bases.basis import CURVE, NUMERIC, Basis, ColumnSample, Form, Kind
 from anytime.groups import ColumnBasis
 from anytime.types import Float
 
 DEGREE = 3
 """Degree of a polynomial that states none."""
-
-CURVE = 41
-"""Number of points of a drawn curve."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,12 @@ class Polynomial(Basis):
 
     def forms(self) -> list[Form]:
         shape = {"centre": self.centre, "scale": self.scale}
-        powers = range(1, self.degree + 1)
-        return [Form({"form": "power", "power": k, **shape}, k, self.centre, self.scale) for k in powers]
+        return [
+            Form({"form": "power", "power": k, **shape}, k, self.centre, self.scale) for k in range(1, self.degree + 1)
+        ]
 
-    def line(self, low: float, high: float, mean: Float) -> Float:
-        del mean
+    def line(self, low: float, high: float, mean: Float) -> Float:  # noqa: ARG002
         return np.linspace(low, high, CURVE)
 
     def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        del ends
-        return np.asarray(self.centre + self.scale * (mean[0] + scale[0] * ndtri(p)))
+        return np.asarray(self.centre + self.scale * super().drawn(p, mean, scale, ends))
