@@ -29,7 +29,7 @@ from anytime.errors import TableError, file_error
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
-from anytime.moments.accumulate import Block, dense
+from anytime.moments.accumulate import Block, dense, rows_of
 from anytime.moments.moments import Gram
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index
@@ -108,8 +108,7 @@ class RowBlock:
         first, counts = order[starts], np.diff(np.append(starts, len(Y))).astype(np.float64)
         weights = counts if self.weights is None else np.add.reduceat(self.weights[order], starts)
         gaps = {j: missing[first] for j, missing in self.gaps.items()}
-        of_fold = None if self.folds is None else self.folds[first]
-        return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, of_fold, gaps, counts)
+        return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, rows_of(self.folds, first), gaps, counts)
 
     def in_file(self, mapped: mmap.mmap) -> RowBlock:
         """Return the block with its values in a mapped part of a file."""
@@ -145,9 +144,7 @@ class RowBlock:
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
-        weights = None if self.weights is None else self.weights[rows]
-        folds = None if self.folds is None else self.folds[rows]
-        counts = None if self.counts is None else self.counts[rows]
+        weights, folds, counts = (rows_of(each, rows) for each in (self.weights, self.folds, self.counts))
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
@@ -188,7 +185,7 @@ def row_blocks_of(
             row_blocks[-1].release()
     finally:
         if store is not None:
-            store.close()  # the maps remain valid
+            store.file.close()  # the maps remain valid
     return tuple(row_blocks)
 
 
@@ -199,8 +196,7 @@ def _cut(block: Block) -> Iterator[Block]:
         rows: Any = slice(part[0], part[-1] + 1) if n else slice(0)
         if block.folds is not None:
             rows = part[np.argsort(block.folds[rows], kind="stable")]
-        weights = None if block.weights is None else block.weights[rows]
-        yield Block(block.X[rows], block.Y[rows], weights, None if block.folds is None else block.folds[rows])
+        yield Block(block.X[rows], block.Y[rows], rows_of(block.weights, rows), rows_of(block.folds, rows))
 
 
 def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dict[int, Bool]:
@@ -224,7 +220,7 @@ class _Store:
     """An unnamed temporary file for mapped blocks; the operating system deletes it with the process."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (`close` closes it)
+        self.file = tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (`row_blocks_of` closes it)
         self._end = 0
 
     def append(self, size: int) -> mmap.mmap:
@@ -233,18 +229,15 @@ class _Store:
         size = -(-size // step) * step
         try:
             if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
-                os.posix_fallocate(self._file.fileno(), self._end, size)
+                os.posix_fallocate(self.file.fileno(), self._end, size)
             else:
-                self._file.truncate(self._end + size)
-            mapped = mmap.mmap(self._file.fileno(), size, offset=self._end)
+                self.file.truncate(self._end + size)
+            mapped = mmap.mmap(self.file.fileno(), size, offset=self._end)
         except OSError as error:
             doing = f"store {self._end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
             raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
         self._end += size
         return mapped
-
-    def close(self) -> None:
-        self._file.close()
 
 
 CHUNK_VALUES = 2**17
@@ -477,20 +470,15 @@ class BlockView(View):
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
     def held_deviance(self, theta: Float) -> float:
-        family = self.design.family
-
-        def of_block(row_block: RowBlock) -> float:
+        family, total = self.design.family, 0.0
+        for row_block in self.design.held_out:
             with np.errstate(over="ignore", invalid="ignore"):
                 losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
                 losses -= family.saturated(row_block.Y)
             if (w := row_block.weights) is None:
-                return 2.0 * float(losses.sum(dtype=np.float64))
-            counted = w > 0  # rows of weight 0 do not count, even at infinite loss
-            return 2.0 * float(w[counted] @ losses[counted])
-
-        total = 0.0
-        for row_block in self.design.held_out:
-            total += of_block(row_block)
+                total += 2.0 * float(losses.sum(dtype=np.float64))
+            else:  # rows of weight 0 do not count, even at infinite loss
+                total += 2.0 * float(w[w > 0] @ losses[w > 0])
             row_block.release()
         return total
 
@@ -570,8 +558,7 @@ class BlockView(View):
             if (w := row_block.weights) is not None:
                 losses, residual = losses * w, residual * w[:, np.newaxis]
             score = self._score(row_block, residual)
-        products = self._products(row_block, eta) if hessian else None
-        return float(losses.sum(dtype=np.float64)), score, products
+        return float(losses.sum(dtype=np.float64)), score, self._products(row_block, eta) if hessian else None
 
     def _products(self, row_block: RowBlock, eta: Float) -> Float:
         """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
@@ -607,8 +594,7 @@ def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:
     """Return runs of consecutive rows: destination and source. There are few, because groups are contiguous."""
-    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    edges = [0, *cuts.tolist(), len(rows)]
+    edges = [0, *(1 + np.flatnonzero(np.diff(rows) != 1)).tolist(), len(rows)]
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
 
 
@@ -654,7 +640,6 @@ def hessian_of(products: Float, Q: int, dtype: DType) -> Float:
         own = products[a * (a + 3) // 2]
         H[:, a, :, a] = own
         for b in range(a):
-            block = 0.5 * (products[a * (a + 1) // 2 + b] - own - products[b * (b + 3) // 2])
-            H[:, a, :, b] = block
-            H[:, b, :, a] = block
+            across = products[a * (a + 1) // 2 + b]
+            H[:, a, :, b] = H[:, b, :, a] = 0.5 * (across - own - products[b * (b + 3) // 2])
     return H.reshape(width * Q, width * Q)
