@@ -144,8 +144,7 @@ class Moments:
         scatter[zero] = scatter[:, zero] = 0.0
         mean = a.mean - delta * removed
         mean[np.abs(mean) <= CANCELLATION_TOLERANCE * size * (1 + removed)] = 0.0
-        remaining = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
-        return remaining._with_gaps_only()
+        return replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
@@ -183,8 +182,7 @@ class Moments:
         """Return the moments without the indicators of features that are no longer missing in any row."""
         width = self.features + self.responses
         gaps = np.flatnonzero(np.abs(self.mean[width:]) > CANCELLATION_TOLERANCE)
-        at, missing = np.concatenate([np.arange(width), width + gaps]), tuple(self.missing[k] for k in gaps)
-        return self._at(at, missing=missing)
+        return self._at(np.append(np.arange(width), width + gaps), missing=tuple(self.missing[k] for k in gaps))
 
     @property
     def _unseen(self) -> Bool:
@@ -363,15 +361,13 @@ class Gram:
         S = full.scatter[:D, :D] / (full.weight * scale[:D, np.newaxis])
         S /= scale[:D]
         q = full.scatter[:D, D:] / (full.weight * scale[:D, np.newaxis] * scale[D:])
-        constant = flat[:D]
-        S[constant] = 0.0
-        S[:, constant] = 0.0
-        q[constant] = 0.0
-        q[:, flat[D:]] = 0.0
+        constant, constant_y = flat[:D], flat[D:]
+        S[constant] = S[:, constant] = 0.0
+        q[constant] = q[:, constant_y] = 0.0
         return Gram(
             S=S,
             q=q,
-            yy=np.where(flat[D:], 0.0, 1.0),
+            yy=np.where(constant_y, 0.0, 1.0),
             x_mean=full.mean[:D],
             x_scale=scale[:D],
             y_mean=full.mean[D:],

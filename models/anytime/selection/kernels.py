@@ -20,8 +20,7 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import GroupOrder, greedy
-from anytime.selection.requirements import Candidates
+from anytime.selection.greedy import Candidates, GroupOrder, greedy
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
@@ -130,11 +129,6 @@ class Kernels:
         for alpha in alphas:
             yield self.factor(C, alpha, into).solve(right)
 
-    def explained(self, K: Float, alpha: float, into: Float) -> float:
-        """Return F of the groups whose kernels sum to K; `into` as in `factor`."""
-        z = self.factor(K, alpha, into).forward(self.y)
-        return 0.5 * float(np.sum(self.y**2) - alpha * np.sum(z * z))
-
 
 def _imputed(R: Float, like: Moments, mean: Float) -> Float:
     """Return X and Y of `rotated_rows`, less the mean (D + P,), which replaces missing values of X."""
@@ -173,7 +167,10 @@ class _KernelGains(ForwardRegression):
         self.F, self._next = self._explained(self.K) if known is None else known, {}
 
     def _explained(self, K: Float) -> float:
-        return self._kernels.explained(K, self._alpha, self._factor)
+        """Return F of the groups whose kernels sum to K."""
+        y = self._kernels.y
+        z = self._kernels.factor(K, self._alpha, self._factor).forward(y)
+        return 0.5 * float(np.sum(y**2) - self._alpha * np.sum(z * z))
 
 
 class _KernelSearch:

@@ -13,8 +13,7 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import PathMethod, SelectionMethod
-from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
-from anytime.selection.requirements import Candidates, cost_of
+from anytime.selection.greedy import Candidates, GroupOrder, SolvedOrder, Step, cost_of, greedy
 from anytime.selection.rule import Rule
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
@@ -70,8 +69,7 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
             scored = rule.criterion.on(gram)
             sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
             found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
-            _, factor, z = sweep.factor()
-            return factored(found, factor, z)
+            return factored(found, *sweep.factor())
 
     return order
 
@@ -97,8 +95,7 @@ def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int,
         for adds in order:
             explained += sum(sweep.select(group) for group in adds)
             steps.append(Step(adds, cost_of(groups, adds), explained))
-        _, factor, z = sweep.factor()
-    return factored(GroupOrder.of(steps, groups), factor, z)
+        return factored(GroupOrder.of(steps, groups), *sweep.factor())
 
 
 def swept(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:

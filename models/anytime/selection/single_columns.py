@@ -24,8 +24,7 @@ from anytime._linalg import Factor, least_pivots
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria.criterion import TIE
-from anytime.selection.greedy import GroupOrder, Step
-from anytime.selection.requirements import NOISE
+from anytime.selection.greedy import NOISE, GroupOrder, Step
 from anytime.selection.sweep import PANEL
 from anytime.types import Float, Index
 

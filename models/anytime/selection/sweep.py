@@ -186,12 +186,12 @@ class Sweep(SelectionState):
         """Return the conditional blocks of stacked groups, directly after a flush; empty if they are not stored."""
         return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else np.empty(0)
 
-    def factor(self) -> tuple[Index, Factor, Float]:
-        """Return the selected columns in selection order, the factor L of C in that order, and z = L^-1 q."""
+    def factor(self) -> tuple[Factor, Float]:
+        """Return the factor L of C for the selected columns, in selection order, and z = L^-1 q."""
         self._store()
         order = np.array(self._order, dtype=np.intp)
         dropped = self._dropped[: len(order)]
         L = self._L[order, : len(order)]
         L[dropped] = 0.0
         L[dropped, dropped] = 1.0
-        return order, Factor(L, dropped), self._z[: len(order)]
+        return Factor(L, dropped), self._z[: len(order)]

@@ -34,8 +34,7 @@ class MallowsCp(Criterion):
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
         for stack in state.classes:
-            rows = stack.rows
-            scores[stack.groups] = self._expected(state, stack.blocks, rows)
+            scores[stack.groups] = self._expected(state, stack.blocks, stack.rows)
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:

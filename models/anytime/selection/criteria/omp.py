@@ -53,8 +53,7 @@ class MatchingPursuit(Criterion):
         size = rows.shape[1]
         if size not in self._whitening:
             columns = state.columns[rows]
-            T = whitening(self._S[columns[:, :, np.newaxis], columns[:, np.newaxis, :]])
-            self._whitening[size] = (groups, T)
+            self._whitening[size] = groups, whitening(self._S[columns[:, :, np.newaxis], columns[:, np.newaxis, :]])
         known, T = self._whitening[size]
         return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
 
