@@ -58,8 +58,7 @@ class Gaussian(Family):
         return (eta * (0.5 * eta - Y)).sum(axis=1), Y - eta
 
     def hessian(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        rows, Q = eta.shape
-        return np.broadcast_to(np.eye(Q), (rows, Q, Q))
+        return np.broadcast_to(np.eye(eta.shape[1]), (*eta.shape, eta.shape[1]))
 
     def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:  # noqa: ARG002
         return lambda direction: direction
