@@ -1,7 +1,7 @@
 """Logistic regression of classes: the binomial family of two classes, and the multinomial family of K.
 
-The binomial family has phi(eta) = log(1 + exp eta). Softmax regression has log sum_k exp(s_k), and the multinomial's
-scores s of the classes are known only up to a constant. With a penalty their coefficients sum to 0 over them.
+The binomial family has phi(eta) = log(1 + exp eta), the multinomial family (softmax regression) log sum_k exp(s_k). The
+scores s of its classes are known only up to a constant. With a penalty their coefficients sum to 0 over them.
 K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice: s = B eta, and
 |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
 """

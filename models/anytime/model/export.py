@@ -81,16 +81,22 @@ def document(model: Model) -> dict[str, Any]:
     complete = [0]
     for step, record in enumerate(manifest.steps, start=1):
         for name in record.adds:
-            group = model.groups.groups[model.groups.positions[name]]
-            start = len(features)
+            index = model.groups.positions[name]
+            group = model.groups.groups[index]
+            starts[name] = len(features)
             if name in model.places:
                 features += _features(model.places[name])
-            starts[name] = start
-            place = {"step": step, "start": start, "stop": len(features)}
-            cost: dict[str, Any] = {"cost": float(model.groups.costs[model.groups.positions[name]])}
-            if group.call_cost.fixed:
-                cost |= group.call_cost.model_dump()
-            groups.append({"name": name, **cost, "requires": list(group.requires), **place})
+            groups.append(
+                {
+                    "name": name,
+                    "cost": float(model.groups.costs[index]),
+                    **(group.call_cost.model_dump() if group.call_cost.fixed else {}),
+                    "requires": list(group.requires),
+                    "step": step,
+                    "start": starts[name],
+                    "stop": len(features),
+                }
+            )
         features += chain.from_iterable(_pairs(each, starts) for each in model.product_places if each.step == step)
         complete.append(len(features))
     return {
@@ -134,11 +140,13 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
         if column.is_linear:
             found.append({"name": column.name, "mean": means[0]})
             continue
-        described = zip(column.terms, means, _terms(column), strict=True)
-        terms = [{"name": name, "mean": mean, **term.document} for name, mean, term in described]
+        terms = [
+            {"name": name, "mean": mean, **term.document}
+            for name, mean, term in zip(column.terms, means, _terms(column), strict=True)
+        ]
         kind = {"range": column.range, "categories": column.basis.by_level}
-        kind |= {"date": True} if column.type == "date" else {}
-        found.append({"name": column.name, **kind, "terms": terms})
+        date = {"date": True} if column.type == "date" else {}
+        found.append({"name": column.name, **kind, **date, "terms": terms})
     return found
 
 

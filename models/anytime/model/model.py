@@ -315,13 +315,12 @@ class Model(Tabular):
             slices = {name: slice(end - width, end) for name, width, end in ends}
             columns = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
             first, last = int(columns[0]), int(columns[-1])
-            in_order = np.array_equal(columns, np.arange(first, last + 1))
+            at = slice(first, last + 1) if np.array_equal(columns, np.arange(first, last + 1)) else columns
             mean = np.concatenate([place.mean for place in places.values()])
-            expansion = Columns(tuple(chain.from_iterable(each.expansion.columns for each in places.values())))
             products = any(each.products for each in places.values())
-            at = slice(first, last + 1) if in_order else columns
-            numbers = f"{sum(widths)}d"
-            layout = RowLayout(None if products else expansion, at, mean, places, widths, slices, numbers)
+            read = chain.from_iterable(each.expansion.columns for each in places.values())
+            expansion = None if products else Columns(tuple(read))
+            layout = RowLayout(expansion, at, mean, places, widths, slices, f"{sum(widths)}d")
             if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = layout
@@ -384,8 +383,9 @@ class Model(Tabular):
         if certificate is None:
             return None
         explained = (0.0, *(step.explained_variance for step in self.manifest.steps))
-        pairs = zip(explained, certificate.bounds, strict=True)
-        return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
+        return tuple(
+            min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in zip(explained, certificate.bounds, strict=True)
+        )
 
     @property
     def certified(self) -> tuple[str, ...] | None:

@@ -1,5 +1,6 @@
-"""Single: the largest squared gradient of any one feature of a group, max_d sum_p b_dp^2; no-whiten: their sum,
-|b_g|_F^2 (section 5.2).
+"""Single: the largest squared gradient of any one feature of a group, max_d sum_p b_dp^2 (section 5.2).
+
+No-whiten: the squared norm of the gradient, |b_g|_F^2, their sum.
 """
 
 from __future__ import annotations
