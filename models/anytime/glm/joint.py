@@ -266,18 +266,18 @@ class JointFits:
         held[~(found.deviances < ABSURD)] = 0.0
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinite where an extreme row is predicted without bound
     def _alike(self, view: View) -> list[Float]:
         """Return the second derivatives of the rows outside each fold, all at the mean of the coefficients.
 
         Of many coefficients of several predictors, one Gram matrix of all rows serves all predictors and folds.
         """
         theta = self.thetas.mean(axis=0)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinite where an extreme row is predicted without bound
-            if theta.shape[1] > 1 and theta.size > COUPLED:
-                gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
-                return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
-            *inside, total = view.fold_hessians(theta, self._held)
-            grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
+        if theta.shape[1] > 1 and theta.size > COUPLED:
+            gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
+            return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
+        *inside, total = view.fold_hessians(theta, self._held)
+        grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
         return [_in_units(*each) for each in zip(grams, self._units, self._varies, strict=True)]
 
     def _own(self, f: int, single: bool) -> Float:

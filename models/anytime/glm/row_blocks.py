@@ -340,14 +340,14 @@ class BlockView(View):
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
-                losses, residual = self.design.family.loss(eta, row_block.Y)
-                along, w = (residual * direction).sum(axis=1), row_block.weights
-                loss += float(losses.sum() if w is None else w @ losses)
-                slope -= float(along.sum() if w is None else w @ along)
+        for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
+            losses, residual = self.design.family.loss(eta, row_block.Y)
+            along, w = (residual * direction).sum(axis=1), row_block.weights
+            loss += float(losses.sum() if w is None else w @ losses)
+            slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
@@ -395,6 +395,7 @@ class BlockView(View):
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
         Z, family = row_block.Z, self.design.family
@@ -404,31 +405,30 @@ class BlockView(View):
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
         spans: list[tuple[int, int, int]] = []
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            eta = self._times(packed, Z)
-            by_fold = eta.reshape(Q, F, n)
+        eta = self._times(packed, Z)
+        by_fold = eta.reshape(Q, F, n)
+        if len(lacking):
+            by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
+        eta[:, row_block.ignored] = 0.0
+        loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
+        loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
+        if row_block.weights is not None:
+            w = row_block.weights.astype(Z.dtype, copy=False)
+            loss, residual = loss * w, residual * w
+        for f, fold in enumerate(folds):
+            for start, stop in row_block.inside(fold.number, fold.retained):
+                excess[f] += loss[f, start:stop].sum(dtype=np.float64)
+                excess[f] -= row_block.saturated(family)[start:stop].sum()
+                loss[f, start:stop] = 0.0
+                spans.append((start, stop, f))
+        for start, stop, inside in _complete(spans, n):
+            part = residual[:, :, start:stop]
+            sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
             if len(lacking):
-                by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
-            eta[:, row_block.ignored] = 0.0
-            loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
-            loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
-            if row_block.weights is not None:
-                w = row_block.weights.astype(Z.dtype, copy=False)
-                loss, residual = loss * w, residual * w
-            for f, fold in enumerate(folds):
-                for start, stop in row_block.inside(fold.number, fold.retained):
-                    excess[f] += loss[f, start:stop].sum(dtype=np.float64)
-                    excess[f] -= row_block.saturated(family)[start:stop].sum()
-                    loss[f, start:stop] = 0.0
-                    spans.append((start, stop, f))
-            for start, stop, inside in _complete(spans, n):
-                part = residual[:, :, start:stop]
-                sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
-                if len(lacking):
-                    sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
-                for f in range(F):
-                    (held if f == inside else scores)[f] += sums[f]
-        return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
+                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
+            for f in range(F):
+                (held if f == inside else scores)[f] += sums[f]
+    return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
     def _times(self, theta: Float, Z: Float) -> Float:
         """Return theta (m, d + 1) times the rows of the view (m, rows), run by run, without a copy of these."""
@@ -452,29 +452,29 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
+    @np.errstate(over="ignore", invalid="ignore")  # solvers of values that are not finite are not used
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
             outside = [row_block]
-            with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
-                for f, fold in enumerate(folds):
-                    pairs = [part.split(fold.number, fold.retained) for part in outside]
-                    outside = [part for rest, _ in pairs for part in rest]
-                    for part in (part for _, inside in pairs for part in inside):
-                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
-                for part in outside:
-                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+            for f, fold in enumerate(folds):
+                pairs = [part.split(fold.number, fold.retained) for part in outside]
+                outside = [part for rest, _ in pairs for part in rest]
+                for part in (part for _, inside in pairs for part in inside):
+                    sums[f] += self._products(part, self._bounded_predictors(part, theta))
+            for part in outside:
+                sums[-1] += self._products(part, self._bounded_predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
+    @np.errstate(over="ignore", invalid="ignore")
     def held_deviance(self, theta: Float) -> float:
         family, total = self.design.family, 0.0
         for row_block in self.design.held_out:
-            with np.errstate(over="ignore", invalid="ignore"):
-                losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
-                losses -= family.saturated(row_block.Y)
+            losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
+            losses -= family.saturated(row_block.Y)
             if (w := row_block.weights) is None:
                 total += 2.0 * float(losses.sum(dtype=np.float64))
             else:  # rows of weight 0 do not count, even at infinite loss
@@ -532,16 +532,16 @@ class BlockView(View):
         means = [np.zeros(len(rows)) if fold.centre is None else fold.centre[columns] for fold in folds]
         return np.array(rows, dtype=np.intp), missing, np.array(means)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
         """Return Z'theta (rows, Q) of a block, run by run, without a copy.
 
         Its columns are contiguous: sums over Q numbers of each row take a third of the time.
         """
         Z = row_block.Z
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
-            for row, missing, mean in self._gaps(row_block):
-                eta[missing] += mean * theta[row]
+        eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
+        for row, missing, mean in self._gaps(row_block):
+            eta[missing] += mean * theta[row]
         return eta
 
     def _score(self, row_block: RowBlock, residual: Float) -> Float:

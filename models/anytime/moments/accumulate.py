@@ -192,9 +192,9 @@ def dense(X: Any) -> NDArray[Any]:
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
-        moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
+    moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
     return list(moments), dict(ChainMap(*small))
 
 

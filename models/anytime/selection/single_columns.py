@@ -33,6 +33,7 @@ def are_single_columns(groups: FeatureGroups) -> bool:
     return all(len(group.features) == 1 for group in groups.groups) and not any(groups.prerequisites)
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # free groups have no price, copies no remaining variance
 def single_columns(
     gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool
 ) -> tuple[GroupOrder, Factor, Float]:
@@ -44,9 +45,8 @@ def single_columns(
     columns = _RemainingColumns(gram, costs, alpha)
     free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
     paid = np.setdiff1d(np.arange(len(costs)), free)
-    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no remaining variance
-        prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
-        order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
+    prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
+    order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
     gained = np.cumsum(0.5 * np.square(columns.z).sum(axis=1))
     steps = tuple(map(Step, ((group,) for group in order), costs[order].tolist(), gained.tolist()))
     found = GroupOrder(steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1))
