@@ -428,7 +428,7 @@ class BlockView(View):
                 sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
             for f in range(F):
                 (held if f == inside else scores)[f] += sums[f]
-    return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
+        return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
     def _times(self, theta: Float, Z: Float) -> Float:
         """Return theta (m, d + 1) times the rows of the view (m, rows), run by run, without a copy of these."""
