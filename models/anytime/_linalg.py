@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -33,6 +33,7 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
+@dataclass
 class _SingleBlasThread:
     """The limit while any of the contexts that overlap, in any thread, is open.
 
@@ -40,10 +41,9 @@ class _SingleBlasThread:
     threads but the first that set a limit.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open = 0
-        self._before: list[int] = []
+    _lock: Lock = field(default_factory=Lock)
+    _open: int = 0
+    _before: list[int] = field(default_factory=list)
 
     def __enter__(self) -> None:
         with self._lock:

@@ -36,8 +36,7 @@ MAX_VALUES = 2**22
 def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
     """Return coefficients (d + 1, Q) of some columns as those of all, (width + 1, Q), zero in the others."""
     padded = np.zeros((width + 1, theta.shape[1]))
-    padded[0] = theta[0]
-    padded[columns + 1] = theta[1:]
+    padded[np.append(0, columns + 1)] = theta
     return padded
 
 
@@ -135,8 +134,7 @@ class Optima:
     curvatures: dict[int, QuadraticModel]
 
     def upto(self, steps: int, columns: int) -> Optima:  # noqa: ARG002
-        curvatures = {prefix: model for prefix, model in self.curvatures.items() if prefix <= steps}
-        return Optima(self.optima[: steps + 1], curvatures)
+        return Optima(self.optima[: steps + 1], {k: model for k, model in self.curvatures.items() if k <= steps})
 
 
 LikelihoodOrder: TypeAlias = SolvedOrder[Optima]

@@ -286,17 +286,15 @@ def _word(text: str) -> str:
 def _constants(names: Iterable[str]) -> dict[str, str]:
     """Return a unique C word for each name, in the order of the groups file; repeated words get a number appended."""
     found: dict[str, str] = {}
-    used: set[str] = set()
     times: Counter[str] = Counter()
     for name in names:
         word = one = _word(name) or "UNNAMED"
         times[word] += 1
-        while one in used:
+        while one in found:
             one = f"{word}_{times[word]}"
             times[word] += 1
-        used.add(one)
-        found[name] = one
-    return found
+        found[one] = name
+    return {name: one for one, name in found.items()}
 
 
 def _text(label: Label) -> str:

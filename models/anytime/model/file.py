@@ -54,8 +54,11 @@ def write_model(
     if prefixes.own_intercepts is not None:
         arrays["intercepts"] = prefixes.own_intercepts
     if curvatures is not None:
-        arrays["curvature.prefixes"] = curvatures.prefixes
-        arrays |= {"curvature.h": curvatures.packed, "curvature.r": curvatures.r}
+        arrays |= {
+            "curvature.prefixes": curvatures.prefixes,
+            "curvature.h": curvatures.packed,
+            "curvature.r": curvatures.r,
+        }
     if moments is not None:
         arrays |= packed(moments, "moments.")
     arrays = {
@@ -164,8 +167,11 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
         stored = arrays.get("curvature.prefixes", np.empty(0)).size
-        shapes |= {"curvature.prefixes": (stored,), "curvature.r": (stored, D + 1)}
-        shapes["curvature.h"] = (stored, (D + 1) * (D + 2) // 2)
+        shapes |= {
+            "curvature.prefixes": (stored,),
+            "curvature.h": (stored, (D + 1) * (D + 2) // 2),
+            "curvature.r": (stored, D + 1),
+        }
     for name, shape in shapes.items():
         if name not in arrays:
             raise _damaged(f"lacks array {name!r}")

@@ -394,8 +394,10 @@ class Model(Tabular):
         if certificate is None or shares is None:
             return None
         words = ("best" if share >= BEST else at_least(share) for share in shares)
-        pairs = zip(words, certificate.exact, strict=True)
-        return tuple(word if exact or word == "best" else f">= {word}" for word, exact in pairs)
+        return tuple(
+            word if exact or word == "best" else f">= {word}"
+            for word, exact in zip(words, certificate.exact, strict=True)
+        )
 
     @cached_property
     def explained_shares(self) -> Float:

@@ -208,8 +208,7 @@ class StoredMoments:
         try:
             record = _record(text)
             target = Target(record.task, record.target, record.classes)
-            terms = Expansion.of(record.groups).plain.size
-            parts = _folds_unpacked(arrays, record.folds, terms, len(target.responses))
+            parts = _folds_unpacked(arrays, record.folds, Expansion.of(record.groups).plain.size, len(target.responses))
         except ArtifactError as error:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)

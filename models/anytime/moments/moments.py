@@ -20,6 +20,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from anytime._linalg import add_outer
 from anytime.errors import TableError
@@ -230,12 +231,8 @@ class Moments:
 
     def with_responses(self, weights: Float, shift: Float) -> Moments:
         """Return the moments with the responses `weights @ y + shift`: weights (Q, P), shift (Q,), y (P,) one row's."""
-        d, P, Q = self.features, self.responses, len(shift)
-        M = len(self.mean) - d - P
-        T = np.zeros((d + Q + M, d + P + M))
-        T[np.arange(d), np.arange(d)] = 1.0
-        T[d : d + Q, d : d + P] = weights
-        T[np.arange(d + Q, d + Q + M), np.arange(d + P, d + P + M)] = 1.0
+        d, Q = self.features, len(shift)
+        T = block_diag(np.eye(d), weights, np.eye(len(self.missing)))
         mean, scatter = T @ self.mean, T @ self.scatter @ T.T
         if self.weight > 0:
             mean[d : d + Q] += shift

@@ -188,7 +188,10 @@ class Candidates:
         bundle, opened, union = [group], self.unpaid(group), self.adds(group)
         score, cost = self._union(union), cost_of(self.groups, union)
         while True:
-            gains = {g: self._union(self.adds(*bundle, g)) - score for g in self._opened(opened, union)}
+            needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
+            # Dependents of `opened`, outside the union, that need nothing beyond the union.
+            dependents = [g for g, need in needs.items() if need & opened and need <= set(union)]
+            gains = {g: self._union(self.adds(*bundle, g)) - score for g in dependents}
             if not gains:
                 return bundle, density
             richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
@@ -199,11 +202,6 @@ class Candidates:
             bundle.append(richest)
             union = self.adds(*bundle)
             score, cost, density = score + gains[richest], cost + self.groups.costs[richest], grown
-
-    def _opened(self, opened: set[int], union: tuple[int, ...]) -> list[int]:
-        """Return the dependents of `opened`, outside the union, that need nothing beyond the union."""
-        needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
-        return [g for g, need in needs.items() if need & opened and need <= set(union)]
 
     def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:
         """Return the group of a bundle with the largest gain per cost once the prerequisites of `chosen` are paid."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,13 +89,10 @@ class _SweepSearch:
 
 def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int, ...]], alpha: float) -> FactoredOrder:
     """Sweep the groups in the order of some steps, which add every group at most once. About D^3/3 operations."""
-    steps: list[Step] = []
-    explained = 0.0
     with single_blas_thread():
         sweep = Sweep(gram, groups.slices, alpha, blocks=False)
-        for adds in order:
-            explained += sum(sweep.select(group) for group in adds)
-            steps.append(Step(adds, cost_of(groups, adds), explained))
+        explained = accumulate(sum(map(sweep.select, adds), 0.0) for adds in order)
+        steps = [Step(adds, cost_of(groups, adds), F) for adds, F in zip(order, explained, strict=True)]
         return factored(GroupOrder.of(steps, groups), *sweep.factor())
 
 

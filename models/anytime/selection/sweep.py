@@ -146,19 +146,15 @@ class Sweep(SelectionState):
         self.b -= W @ z
         self.b[rows] = 0.0
         if self._keep_blocks:
-            self._downdate(group, W)
+            for stack in self.classes:
+                Wg = W[stack.rows]
+                stack.blocks -= Wg @ Wg.transpose(0, 2, 1)
+                if stack.rows.shape[1] == d:
+                    stack.blocks[stack.groups == group] = np.eye(d)
         gain = 0.5 * float(np.sum(z * z))
         self._residual = max(self._residual - 2.0 * gain, 0.0)
         self.noise = self._residual / self._weight
         return gain
-
-    def _downdate(self, group: int, W: Float) -> None:
-        """Subtract the outer products of a factored group's columns W from the candidates' blocks."""
-        for stack in self.classes:
-            Wg = W[stack.rows]
-            stack.blocks -= Wg @ Wg.transpose(0, 2, 1)
-            if stack.rows.shape[1] == self.sizes[group]:
-                stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _store(self) -> None:
         """Copy the panel, columns of the factor, into L."""

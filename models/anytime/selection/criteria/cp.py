@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from anytime.selection.criteria.criterion import Criterion
-from anytime.selection.gains import gains_and_freedom
+from anytime.selection.criteria.fr import gains_and_freedom
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 

@@ -26,15 +26,13 @@ class MatchingPursuit(Criterion):
 
     name = "omp"
 
-    def __init__(self) -> None:
-        self._S: Float = np.empty((0, 0))
+    def __init__(self, S: Float | None = None) -> None:
+        self._S = np.empty((0, 0)) if S is None else S
         self._whitening: dict[int, tuple[Index, Float]] = {}
         self._unions: dict[bytes, Float] = {}  # unions recur between steps
 
     def on(self, gram: Gram) -> Self:
-        own = type(self)()
-        own._S = gram.S
-        return own
+        return type(self)(gram.S)
 
     def whitening_share(self, shares: Float) -> float:
         """Return nu of Theorem 3.2: OMP whitens by S_g only, without the penalty."""
