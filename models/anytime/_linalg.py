@@ -100,14 +100,9 @@ def add_outer(A: Float, x: Float, y: Float) -> None:
         A[start : start + 256] += np.multiply.outer(x[start : start + 256], y)
 
 
-def least_pivots(reference: Float) -> Float:
-    """Return the largest pivots that are rounding of their columns' diagonal: such columns are dropped."""
-    return RANK_TOLERANCE * reference
-
-
 def positive_pivots(pivots: Float, reference: Float) -> Bool:
-    """Return which columns are not dropped."""
-    return np.asarray(pivots > least_pivots(reference))
+    """Return which columns are not dropped: their pivots are more than rounding of their diagonal."""
+    return np.asarray(pivots > RANK_TOLERANCE * reference)
 
 
 @dataclass(frozen=True)

@@ -226,8 +226,9 @@ class Moments:
         )
         added = np.searchsorted(stops, [start for start, _ in both.missing], side="right")
         missing = tuple((start + k, stop + k) for (start, stop), k in zip(both.missing, added.tolist(), strict=True))
-        features, fill = self.features + len(columns), np.insert(self.fill, stops, 0.0)
-        return both._at(at, features=features, fill=fill, missing=missing)
+        return both._at(
+            at, features=self.features + len(columns), fill=np.insert(self.fill, stops, 0.0), missing=missing
+        )
 
     def with_responses(self, weights: Float, shift: Float) -> Moments:
         """Return the moments with the responses `weights @ y + shift`: weights (Q, P), shift (Q,), y (P,) one row's."""
@@ -254,11 +255,16 @@ class Moments:
         if len(starts) == self.features:
             return self
         at = np.concatenate([starts, np.arange(self.features, len(self.mean))])
-        scatter = np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1)
         ends = [*starts.tolist(), self.features]
         missing = tuple((int(a), int(b)) for a, b in np.searchsorted(ends, np.reshape(self.missing, (-1, 2))))
-        mean, fill = np.add.reduceat(self.mean, at), np.add.reduceat(self.fill, starts)
-        return replace(self, features=len(starts), mean=mean, scatter=scatter, fill=fill, missing=missing)
+        return replace(
+            self,
+            features=len(starts),
+            mean=np.add.reduceat(self.mean, at),
+            scatter=np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1),
+            fill=np.add.reduceat(self.fill, starts),
+            missing=missing,
+        )
 
     def imputed(self) -> Moments:
         """Return the moments after replacing each missing value by its feature's mean, without indicators."""

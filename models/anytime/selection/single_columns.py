@@ -20,7 +20,7 @@ from math import sqrt
 import numpy as np
 from scipy.linalg.blas import dger
 
-from anytime._linalg import Factor, least_pivots
+from anytime._linalg import RANK_TOLERANCE, Factor
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria.criterion import TIE
@@ -61,7 +61,7 @@ class _RemainingColumns:
         size, responses = b.shape
         self._C = C.T  # symmetric, and read by rows
         self._b, self._d = b.T.copy(), np.diagonal(C).copy()
-        self._least_pivots = least_pivots(self._d)
+        self._least_pivots = RANK_TOLERANCE * self._d
         self._costs = costs
         self._columns: Index = np.arange(size)
         self._V, self._width = np.empty((min(PANEL, size), size)), 0

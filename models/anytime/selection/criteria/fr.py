@@ -68,8 +68,7 @@ def forward(C: Float, b: Float, reference: Float) -> Float:
 
 
 def _one_by_one(C: Float, b: Float, reference: Float) -> Float:
-    solved = [factorise(*block).forward(own).T for *block, own in zip(C, reference, b, strict=True)]
-    return np.array(solved)
+    return np.array([factorise(*block).forward(own).T for *block, own in zip(C, reference, b, strict=True)])
 
 
 class ForwardRegression(Criterion):
