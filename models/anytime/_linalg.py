@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
@@ -34,7 +34,7 @@ def _libraries() -> list[Any]:
 
 
 @dataclass
-class _SingleBlasThread:
+class _SingleBlasThread(ContextDecorator):
     """The limit while any of the contexts that overlap, in any thread, is open.
 
     The first thread sets the limit and the last one restores it. From 3.7 on, threadpoolctl's own contexts ignore all
@@ -67,8 +67,11 @@ def _set_threads(numbers: list[int]) -> None:
 _SINGLE_BLAS_THREAD = _SingleBlasThread()
 
 
-def single_blas_thread() -> AbstractContextManager[None]:
-    """Return a context in which BLAS uses one thread; the setting is process-wide and is restored at the end."""
+def single_blas_thread() -> _SingleBlasThread:
+    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
+
+    The setting is process-wide and is restored at the end.
+    """
     return _SINGLE_BLAS_THREAD
 
 

@@ -141,6 +141,7 @@ LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
 """A sequence of a generalised linear model."""
 
 
+@single_blas_thread()
 def likelihood_sequence(
     design: Design, groups: FeatureGroups, rule: Rule, alpha: float = 1e-5, *, stop: Stop = EXACT
 ) -> LikelihoodOrder:
@@ -149,9 +150,8 @@ def likelihood_sequence(
     F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
-    with single_blas_thread():
-        search = LikelihoodSearch(design, groups, rule, alpha, stop)
-        order = greedy(search, groups, rule)
+    search = LikelihoodSearch(design, groups, rule, alpha, stop)
+    order = greedy(search, groups, rule)
     return SolvedOrder.of_order(order, Optima(tuple(search.optima), search.curvatures))
 
 

@@ -238,7 +238,8 @@ class Search(Protocol):
     """A problem whose groups are selected step by step."""
 
     @property
-    def candidates(self) -> Candidates: ...
+    def candidates(self) -> Candidates:
+        """Return the remaining groups at this step."""
 
     def select(self, adds: tuple[int, ...]) -> float:
         """Select the groups of a step; return the explained variance F of all selected groups."""

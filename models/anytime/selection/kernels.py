@@ -187,8 +187,8 @@ class _KernelSearch(ForwardRegression):
 def kernel_sequencer(kernels: Kernels, groups: FeatureGroups, rule: Rule) -> Callable[[float], GroupOrder]:
     """Return the order by forward regression as a function of the penalty, which is at least 1e-9."""
 
+    @single_blas_thread()
     def order(alpha: float) -> GroupOrder:
-        with single_blas_thread():
-            return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
+        return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
 
     return order

@@ -63,14 +63,14 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
     restricted = rule.doubling or rule.first or rule.epsilon is not None
     plain = rule.scores_gains and not restricted and are_single_columns(groups)
 
+    @single_blas_thread()
     def order(alpha: float) -> FactoredOrder:
-        with single_blas_thread():
-            if plain:
-                return factored(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
-            scored = rule.criterion.on(gram)
-            sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
-            found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
-            return factored(found, *sweep.factor())
+        if plain:
+            return factored(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
+        scored = rule.criterion.on(gram)
+        sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
+        found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
+        return factored(found, *sweep.factor())
 
     return order
 
@@ -87,13 +87,13 @@ class _SweepSearch:
         return self._explained
 
 
+@single_blas_thread()
 def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int, ...]], alpha: float) -> FactoredOrder:
     """Sweep the groups in the order of some steps, which add every group at most once. About D^3/3 operations."""
-    with single_blas_thread():
-        sweep = Sweep(gram, groups.slices, alpha, blocks=False)
-        explained = accumulate(sum(map(sweep.select, adds), 0.0) for adds in order)
-        steps = [Step(adds, cost_of(groups, adds), F) for adds, F in zip(order, explained, strict=True)]
-        return factored(GroupOrder.of(steps, groups), *sweep.factor())
+    sweep = Sweep(gram, groups.slices, alpha, blocks=False)
+    explained = accumulate(sum(map(sweep.select, adds), 0.0) for adds in order)
+    steps = [Step(adds, cost_of(groups, adds), F) for adds, F in zip(order, explained, strict=True)]
+    return factored(GroupOrder.of(steps, groups), *sweep.factor())
 
 
 def swept(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:
