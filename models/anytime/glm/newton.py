@@ -12,6 +12,7 @@ precision, with the same second derivatives, end there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -116,14 +117,12 @@ def optimum(
     """
     solver: Solver | None = None
     if alpha >= SINGLE:
-        try:
+        with suppress(TrainingError):  # values may be so extreme that steps in single precision end in rounding
             single = view.design.single.view(view.columns)
             rough = _descent(single, alpha, start, scale, known=known, solver=None, stop=ROUGH)
             if stop == ROUGH:
                 return rough
             start, known, solver = rough.theta, None, rough.solver
-        except TrainingError:
-            pass  # values are so extreme that steps in single precision end in rounding
     return _descent(view, alpha, start, scale, known=known, solver=solver, stop=stop)
 
 

@@ -262,9 +262,9 @@ def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str
         code: -3 - k for k, code in enumerate(dict.fromkeys(t.code for t in each if isinstance(t.code, str)))
     }
     cases = (f"\n    case {number}:\n        return {code};" for code, number in expressions.items())
-    named = {"helpers": "".join(dict.fromkeys(term.helper for term in each)), "cases": "".join(cases)}
     return {
-        **{key: text.replace("NAME", name) for key, text in named.items()},
+        "helpers": "".join(dict.fromkeys(term.helper for term in each)).replace("NAME", name),
+        "cases": "".join(cases).replace("NAME", name),
         "levels": sum(map(len, levels)),
         "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
         "level_start": _lines(map(str, [0, *accumulate(map(len, levels))])),

@@ -138,8 +138,7 @@ def staircases(factor: Factor, z: Float, ends: Index) -> Iterator[tuple[slice, F
     w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z truncated at the end of each
     prefix. L^T is upper triangular, so the truncated entries stay zero. Empty prefixes may be left out.
     """
-    P = z.shape[1]
-    batch = max(1, BATCH // P)
+    batch = max(1, BATCH // z.shape[1])
     for start in range(0, len(ends), batch):
         stops = ends[start : start + batch]
         longest = int(stops.max(initial=0))

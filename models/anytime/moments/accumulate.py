@@ -311,8 +311,9 @@ class _Sums:
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
             count = int(infinite[:, j].sum())
-            why = f"holds {count} infinite {'value' if count == 1 else 'values'}; expected finite numbers"
-            raise UnusableColumnError(j, X.shape[1], why)
+            raise UnusableColumnError(
+                j, X.shape[1], f"holds {count} infinite {'value' if count == 1 else 'values'}; expected finite numbers"
+            )
         B = self._shifted(X, Y)
         gaps = np.isnan(B[:, [start for start, _ in self.spans]])
         found = np.flatnonzero(gaps.any(axis=0)).tolist()
@@ -368,6 +369,7 @@ class _Sums:
             counted = column if block.weights is None else column[block.weights[rows] > 0]
             # Other columns may have a constant term: a level that no row has, a clamp.
             if len(counted) and 0 < float(np.fmax.reduce(counted)) - float(np.fmin.reduce(counted)) < SMALL_SPREAD:
-                why = "holds values that are too small to square; rescale it"
-                varying[int(places[j])] = UnusableColumnError(j, columns, why)
+                varying[int(places[j])] = UnusableColumnError(
+                    j, columns, "holds values that are too small to square; rescale it"
+                )
         return varying
