@@ -15,7 +15,7 @@ the same as OMP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,13 @@ class SelectionState:
             groups = np.flatnonzero(remaining & (self.sizes == size))
             rows = self.starts[groups, np.newaxis] + np.arange(size)
             self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
+
+    def scores(self, scored: Callable[[SizeClass], Float]) -> Float:
+        """Return the scores of all groups, (groups,), given those of the groups of one size; 0 without columns."""
+        scores = np.zeros(len(self.sizes))
+        for stack in self.classes:
+            scores[stack.groups] = scored(stack)
+        return scores
 
     def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)
         return np.empty(0)

@@ -32,10 +32,7 @@ class MallowsCp(Criterion):
     needs_blocks = True
 
     def scores(self, state: SelectionState) -> Float:
-        scores = np.zeros(len(state.sizes))
-        for stack in state.classes:
-            scores[stack.groups] = self._expected(state, stack.blocks, stack.rows)
-        return scores
+        return state.scores(lambda stack: self._expected(state, stack.blocks, stack.rows))
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         return float(self._expected(state, state.conditional(rows)[np.newaxis], rows[np.newaxis])[0])

@@ -83,10 +83,7 @@ class ForwardRegression(Criterion):
         return 1.0
 
     def scores(self, state: SelectionState) -> Float:
-        scores = np.zeros(len(state.sizes))
-        for stack in state.classes:
-            scores[stack.groups] = gains(stack.blocks, state.b[stack.rows], state.reference[stack.rows])
-        return scores
+        return state.scores(lambda stack: gains(stack.blocks, state.b[stack.rows], state.reference[stack.rows]))
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         return gain(state.conditional(rows), state.b[rows], state.reference[rows])
