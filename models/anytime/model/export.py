@@ -223,7 +223,7 @@ def c_source(model: Model) -> str:
         if model.product_places:
             values["pairs"] = _c_pairs(model, starts)
             parts |= {"inputs": C_INPUTS, "defined": parts["defined"] + C_PAIRS, "products": C_PRODUCTS}
-            kept = C_KEPT
+            kept = "\n        prediction->inputs[feature] = u;"
         parts["expanded"] = checked + C_EXPANDED.replace("${below}", below).replace("${kept}", kept)
     parts["output_code"] = family_of(manifest.family).output_code(manifest.classes is not None, scores)
     return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
@@ -681,9 +681,6 @@ C_EXPANDED = """\
 
 C_INPUTS = """
     ANYTIME_REAL inputs[${NAME}_FEATURES]; /* values that products need, NAN if missing */"""
-
-C_KEPT = """
-        prediction->inputs[feature] = u;"""
 
 C_PAIRS = """
 /* Products: their term, and the group and feature of each factor; its code, 0 for the distance from a to u, at most to
