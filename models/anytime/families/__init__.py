@@ -1,14 +1,17 @@
-"""The registry of the families of generalised linear models, which every command and file reads."""
+"""Families of generalised linear models: one file each, and this registry, which every command and file reads."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from anytime.errors import TrainingError
+from anytime.families.binomial import Binomial
 from anytime.families.family import Family
+from anytime.families.gamma import Gamma
 from anytime.families.gaussian import Gaussian
-from anytime.families.log_link import Gamma, NegativeBinomial, Poisson
-from anytime.families.logistic import Binomial, Multinomial
+from anytime.families.multinomial import Multinomial
+from anytime.families.negative_binomial import NegativeBinomial
+from anytime.families.poisson import Poisson
 from anytime.types import FamilyName, Task
 
 __all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of"]

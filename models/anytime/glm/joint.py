@@ -319,7 +319,7 @@ class JointFits:
 
 def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:
     """Return second derivatives in the units of a fold (d + 1, 1), 0 where a column does not vary."""
-    shares = np.repeat(np.where(varies, 1.0 / units, 0.0), len(curvature) // len(units), axis=0)
+    shares: Float = np.repeat(np.where(varies, 1.0 / units, 0.0), len(curvature) // len(units), axis=0)
     return np.nan_to_num(curvature * shares * shares.T, posinf=0.0, neginf=0.0)
 
 

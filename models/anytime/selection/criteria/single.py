@@ -1,7 +1,4 @@
-"""Single: the largest squared gradient of any one feature of a group, max_d sum_p b_dp^2 (section 5.2).
-
-No-whiten: the squared norm of the gradient, |b_g|_F^2, their sum.
-"""
+"""Single: the largest squared gradient of any one feature of a group, max_d sum_p b_dp^2 (section 5.2)."""
 
 from __future__ import annotations
 
@@ -32,10 +29,3 @@ class SingleFeature(Criterion):
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         return float(self.combine.reduce(np.square(state.b[rows]).sum(axis=1), initial=0.0))
-
-
-class GradientNorm(SingleFeature):
-    """The sum of the squared gradients of a group's features; it overestimates groups that repeat a good feature."""
-
-    name = "no-whiten"
-    combine = np.add

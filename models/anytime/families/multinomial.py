@@ -1,7 +1,6 @@
-"""Logistic regression of classes: the binomial family of two classes, and the multinomial family of K.
+"""The multinomial family: phi(eta) = log sum_k exp(s_k), the softmax regression of K classes.
 
-The binomial family has phi(eta) = log(1 + exp eta), the multinomial family (softmax regression) log sum_k exp(s_k). The
-scores s of its classes are known only up to a constant. With a penalty their coefficients sum to 0 over them.
+The scores s of the classes are known only up to a constant. With a penalty their coefficients sum to 0 over them.
 K - 1 free predictors in an orthonormal basis B of the vectors that sum to 0 therefore suffice: s = B eta, and
 |W_s|_F = |W_eta|_F, so the penalty and the optimum are those of the symmetric model.
 """
@@ -13,48 +12,10 @@ from functools import cache
 
 import numpy as np
 from scipy.linalg import helmert
-from scipy.special import expit, logit, xlogy
+from scipy.special import xlogy
 
-from anytime.families.family import Family, Link, OneResponse
+from anytime.families.family import Family, Link
 from anytime.types import Float
-
-LOGIT = Link(
-    "logit",
-    "log-odds",
-    """\
-    output[1] = 1 / (1 + exp(-scores[0]));
-    output[0] = 1 - output[1];""",
-)
-
-
-class Binomial(OneResponse):
-    """One response in [0, 1]: the second class, or its share."""
-
-    name = "binomial"
-    tasks = ("binary",)
-    link = LOGIT
-    by_class = True
-
-    def start(self, mean: Float) -> Float:
-        return np.asarray(logit(mean))
-
-    def saturated(self, Y: Float) -> Float:
-        """Return -(y log y + (1 - y) log(1 - y)); 0 for classes."""
-        return np.asarray(-(xlogy(Y, Y) + xlogy(1.0 - Y, 1.0 - Y)).sum(axis=1))
-
-    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        tail = np.exp(-np.abs(eta))  # a sixth of the time of logaddexp and expit; `where` takes as long as both
-        value = np.maximum(eta, 0.0) + np.log1p(tail) - Y * eta
-        return value[:, 0], Y - np.exp(np.minimum(eta, 0.0)) / (1.0 + tail)
-
-    def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        """Return p (1 - p), without the cancellation in 1 - p."""
-        tail = np.exp(-np.abs(eta))
-        return np.asarray(tail / np.square(1.0 + tail))
-
-    def mean(self, scores: Float) -> Float:
-        return np.asarray(expit(scores))
-
 
 SOFTMAX = Link(
     "softmax",

@@ -1,9 +1,7 @@
-"""The families with a log link: Poisson and negative binomial of counts, gamma of amounts.
+"""The negative binomial family with a log link: counts that vary more than those of a Poisson.
 
-The Poisson family has phi(eta) = exp eta. The variance of the negative binomial, for counts that vary more, is
-mean + dispersion mean^2 ("NB2"; Cameron and Trivedi, "Regression Analysis of Count Data", section 3.3). The dispersion
-is stated, not learned: a Poisson has 0, a geometric distribution 1. The gamma family is for amounts and durations whose
-standard deviation is proportional to their mean.
+The variance is mean + dispersion mean^2 ("NB2"; Cameron and Trivedi, "Regression Analysis of Count Data", section 3.3).
+The dispersion is stated, not learned: a Poisson has 0, a geometric distribution 1.
 """
 
 from __future__ import annotations
@@ -17,58 +15,7 @@ from scipy.special import xlogy
 
 from anytime.errors import TrainingError
 from anytime.families.family import LogLink
-from anytime.types import Bool, FamilyName, Float
-
-
-class Poisson(LogLink):
-    """One response, 0 or more: a count, or a rate with its exposure as weight."""
-
-    name = "poisson"
-    tasks = ("count",)
-    noun = "count"
-    expected = "counts, 0 or more"
-
-    def saturated(self, Y: Float) -> Float:
-        """Return y - y log y."""
-        return np.asarray((Y - xlogy(Y, Y)).sum(axis=1))
-
-    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        mean = np.exp(eta)
-        return (mean - Y * eta)[:, 0], Y - mean
-
-    def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        return np.exp(eta)
-
-    def variance(self, mean: Float) -> Float:
-        return mean
-
-
-class Gamma(LogLink):
-    """One response above 0. The loss is log mean + y/mean; the shape parameter divides it and changes no optimum."""
-
-    name = "gamma"
-    tasks = ("regression",)
-    known_variance = False
-    noun = "amount"
-    expected = "amounts above 0"
-
-    def valid(self, Y: Float) -> Bool:
-        return np.asarray(Y > 0.0)
-
-    def saturated(self, Y: Float) -> Float:
-        """Return 1 + log y."""
-        return np.asarray((1.0 + np.log(Y)).sum(axis=1))
-
-    def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        ratio = Y * np.exp(-eta)
-        return (eta + ratio)[:, 0], ratio - 1.0
-
-    def curvature(self, eta: Float, Y: Float) -> Float:
-        return np.asarray(Y * np.exp(-eta))
-
-    def variance(self, mean: Float) -> Float:
-        return np.square(mean)
-
+from anytime.types import FamilyName, Float
 
 MIN_DISPERSION, MAX_DISPERSION = 1e-6, 1e6
 """Range of the dispersion, in which the loss has at least nine digits."""
