@@ -47,9 +47,10 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
             raise ArtifactError(
                 f"the {kind.what}'s array {name!r} contains numbers that are not finite; it was not saved"
             )
-    content = serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
     try:
-        write_atomically(path, content)
+        write_atomically(
+            path, serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
+        )
     except OSError as error:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 

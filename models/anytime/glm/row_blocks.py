@@ -292,8 +292,7 @@ class BlockDesign(Design):
             return self
         places = np.zeros(len(self.ridge), dtype=np.intp)
         places[columns] = np.arange(len(columns))
-        row_blocks = tuple(row_block.in_order(columns) for row_block in self.row_blocks)
-        return replace(self, row_blocks=row_blocks, places=places)
+        return replace(self, row_blocks=tuple(each.in_order(columns) for each in self.row_blocks), places=places)
 
     def stored_as(self, other: Self) -> Self:
         return replace(self, row_blocks=other.row_blocks, places=other.places)

@@ -158,8 +158,11 @@ def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[s
             {"name": name, "mean": mean, "factors": [one.document, other.document]}
             for (one, other), name, mean in zip(product(*map(_factors, each.sides)), each.terms, means, strict=False)
         ]
-        name = " * ".join(side.name for side in each.sides)
-        yield {"name": name, "pair": [starts[a] + i, starts[b] + j], "terms": terms}
+        yield {
+            "name": " * ".join(side.name for side in each.sides),
+            "pair": [starts[a] + i, starts[b] + j],
+            "terms": terms,
+        }
 
 
 def _factors(side: Side) -> list[Form]:

@@ -329,8 +329,7 @@ class Model(Tabular):
     @cached_property
     def groups_added(self) -> tuple[int, ...]:
         """Return, for each prefix, the number of groups with features that its last step adds, (steps + 1,)."""
-        steps = [place.step for place in self.places.values()]
-        return tuple(np.bincount(steps, minlength=self.steps + 1).tolist())
+        return tuple(np.bincount([each.step for each in self.places.values()], minlength=self.steps + 1).tolist())
 
     @cached_property
     def computed(self) -> tuple[tuple[str, ...], ...]:

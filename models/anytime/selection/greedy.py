@@ -81,8 +81,13 @@ class GroupOrder:
 
     def upto(self, steps: int) -> Self:
         capable = None if self.doubling_until is None else min(self.doubling_until, steps)
-        columns, ends = self.columns[: self.ends[steps]], self.ends[: steps + 1]
-        return replace(self, steps=self.steps[:steps], doubling_until=capable, columns=columns, ends=ends)
+        return replace(
+            self,
+            steps=self.steps[:steps],
+            doubling_until=capable,
+            columns=self.columns[: self.ends[steps]],
+            ends=self.ends[: steps + 1],
+        )
 
 
 class SolverState(Protocol):
@@ -277,10 +282,9 @@ def greedy(search: Search, groups: FeatureGroups, rule: Rule) -> GroupOrder:
                 longest = length
                 break
             adds = candidates.choose(allowed, costs, scores)
-        explained = search.select(adds)
         cost = cost_of(groups, adds)
         spent += cost
-        steps.append(Step(adds, cost, explained))
+        steps.append(Step(adds, cost, search.select(adds)))
     if rule.doubling and doubling_until is None:
         doubling_until = len(steps)
     return GroupOrder.of(steps, groups, doubling_until=doubling_until, longest=longest)

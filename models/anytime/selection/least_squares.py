@@ -30,8 +30,7 @@ class Factored:
 
     def upto(self, steps: int, columns: int) -> Factored:  # noqa: ARG002
         """Return the state of the first steps: a leading block of the factor is the factor of a prefix."""
-        factor = Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns])
-        return Factored(factor, self.z[:columns])
+        return Factored(Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns]), self.z[:columns])
 
 
 FactoredOrder: TypeAlias = SolvedOrder[Factored]
