@@ -250,16 +250,14 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
 def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str | int]:
     columns = [column for place in places for column in place.expansion.columns]
     spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
-    bases = [column.basis for column in columns]
-    levels = [basis.labels for basis in bases]
-    terms = [_terms(column) for column in columns]
+    levels = [column.basis.labels for column in columns]
     ranges = [
-        (0.0 if not basis.has_other else -1.0, len(basis.labels) - 1.0) if basis.by_level else column.range
-        for column, basis in zip(columns, bases, strict=True)
+        (-1.0 if column.basis.has_other else 0.0, len(labels) - 1.0) if column.basis.by_level else column.range
+        for column, labels in zip(columns, levels, strict=True)
     ]
     each = [Form({}, 0)] * size
-    for (start, stop), own in zip(spans, terms, strict=True):
-        each[start:stop] = own
+    for (start, stop), column in zip(spans, columns, strict=True):
+        each[start:stop] = _terms(column)
     # The expressions of bases have codes of their own, from -3 down.
     expressions = {
         code: -3 - k for k, code in enumerate(dict.fromkeys(t.code for t in each if isinstance(t.code, str)))
