@@ -474,10 +474,8 @@ class BlockView(View):
         for row_block in self.design.held_out:
             losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
             losses -= family.saturated(row_block.Y)
-            if (w := row_block.weights) is None:
-                total += 2.0 * float(losses.sum(dtype=np.float64))
-            else:  # rows of weight 0 do not count, even at infinite loss
-                total += 2.0 * float(w[w > 0] @ losses[w > 0])
+            w = row_block.weights  # rows of weight 0 do not count, even at infinite loss
+            total += 2.0 * float(losses.sum(dtype=np.float64) if w is None else w[w > 0] @ losses[w > 0])
             row_block.release()
         return total
 

@@ -85,10 +85,8 @@ def affordable(costs: Float, budget: float | None, best: Sequence[int] | None = 
     With `best`, return the prefix that answers instead of it. A budget that is below a cost by rounding still pays for
     it.
     """
-    longest = len(costs) - 1
-    if budget is not None:
-        longest = int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), side="right")) - 1
-    return longest if best is None else best[longest]
+    within = len(costs) if budget is None else int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), "right"))
+    return within - 1 if best is None else best[within - 1]
 
 
 class GroupPosition(NamedTuple):

@@ -173,10 +173,9 @@ class Moments:
             mean[start:stop] += shift * mean[indicator]
             scatter[start:stop] += np.outer(shift, scatter[indicator])
             scatter[:, start:stop] += np.outer(scatter[:, indicator], shift)
-            for j in range(start, stop):
-                cancelled = self.scatter[j, j] + shift[j - start] ** 2 * self.weight
-                if scatter[j, j] <= CANCELLATION_TOLERANCE * cancelled:
-                    scatter[j] = scatter[:, j] = 0.0
+            cancelled = np.diagonal(self.scatter)[start:stop] + shift**2 * self.weight
+            zero = start + np.flatnonzero(np.diagonal(scatter)[start:stop] <= CANCELLATION_TOLERANCE * cancelled)
+            scatter[zero] = scatter[:, zero] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
 
     def _with_gaps_only(self) -> Moments:
