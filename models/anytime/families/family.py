@@ -166,19 +166,17 @@ class OneResponse(Family):
 MAX_SCORE = 500.0
 """Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
 
-LOG = Link(
-    "log",
-    "logarithm of the expected value",
-    """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
-)
-
 
 class LogLink(OneResponse):
     """A family of one response, 0 or more, whose expectation is exp(eta)."""
 
-    link = LOG
+    link = Link(
+        "log",
+        "logarithm of the expected value",
+        """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
+    )
     extrapolates = False
     least = 0.0
 

@@ -26,14 +26,6 @@ ALL = """\
         output[r] = total > 0 ? output[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;"""
 """The probabilities of more than two classes, in C."""
 
-IDENTITY = Link(
-    "identity",
-    "score",
-    """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = scores[r];""",
-)
-
 
 class Gaussian(Family):
     """Least squares: phi(eta) = |eta|^2 / 2. Moments determine the fit; the derivatives here complete the family."""
@@ -41,7 +33,13 @@ class Gaussian(Family):
     name = "gaussian"
     tasks = ("regression", "binary", "multiclass")
     known_variance = False
-    link = IDENTITY
+    link = Link(
+        "identity",
+        "score",
+        """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] = scores[r];""",
+    )
     least_squares = True
     one_column = False
     even_score = 0.5
