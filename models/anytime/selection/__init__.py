@@ -1,7 +1,5 @@
 """Sequencing: the order in which the groups are computed."""
 
-from __future__ import annotations
-
 from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod
 from anytime.selection.greedy import Candidates, GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
