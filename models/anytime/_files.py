@@ -6,7 +6,6 @@ reader of safetensors checks the container only; the caller checks the record an
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import secrets
@@ -15,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
@@ -47,9 +47,10 @@ def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
             raise ArtifactError(
                 f"the {kind.what}'s array {name!r} contains numbers that are not finite; it was not saved"
             )
-    content = serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
     try:
-        write_atomically(path, content)
+        write_atomically(
+            path, serialise({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {kind.key: record})
+        )
     except OSError as error:
         raise file_error(ArtifactError, f"write {str(path)!r}", error) from error
 
@@ -198,10 +199,9 @@ def has_kind(path: Path, kind: FileKind) -> bool:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    limits: list[int] = []
     # Control groups of version 2 and of version 1; "max" is no limit.
-    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limits += [int(line) for line in _lines(root / path) if line.isdigit()]
+    groups = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+    limits = [int(line) for path in groups for line in _lines(root / path) if line.isdigit()]
     limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
     return min(limits, default=None)
 
@@ -216,6 +216,5 @@ def _lines(path: Path) -> list[str]:
 def created() -> str:
     """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    zone = datetime.UTC
-    at = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdigit() else datetime.datetime.now(zone)
+    at = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return at.isoformat(timespec="seconds")

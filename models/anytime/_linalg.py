@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import ContextDecorator
+from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -33,17 +33,17 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-class _SingleBlasThread:
+@dataclass
+class _SingleBlasThread(ContextDecorator):
     """The limit while any of the contexts that overlap, in any thread, is open.
 
     The first thread sets the limit and the last one restores it. From 3.7 on, threadpoolctl's own contexts ignore all
     threads but the first that set a limit.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open = 0
-        self._before: list[int] = []
+    _lock: Lock = field(default_factory=Lock)
+    _open: int = 0
+    _before: list[int] = field(default_factory=list)
 
     def __enter__(self) -> None:
         with self._lock:
@@ -67,8 +67,11 @@ def _set_threads(numbers: list[int]) -> None:
 _SINGLE_BLAS_THREAD = _SingleBlasThread()
 
 
-def single_blas_thread() -> AbstractContextManager[None]:
-    """Return a context in which BLAS uses one thread; the setting is process-wide and is restored at the end."""
+def single_blas_thread() -> _SingleBlasThread:
+    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
+
+    The setting is process-wide and is restored at the end.
+    """
     return _SINGLE_BLAS_THREAD
 
 
@@ -100,14 +103,9 @@ def add_outer(A: Float, x: Float, y: Float) -> None:
         A[start : start + 256] += np.multiply.outer(x[start : start + 256], y)
 
 
-def least_pivots(reference: Float) -> Float:
-    """Return the largest pivots that are rounding of their columns' diagonal: such columns are dropped."""
-    return RANK_TOLERANCE * reference
-
-
 def positive_pivots(pivots: Float, reference: Float) -> Bool:
-    """Return which columns are not dropped."""
-    return np.asarray(pivots > least_pivots(reference))
+    """Return which columns are not dropped: their pivots are more than rounding of their diagonal."""
+    return np.asarray(pivots > RANK_TOLERANCE * reference)
 
 
 @dataclass(frozen=True)

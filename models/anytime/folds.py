@@ -30,8 +30,7 @@ class FoldStream:
     def take(self, rows: int) -> Index:
         runs = -(-(rows - len(self._ready)) // self.count)
         if runs > 0:
-            more = self._rng.random((runs, self.count)).argsort(axis=1).ravel()
-            self._ready = np.concatenate([self._ready, more])
+            self._ready = np.append(self._ready, self._rng.random((runs, self.count)).argsort(axis=1))
         folds, self._ready = self._ready[:rows], self._ready[rows:]
         return folds
 

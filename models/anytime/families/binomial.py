@@ -8,21 +8,19 @@ from scipy.special import expit, logit, xlogy
 from anytime.families.family import Link, OneResponse
 from anytime.types import Float
 
-LOGIT = Link(
-    "logit",
-    "log-odds",
-    """\
-    output[1] = 1 / (1 + exp(-scores[0]));
-    output[0] = 1 - output[1];""",
-)
-
 
 class Binomial(OneResponse):
     """One response in [0, 1]: the second class, or its share."""
 
     name = "binomial"
     tasks = ("binary",)
-    link = LOGIT
+    link = Link(
+        "logit",
+        "log-odds",
+        """\
+    output[1] = 1 / (1 + exp(-scores[0]));
+    output[0] = 1 - output[1];""",
+    )
     by_class = True
 
     def start(self, mean: Float) -> Float:

@@ -93,10 +93,10 @@ class Family(ABC):
     def start(self, mean: Float) -> Float:
         """Return the predictors (Q,) of the base rate, the link of the mean responses (P,); not finite without one."""
 
+    @np.errstate(divide="ignore", invalid="ignore")
     def has_base_rate(self, mean: Float) -> bool:
         """Return whether the base rate of some mean responses (P,) has finite predictors."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return bool(np.isfinite(self.start(mean)).all())
+        return bool(np.isfinite(self.start(mean)).all())
 
     @abstractmethod
     def saturated(self, Y: Float) -> Float:
@@ -122,10 +122,10 @@ class Family(ABC):
     def mean(self, scores: Float) -> Float:
         """Return E[y|x] (rows, P) from scores (rows, P): the inverse link."""
 
+    @np.errstate(invalid="ignore")  # overflowed scores give NaN, which the code that sends answers checks for
     def probabilities(self, scores: Float) -> Float:
         """Return class probabilities (rows, classes); a single score is that of the second of two classes."""
-        with np.errstate(invalid="ignore"):  # overflowed scores give NaN, which the code that sends answers checks for
-            mean = self.mean(scores)
+        mean = self.mean(scores)
         return np.hstack([1.0 - mean, mean]) if mean.shape[1] == 1 else mean
 
     def deviation(self, mean: Float, scale: Float) -> Float:  # noqa: ARG002
@@ -135,12 +135,12 @@ class Family(ABC):
         """
         return scale
 
+    @np.errstate(over="ignore", invalid="ignore")
     def deviances(self, scores: Float, Y: Float) -> Float:
         """Return the deviance 2 (loss - saturated loss) of each row, from scores and responses (rows, P)."""
         basis = self.scores(np.eye(self.predictors(scores.shape[1])))
         # The basis is orthonormal, so its transpose maps scores to the free predictors.
-        with np.errstate(over="ignore", invalid="ignore"):
-            loss, _ = self.loss(scores @ basis.T, Y)
+        loss, _ = self.loss(scores @ basis.T, Y)
         return 2.0 * (loss - self.saturated(Y))
 
     def output_code(self, classes: bool, scores: int) -> str:  # noqa: ARG002
@@ -166,19 +166,17 @@ class OneResponse(Family):
 MAX_SCORE = 500.0
 """Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
 
-LOG = Link(
-    "log",
-    "logarithm of the expected value",
-    """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
-)
-
 
 class LogLink(OneResponse):
     """A family of one response, 0 or more, whose expectation is exp(eta)."""
 
-    link = LOG
+    link = Link(
+        "log",
+        "logarithm of the expected value",
+        """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
+    )
     extrapolates = False
     least = 0.0
 

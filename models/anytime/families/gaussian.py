@@ -26,14 +26,6 @@ ALL = """\
         output[r] = total > 0 ? output[r] / total : (ANYTIME_REAL)1 / ${NAME}_OUTPUTS;"""
 """The probabilities of more than two classes, in C."""
 
-IDENTITY = Link(
-    "identity",
-    "score",
-    """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = scores[r];""",
-)
-
 
 class Gaussian(Family):
     """Least squares: phi(eta) = |eta|^2 / 2. Moments determine the fit; the derivatives here complete the family."""
@@ -41,7 +33,13 @@ class Gaussian(Family):
     name = "gaussian"
     tasks = ("regression", "binary", "multiclass")
     known_variance = False
-    link = IDENTITY
+    link = Link(
+        "identity",
+        "score",
+        """\
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] = scores[r];""",
+    )
     least_squares = True
     one_column = False
     even_score = 0.5
@@ -58,8 +56,7 @@ class Gaussian(Family):
         return (eta * (0.5 * eta - Y)).sum(axis=1), Y - eta
 
     def hessian(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        rows, Q = eta.shape
-        return np.broadcast_to(np.eye(Q), (rows, Q, Q))
+        return np.broadcast_to(np.eye(eta.shape[1]), (*eta.shape, eta.shape[1]))
 
     def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:  # noqa: ARG002
         return lambda direction: direction

@@ -17,19 +17,6 @@ from scipy.special import xlogy
 from anytime.families.family import Family, Link
 from anytime.types import Float
 
-SOFTMAX = Link(
-    "softmax",
-    "log-odds",
-    """\
-    ANYTIME_REAL largest = scores[0], total = 0;
-    for (size_t r = 1; r < ${NAME}_OUTPUTS; r++)
-        largest = scores[r] > largest ? scores[r] : largest;
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        total += output[r] = exp(scores[r] - largest);
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] /= total;""",
-)
-
 
 @cache
 def _basis(classes: int) -> Float:
@@ -42,7 +29,18 @@ class Multinomial(Family):
 
     name = "multinomial"
     tasks = ("multiclass",)
-    link = SOFTMAX
+    link = Link(
+        "softmax",
+        "log-odds",
+        """\
+    ANYTIME_REAL largest = scores[0], total = 0;
+    for (size_t r = 1; r < ${NAME}_OUTPUTS; r++)
+        largest = scores[r] > largest ? scores[r] : largest;
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        total += output[r] = exp(scores[r] - largest);
+    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
+        output[r] /= total;""",
+    )
     by_class = True
 
     def predictors(self, responses: int) -> int:

@@ -115,9 +115,15 @@ class Design(ABC):
 
     def without(self, fold: int, gram: Gram, weight: float, retained: tuple[int, ...] = ()) -> Self:
         """Return the rows of the other folds, and those of `retained` classes; the penalty is in their own units."""
-        ridge = np.square(gram.x_scale / self.gram.x_scale)
-        centre = (gram.x_mean - self.gram.x_mean) / self.gram.x_scale
-        return replace(self, held=fold, retained=retained, gram=gram, weight=weight, ridge=ridge, centre=centre)
+        return replace(
+            self,
+            held=fold,
+            retained=retained,
+            gram=gram,
+            weight=weight,
+            ridge=np.square(gram.x_scale / self.gram.x_scale),
+            centre=(gram.x_mean - self.gram.x_mean) / self.gram.x_scale,
+        )
 
     def in_order(self, columns: Index) -> Self:  # noqa: ARG002  (rows that are not copied stay as they are)
         """Return the rows for views of the first of some columns, which read no other columns between."""

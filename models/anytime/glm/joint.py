@@ -9,6 +9,7 @@ algorithm 7.4), and ends as soon as its next step would change the deviance on i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,8 +115,8 @@ class JointFits:
         ridges = np.array([np.append(1.0, train.ridge[columns]) for train in trains])
         self._varies: Bool = (ridges > 0)[:, :, np.newaxis]
         self._units: Float = np.sqrt(np.where(ridges > 0, ridges, 1.0))[:, :, np.newaxis]
-        grown = ridges.shape[1] - thetas.shape[1]
-        self._x = np.where(self._varies, np.pad(thetas, ((0, 0), (0, grown), (0, 0))) * self._units, 0.0)
+        grown = np.pad(thetas, ((0, 0), (0, ridges.shape[1] - thetas.shape[1]), (0, 0)))
+        self._x = np.where(self._varies, grown * self._units, 0.0)
         self._ridge = np.append(0.0, np.ones(len(columns)))[:, np.newaxis]
         self._ending = ending
         self._sums: FoldSums | None = None
@@ -129,9 +130,8 @@ class JointFits:
 
     def copy(self) -> JointFits:
         """Return the same fits, to continue in another direction."""
-        other = object.__new__(JointFits)
-        other.__dict__.update(self.__dict__, _x=self._x.copy(), _near=list(self._near))
-        other._memories = [memory.copy() for memory in self._memories]
+        other = copy(self)
+        other._x, other._near, other._memories = self._x.copy(), list(self._near), deepcopy(self._memories)
         return other
 
     def moved(self, thetas: Float) -> JointFits:
@@ -169,7 +169,10 @@ class JointFits:
         for f in fits.tolist():
             measured[f] = self._alone(f, alpha)
             self._sums = None
-        return self._without_overflow(measured) if single else measured
+        if single:  # some may have exceeded single precision only
+            for f in np.flatnonzero(~(measured < ABSURD)).tolist():
+                measured[f] = self._held_deviance(f, self.thetas[f])
+        return measured
 
     def _descent(
         self, view: View, fits: Index, ridge: Float, factors: list[Factor], sums: FoldSums, measured: Float
@@ -182,8 +185,7 @@ class JointFits:
         gradient, value = ridge * x - score, loss + 0.5 * _products(ridge * x, x)
         direction, slope, length, before = np.zeros_like(x), np.zeros(len(x)), np.ones(len(x)), np.full(len(x), np.inf)
         measured[fits], single, fresh = found[fits], view is self._views[0], np.zeros(len(x), dtype=np.bool_)
-        usable = fits[np.isfinite(gradient[fits]).all(axis=(1, 2)) & np.isfinite(value[fits])]
-        active = moved = usable
+        active = moved = fits[np.isfinite(gradient[fits]).all(axis=(1, 2)) & np.isfinite(value[fits])]
         for passed in range(1, PASSES + 1):
             direction[moved] = self._directions(moved, gradient, factors)
             slope[moved], length[moved] = _products(gradient[moved], direction[moved]), 1.0
@@ -205,9 +207,8 @@ class JointFits:
                 gradients = ridge * trial - new.scores
                 enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
                 lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
-            moved, back = active[lower], active[~lower]
-            with np.errstate(over="ignore", invalid="ignore"):  # to where the slope is about 0
-                steeper = _products(gradients[~lower], direction[back]) - slope[back]
+                moved, back = active[lower], active[~lower]
+                steeper = _products(gradients[~lower], direction[back]) - slope[back]  # to where the slope is about 0
                 shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
             length[back] *= np.clip(shares, SHORTEST, 0.5)
             stuck = back[length[back] <= STOPPED]
@@ -256,12 +257,6 @@ class JointFits:
         least = max(self._ending.decrement * ROUGH.decrement, MIN_DECREMENT)
         return np.asarray(settled & (decrement <= self._ending.unsettled * loss) | (decrement <= least * loss))
 
-    def _without_overflow(self, measured: Float) -> Float:
-        """Measure the deviances again that may have exceeded single precision only."""
-        for f in np.flatnonzero(~(measured < ABSURD)).tolist():
-            measured[f] = self._held_deviance(f, self.thetas[f])
-        return measured
-
     def _evaluated(self, view: View, fits: Index, x: Float) -> FoldSums:
         """Return the sums at some coefficients, in the units of the folds; deviances are means."""
         units, varies = self._units[fits], self._varies[fits]
@@ -271,18 +266,18 @@ class JointFits:
         held[~(found.deviances < ABSURD)] = 0.0
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinite where an extreme row is predicted without bound
     def _alike(self, view: View) -> list[Float]:
         """Return the second derivatives of the rows outside each fold, all at the mean of the coefficients.
 
         Of many coefficients of several predictors, one Gram matrix of all rows serves all predictors and folds.
         """
         theta = self.thetas.mean(axis=0)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinite where an extreme row is predicted without bound
-            if theta.shape[1] > 1 and theta.size > COUPLED:
-                gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
-                return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
-            *inside, total = view.fold_hessians(theta, self._held)
-            grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
+        if theta.shape[1] > 1 and theta.size > COUPLED:
+            gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
+            return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
+        *inside, total = view.fold_hessians(theta, self._held)
+        grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
         return [_in_units(*each) for each in zip(grams, self._units, self._varies, strict=True)]
 
     def _own(self, f: int, single: bool) -> Float:
@@ -324,8 +319,7 @@ class JointFits:
 
 def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:
     """Return second derivatives in the units of a fold (d + 1, 1), 0 where a column does not vary."""
-    shares = np.where(varies, 1.0 / units, 0.0)
-    shares = np.repeat(shares, len(curvature) // len(shares), axis=0)
+    shares: Float = np.repeat(np.where(varies, 1.0 / units, 0.0), len(curvature) // len(units), axis=0)
     return np.nan_to_num(curvature * shares * shares.T, posinf=0.0, neginf=0.0)
 
 
@@ -348,12 +342,6 @@ class _Memory:
         self._products = np.zeros((MEMORY, MEMORY), order="F")  # s_i'y_j
         self._count = 0
 
-    def copy(self) -> _Memory:
-        other = object.__new__(_Memory)
-        other._s, other._y, other._count = self._s.copy(), self._y.copy(), self._count
-        other._products = self._products.copy(order="F")
-        return other
-
     @property
     def _pairs(self) -> tuple[Float, Float, Float]:
         """Return steps and changes (count, (d + 1) Q), and their products."""
@@ -365,18 +353,16 @@ class _Memory:
         """Add a step (d + 1, Q), unless the loss is not curved along it."""
         if not np.vdot(s, y) > LEAST_CURVATURE * np.sqrt(np.vdot(s, s) * np.vdot(y, y)):
             return
-        if self._count == MEMORY:
-            self._forget_oldest(MEMORY // 4)
+        if self._count == MEMORY:  # forget the oldest fourth
+            oldest = MEMORY // 4
+            self._count -= oldest
+            for each in (self._s, self._y):
+                each[: self._count] = each[oldest:].copy()
+            self._products[: self._count, : self._count] = self._products[oldest:, oldest:].copy()
         self._s[self._count], self._y[self._count] = s, y
         self._count += 1
         steps, changes, products = self._pairs
         products[:, -1] = steps @ changes[-1]  # those above the diagonal suffice
-
-    def _forget_oldest(self, many: int) -> None:
-        self._count -= many
-        for each in (self._s, self._y):
-            each[: self._count] = each[many : many + self._count].copy()
-        self._products[: self._count, : self._count] = self._products[many:, many:][: self._count, : self._count].copy()
 
     def shift(self, changes: Float) -> None:
         """Change the penalty of each row of coefficients, (d + 1, 1)."""

@@ -12,13 +12,14 @@ precision, with the same second derivatives, end there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from anytime._linalg import Factor, conjugate_gradients, factorise_penalised
+from anytime._linalg import conjugate_gradients, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Derivatives, Predictors, View
 from anytime.types import Float
@@ -116,14 +117,12 @@ def optimum(
     """
     solver: Solver | None = None
     if alpha >= SINGLE:
-        try:
+        with suppress(TrainingError):  # values may be so extreme that steps in single precision end in rounding
             single = view.design.single.view(view.columns)
             rough = _descent(single, alpha, start, scale, known=known, solver=None, stop=ROUGH)
             if stop == ROUGH:
                 return rough
             start, known, solver = rough.theta, None, rough.solver
-        except TrainingError:
-            pass  # values are so extreme that steps in single precision end in rounding
     return _descent(view, alpha, start, scale, known=known, solver=solver, stop=stop)
 
 
@@ -188,13 +187,9 @@ def _descent(
         if not (dense and damping == DAMPING and t == 1.0 and slope_share < FAST and predicted < 0.5 * before):
             solver = None
         now, before = there or view.evaluate(etas, hessian=solver is None and dense), predicted
-    raise _failure(alpha)
-
-
-def _failure(alpha: float) -> TrainingError:
     if alpha == 0:  # nearly separated: rounding ended the steps
-        return SeparatedError("the likelihood has no optimum at alpha 0")
-    return TrainingError(
+        raise SeparatedError("the likelihood has no optimum at alpha 0")
+    raise TrainingError(
         "the likelihood fit did not converge; scale or drop features with extreme values, or choose a larger alpha"
     )
 
@@ -252,35 +247,26 @@ def _next(low: float, high: float, slope_low: float, slope_high: float) -> float
 
 
 def _factored_at(view: View, etas: Predictors, now: Derivatives, ridge: Float) -> tuple[Derivatives, Solver]:
-    """Return the evaluation at a point, with second derivatives, and the solver there."""
+    """Return the evaluation at a point, with second derivatives, and the solver there.
+
+    It solves by Cholesky; columns that add nothing get a zero step. Raise TrainingError where single precision is too
+    rough.
+    """
     if now.hessian is None:
         now = view.evaluate(etas, hessian=True)
-    assert now.hessian is not None  # noqa: S101
-    solver = factored_solver(now.hessian, ridge, now.score.shape[1])
-    if solver is None:
+    H = now.hessian
+    assert H is not None  # noqa: S101
+    single = H.dtype == np.float32
+    rough = single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(H).max()
+    factor = None if rough else factorise_penalised(H.astype(np.float64, copy=False), ridge.repeat(now.score.shape[1]))
+    if factor is None or (single and factor.dropped.any()):
         raise TrainingError("single precision is too rough for the second derivatives")
-    return now, solver
-
-
-def factored_solver(hessian: Float, ridge: Float, predictors: int) -> Solver | None:
-    """Solve by Cholesky; columns that add nothing get a zero step. Return None where single precision is too rough."""
-    single = hessian.dtype == np.float32
-    if single and ridge[1:].min(initial=np.inf) < SINGLE * np.diagonal(hessian).max():
-        return None
-    factor = factorise_penalised(hessian.astype(np.float64, copy=False), np.repeat(ridge, predictors))
-    if single and factor.dropped.any():
-        return None
-    return partial(_solved, factor)
-
-
-def _solved(factor: Factor, g: Float) -> Float:
-    return factor.solve(g.reshape(-1, 1)).reshape(g.shape)
+    return now, lambda g: factor.solve(g.reshape(-1, 1)).reshape(g.shape)
 
 
 def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:
     """Solve with one weighted Gram matrix for all predictors; its inverse takes a third of the time of its factor."""
-    factor = factorise_penalised(view.weighted_gram(etas), ridge[:, 0])
-    inverse = factor.solve(np.eye(len(ridge)))
+    inverse = factorise_penalised(view.weighted_gram(etas), ridge[:, 0]).solve(np.eye(len(ridge)))
     return lambda g: inverse @ g
 
 
@@ -289,10 +275,6 @@ def _conjugate_at(
 ) -> tuple[Derivatives, Solver]:
     """Return the evaluation, and the solver by conjugate gradients on products with H, one pass each."""
     product = view.hessian_product(etas)
-
-    def solve(g: Float) -> Float:
-        return conjugate_gradients(
-            lambda p: product(p) + ridge * p, preconditioner, g, tolerance=FORCING, max_steps=10 * g.size
-        )
-
-    return now, solve
+    return now, lambda g: conjugate_gradients(
+        lambda p: product(p) + ridge * p, preconditioner, g, tolerance=FORCING, max_steps=10 * g.size
+    )

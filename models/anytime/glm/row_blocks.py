@@ -29,7 +29,7 @@ from anytime.errors import TableError, file_error
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
-from anytime.moments.accumulate import Block, dense
+from anytime.moments.accumulate import Block, dense, rows_of
 from anytime.moments.moments import Gram
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index
@@ -108,8 +108,7 @@ class RowBlock:
         first, counts = order[starts], np.diff(np.append(starts, len(Y))).astype(np.float64)
         weights = counts if self.weights is None else np.add.reduceat(self.weights[order], starts)
         gaps = {j: missing[first] for j, missing in self.gaps.items()}
-        of_fold = None if self.folds is None else self.folds[first]
-        return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, of_fold, gaps, counts)
+        return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, rows_of(self.folds, first), gaps, counts)
 
     def in_file(self, mapped: mmap.mmap) -> RowBlock:
         """Return the block with its values in a mapped part of a file."""
@@ -145,9 +144,7 @@ class RowBlock:
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
-        weights = None if self.weights is None else self.weights[rows]
-        folds = None if self.folds is None else self.folds[rows]
-        counts = None if self.counts is None else self.counts[rows]
+        weights, folds, counts = (rows_of(each, rows) for each in (self.weights, self.folds, self.counts))
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
@@ -188,7 +185,7 @@ def row_blocks_of(
             row_blocks[-1].release()
     finally:
         if store is not None:
-            store.close()  # the maps remain valid
+            store.file.close()  # the maps remain valid
     return tuple(row_blocks)
 
 
@@ -199,8 +196,7 @@ def _cut(block: Block) -> Iterator[Block]:
         rows: Any = slice(part[0], part[-1] + 1) if n else slice(0)
         if block.folds is not None:
             rows = part[np.argsort(block.folds[rows], kind="stable")]
-        weights = None if block.weights is None else block.weights[rows]
-        yield Block(block.X[rows], block.Y[rows], weights, None if block.folds is None else block.folds[rows])
+        yield Block(block.X[rows], block.Y[rows], rows_of(block.weights, rows), rows_of(block.folds, rows))
 
 
 def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dict[int, Bool]:
@@ -224,7 +220,7 @@ class _Store:
     """An unnamed temporary file for mapped blocks; the operating system deletes it with the process."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (`close` closes it)
+        self.file = tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (`row_blocks_of` closes it)
         self._end = 0
 
     def append(self, size: int) -> mmap.mmap:
@@ -233,18 +229,15 @@ class _Store:
         size = -(-size // step) * step
         try:
             if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
-                os.posix_fallocate(self._file.fileno(), self._end, size)
+                os.posix_fallocate(self.file.fileno(), self._end, size)
             else:
-                self._file.truncate(self._end + size)
-            mapped = mmap.mmap(self._file.fileno(), size, offset=self._end)
+                self.file.truncate(self._end + size)
+            mapped = mmap.mmap(self.file.fileno(), size, offset=self._end)
         except OSError as error:
             doing = f"store {self._end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
             raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
         self._end += size
         return mapped
-
-    def close(self) -> None:
-        self._file.close()
 
 
 CHUNK_VALUES = 2**17
@@ -299,8 +292,7 @@ class BlockDesign(Design):
             return self
         places = np.zeros(len(self.ridge), dtype=np.intp)
         places[columns] = np.arange(len(columns))
-        row_blocks = tuple(row_block.in_order(columns) for row_block in self.row_blocks)
-        return replace(self, row_blocks=row_blocks, places=places)
+        return replace(self, row_blocks=tuple(each.in_order(columns) for each in self.row_blocks), places=places)
 
     def stored_as(self, other: Self) -> Self:
         return replace(self, row_blocks=other.row_blocks, places=other.places)
@@ -347,14 +339,14 @@ class BlockView(View):
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
-                losses, residual = self.design.family.loss(eta, row_block.Y)
-                along, w = (residual * direction).sum(axis=1), row_block.weights
-                loss += float(losses.sum() if w is None else w @ losses)
-                slope -= float(along.sum() if w is None else w @ along)
+        for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
+            losses, residual = self.design.family.loss(eta, row_block.Y)
+            along, w = (residual * direction).sum(axis=1), row_block.weights
+            loss += float(losses.sum() if w is None else w @ losses)
+            slope -= float(along.sum() if w is None else w @ along)
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
@@ -402,6 +394,7 @@ class BlockView(View):
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
         Z, family = row_block.Z, self.design.family
@@ -411,30 +404,29 @@ class BlockView(View):
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
         spans: list[tuple[int, int, int]] = []
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            eta = self._times(packed, Z)
-            by_fold = eta.reshape(Q, F, n)
+        eta = self._times(packed, Z)
+        by_fold = eta.reshape(Q, F, n)
+        if len(lacking):
+            by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
+        eta[:, row_block.ignored] = 0.0
+        loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
+        loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
+        if row_block.weights is not None:
+            w = row_block.weights.astype(Z.dtype, copy=False)
+            loss, residual = loss * w, residual * w
+        for f, fold in enumerate(folds):
+            for start, stop in row_block.inside(fold.number, fold.retained):
+                excess[f] += loss[f, start:stop].sum(dtype=np.float64)
+                excess[f] -= row_block.saturated(family)[start:stop].sum()
+                loss[f, start:stop] = 0.0
+                spans.append((start, stop, f))
+        for start, stop, inside in _complete(spans, n):
+            part = residual[:, :, start:stop]
+            sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
             if len(lacking):
-                by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
-            eta[:, row_block.ignored] = 0.0
-            loss, residual = family.loss(eta.reshape(Q, F * n).T, row_block.tiled(F))
-            loss, residual = loss.reshape(F, n), residual.T.reshape(Q, F, n).astype(Z.dtype, copy=False)
-            if row_block.weights is not None:
-                w = row_block.weights.astype(Z.dtype, copy=False)
-                loss, residual = loss * w, residual * w
-            for f, fold in enumerate(folds):
-                for start, stop in row_block.inside(fold.number, fold.retained):
-                    excess[f] += loss[f, start:stop].sum(dtype=np.float64)
-                    excess[f] -= row_block.saturated(family)[start:stop].sum()
-                    loss[f, start:stop] = 0.0
-                    spans.append((start, stop, f))
-            for start, stop, inside in _complete(spans, n):
-                part = residual[:, :, start:stop]
-                sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
-                if len(lacking):
-                    sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
-                for f in range(F):
-                    (held if f == inside else scores)[f] += sums[f]
+                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
+            for f in range(F):
+                (held if f == inside else scores)[f] += sums[f]
         return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
     def _times(self, theta: Float, Z: Float) -> Float:
@@ -459,38 +451,31 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
+    @np.errstate(over="ignore", invalid="ignore")  # solvers of values that are not finite are not used
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
             outside = [row_block]
-            with np.errstate(over="ignore", invalid="ignore"):  # solvers of values that are not finite are not used
-                for f, fold in enumerate(folds):
-                    pairs = [part.split(fold.number, fold.retained) for part in outside]
-                    outside = [part for rest, _ in pairs for part in rest]
-                    for part in (part for _, inside in pairs for part in inside):
-                        sums[f] += self._products(part, self._bounded_predictors(part, theta))
-                for part in outside:
-                    sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+            for f, fold in enumerate(folds):
+                pairs = [part.split(fold.number, fold.retained) for part in outside]
+                outside = [part for rest, _ in pairs for part in rest]
+                for part in (part for _, inside in pairs for part in inside):
+                    sums[f] += self._products(part, self._bounded_predictors(part, theta))
+            for part in outside:
+                sums[-1] += self._products(part, self._bounded_predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
+    @np.errstate(over="ignore", invalid="ignore")
     def held_deviance(self, theta: Float) -> float:
-        family = self.design.family
-
-        def of_block(row_block: RowBlock) -> float:
-            with np.errstate(over="ignore", invalid="ignore"):
-                losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
-                losses -= family.saturated(row_block.Y)
-            if (w := row_block.weights) is None:
-                return 2.0 * float(losses.sum(dtype=np.float64))
-            counted = w > 0  # rows of weight 0 do not count, even at infinite loss
-            return 2.0 * float(w[counted] @ losses[counted])
-
-        total = 0.0
+        family, total = self.design.family, 0.0
         for row_block in self.design.held_out:
-            total += of_block(row_block)
+            losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
+            losses -= family.saturated(row_block.Y)
+            w = row_block.weights  # rows of weight 0 do not count, even at infinite loss
+            total += 2.0 * float(losses.sum(dtype=np.float64) if w is None else w[w > 0] @ losses[w > 0])
             row_block.release()
         return total
 
@@ -544,16 +529,16 @@ class BlockView(View):
         means = [np.zeros(len(rows)) if fold.centre is None else fold.centre[columns] for fold in folds]
         return np.array(rows, dtype=np.intp), missing, np.array(means)
 
+    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
         """Return Z'theta (rows, Q) of a block, run by run, without a copy.
 
         Its columns are contiguous: sums over Q numbers of each row take a third of the time.
         """
         Z = row_block.Z
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
-            for row, missing, mean in self._gaps(row_block):
-                eta[missing] += mean * theta[row]
+        eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
+        for row, missing, mean in self._gaps(row_block):
+            eta[missing] += mean * theta[row]
         return eta
 
     def _score(self, row_block: RowBlock, residual: Float) -> Float:
@@ -570,8 +555,7 @@ class BlockView(View):
             if (w := row_block.weights) is not None:
                 losses, residual = losses * w, residual * w[:, np.newaxis]
             score = self._score(row_block, residual)
-        products = self._products(row_block, eta) if hessian else None
-        return float(losses.sum(dtype=np.float64)), score, products
+        return float(losses.sum(dtype=np.float64)), score, self._products(row_block, eta) if hessian else None
 
     def _products(self, row_block: RowBlock, eta: Float) -> Float:
         """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
@@ -607,8 +591,7 @@ def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:
     """Return runs of consecutive rows: destination and source. There are few, because groups are contiguous."""
-    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    edges = [0, *cuts.tolist(), len(rows)]
+    edges = [0, *(1 + np.flatnonzero(np.diff(rows) != 1)).tolist(), len(rows)]
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
 
 
@@ -654,7 +637,6 @@ def hessian_of(products: Float, Q: int, dtype: DType) -> Float:
         own = products[a * (a + 3) // 2]
         H[:, a, :, a] = own
         for b in range(a):
-            block = 0.5 * (products[a * (a + 1) // 2 + b] - own - products[b * (b + 3) // 2])
-            H[:, a, :, b] = block
-            H[:, b, :, a] = block
+            across = products[a * (a + 1) // 2 + b]
+            H[:, a, :, b] = H[:, b, :, a] = 0.5 * (across - own - products[b * (b + 3) // 2])
     return H.reshape(width * Q, width * Q)

@@ -24,8 +24,7 @@ from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import SolvedOrder, greedy
-from anytime.selection.requirements import NOISE, Candidates
+from anytime.selection.greedy import NOISE, Candidates, SolvedOrder, greedy
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index
@@ -37,14 +36,8 @@ MAX_VALUES = 2**22
 def on_all_columns(theta: Float, columns: Index, width: int) -> Float:
     """Return coefficients (d + 1, Q) of some columns as those of all, (width + 1, Q), zero in the others."""
     padded = np.zeros((width + 1, theta.shape[1]))
-    padded[0] = theta[0]
-    padded[columns + 1] = theta[1:]
+    padded[np.append(0, columns + 1)] = theta
     return padded
-
-
-def with_more_columns(theta: Float, columns: int) -> Float:
-    """Return coefficients (d + 1, Q) padded with zeros to (columns + 1, Q)."""
-    return np.pad(theta, ((0, columns + 1 - len(theta)), (0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +78,7 @@ class QuadraticModel:
         total = self.H[0, 0] or 1.0  # without second derivatives nothing is across
         S = self.H[1:, 1:] - np.outer(across, across) / total
         q = self.r[1:] - across * (slope / total)
-        S[like.constant] = 0.0
-        S[:, like.constant] = 0.0
-        q[like.constant] = 0.0
+        S[like.constant] = S[:, like.constant] = q[like.constant] = 0.0
         return replace(like, S=S, q=q[:, np.newaxis])
 
 
@@ -109,8 +100,8 @@ class QuadraticModels:
         count = max(1, MAX_VALUES // (width * (width + 1) // 2))
         if count >= len(ends):
             return np.arange(len(ends))
-        targets = np.linspace(ends[-1], 0, count)
-        return np.unique([int(np.abs(ends - at).argmin()) for at in targets]).astype(np.intp)
+        nearest = [int(np.abs(ends - at).argmin()) for at in np.linspace(ends[-1], 0, count)]
+        return np.unique(nearest).astype(np.intp)
 
     @staticmethod
     def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
@@ -143,14 +134,14 @@ class Optima:
     curvatures: dict[int, QuadraticModel]
 
     def upto(self, steps: int, columns: int) -> Optima:  # noqa: ARG002
-        curvatures = {prefix: model for prefix, model in self.curvatures.items() if prefix <= steps}
-        return Optima(self.optima[: steps + 1], curvatures)
+        return Optima(self.optima[: steps + 1], {k: model for k, model in self.curvatures.items() if k <= steps})
 
 
 LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
 """A sequence of a generalised linear model."""
 
 
+@single_blas_thread()
 def likelihood_sequence(
     design: Design, groups: FeatureGroups, rule: Rule, alpha: float = 1e-5, *, stop: Stop = EXACT
 ) -> LikelihoodOrder:
@@ -159,9 +150,8 @@ def likelihood_sequence(
     F of a prefix is the reduction of its penalised mean loss below that of the base rate. `stop` ends the fit of each
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
-    with single_blas_thread():
-        search = LikelihoodSearch(design, groups, rule, alpha, stop)
-        order = greedy(search, groups, rule)
+    search = LikelihoodSearch(design, groups, rule, alpha, stop)
+    order = greedy(search, groups, rule)
     return SolvedOrder.of_order(order, Optima(tuple(search.optima), search.curvatures))
 
 
@@ -175,10 +165,9 @@ def base_rate(design: Design) -> Optimum:
 
 def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
     """Return the error for a prefix without a finite optimum."""
-    name = groups.names[adds[-1]]
     return TrainingError(
-        f"at alpha 0 the groups up to {name!r} separate the responses, so the coefficients grow without bound; "
-        "choose an alpha above 0, or 'cv'"
+        f"at alpha 0 the groups up to {groups.names[adds[-1]]!r} separate the responses, so the coefficients grow "
+        "without bound; choose an alpha above 0, or 'cv'"
     )
 
 
@@ -219,16 +208,13 @@ class LikelihoodSearch:
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
         """Return the optimum of the current columns, started from the previous prefix's optimum."""
         columns = np.array(self.columns, dtype=np.intp)
-        last = self.optima[-1]
-        start = with_more_columns(last.theta, len(columns))
-        known = None
-        if self._curvature is not None:
-            known = self._curvature.evaluation(self._padded(), columns, self._loss)
+        last, curved = self.optima[-1].theta, self._curvature
+        start = np.pad(last, ((0, len(columns) + 1 - len(last)), (0, 0)))
+        known = None if curved is None else curved.evaluation(self._padded(), columns, self._loss)
         try:
-            found = optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
+            return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-        return found
 
     def _padded(self) -> Float:
         """Return the last optimum on all columns, (D + 1, Q)."""
@@ -245,47 +231,35 @@ class LikelihoodSearch:
 
     def _state(self) -> SelectionState:
         """Return the remaining groups, with their gradients at the last optimum."""
-        theta = self._padded()
-        etas = self._design.view(self._fitted_columns()).predictors(self.optima[-1].theta)
+        theta, design, last = self._padded(), self._design, self.optima[-1]
+        etas = design.view(self._fitted_columns()).predictors(last.theta)
         at = self._all_columns.evaluate(etas, hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         # That of the optimum is predicted by its last step, and may be of single precision.
         self._loss = at.loss
+        sweep = self._bound
         if self._curved:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            return self._with_noise(self._swept(self._curvature))
-        if self._bound is not None:
-            return self._with_noise(self._under_bound(self._bound, at.score[1:]))
-        b = at.score[1:].copy()
-        b[np.array(self.columns, dtype=np.intp)] = 0.0
-        state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
-        state.selected[self._order] = True
-        state.stack()
-        return state
-
-    def _with_noise(self, sweep: Sweep) -> Sweep:
-        """Return the sweep with the variance of a gradient without effect, as a share of its second derivative."""
-        design, factor = self._design, 1.0
-        if not design.family.known_variance:
-            factor = max(2.0 * (self.optima[-1].loss - design.totals.saturated / design.weight), 0.0)
-        sweep.noise = factor * self._curved_share / design.weight
-        return sweep
-
-    def _swept(self, curvature: QuadraticModel) -> Sweep:
-        sweep = Sweep(curvature.gram(self._design.gram), self._groups.slices, self._alpha, blocks=True)
-        for group in self._order:
-            sweep.select(group)
-        return sweep
-
-    def _under_bound(self, sweep: Sweep, score: Float) -> Sweep:
+            sweep = Sweep(self._curvature.gram(design.gram), self._groups.slices, self._alpha, blocks=True)
+        if sweep is None:
+            b = at.score[1:].copy()
+            b[np.array(self.columns, dtype=np.intp)] = 0.0
+            state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
+            state.selected[self._order] = True
+            state.stack()
+            return state
         for group in self._order:
             if not sweep.selected[group]:
                 sweep.select(group)
-        for group in np.flatnonzero(~sweep.selected).tolist():
-            rows = sweep.rows(group)
-            sweep.b[rows] = score[sweep.columns[rows]]
+        if sweep is self._bound:
+            for rows in map(sweep.rows, np.flatnonzero(~sweep.selected).tolist()):
+                sweep.b[rows] = at.score[1 + sweep.columns[rows]]
+        # The variance of a gradient without effect, as a share of its second derivative.
+        known = design.family.known_variance
+        factor = 1.0 if known else max(2.0 * (last.loss - design.totals.saturated / design.weight), 0.0)
+        sweep.noise = factor * self._curved_share / design.weight
         return sweep
 
 

@@ -81,16 +81,22 @@ def document(model: Model) -> dict[str, Any]:
     complete = [0]
     for step, record in enumerate(manifest.steps, start=1):
         for name in record.adds:
-            group = model.groups.groups[model.groups.positions[name]]
-            start = len(features)
+            index = model.groups.positions[name]
+            group = model.groups.groups[index]
+            starts[name] = len(features)
             if name in model.places:
                 features += _features(model.places[name])
-            starts[name] = start
-            place = {"step": step, "start": start, "stop": len(features)}
-            cost: dict[str, Any] = {"cost": float(model.groups.costs[model.groups.positions[name]])}
-            if group.call_cost.fixed:
-                cost |= group.call_cost.model_dump()
-            groups.append({"name": name, **cost, "requires": list(group.requires), **place})
+            groups.append(
+                {
+                    "name": name,
+                    "cost": float(model.groups.costs[index]),
+                    **(group.call_cost.model_dump() if group.call_cost.fixed else {}),
+                    "requires": list(group.requires),
+                    "step": step,
+                    "start": starts[name],
+                    "stop": len(features),
+                }
+            )
         features += chain.from_iterable(_pairs(each, starts) for each in model.product_places if each.step == step)
         complete.append(len(features))
     return {
@@ -134,11 +140,13 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
         if column.is_linear:
             found.append({"name": column.name, "mean": means[0]})
             continue
-        described = zip(column.terms, means, _terms(column), strict=True)
-        terms = [{"name": name, "mean": mean, **term.document} for name, mean, term in described]
+        terms = [
+            {"name": name, "mean": mean, **term.document}
+            for name, mean, term in zip(column.terms, means, _terms(column), strict=True)
+        ]
         kind = {"range": column.range, "categories": column.basis.by_level}
-        kind |= {"date": True} if column.type == "date" else {}
-        found.append({"name": column.name, **kind, "terms": terms})
+        date = {"date": True} if column.type == "date" else {}
+        found.append({"name": column.name, **kind, **date, "terms": terms})
     return found
 
 
@@ -150,8 +158,11 @@ def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[s
             {"name": name, "mean": mean, "factors": [one.document, other.document]}
             for (one, other), name, mean in zip(product(*map(_factors, each.sides)), each.terms, means, strict=False)
         ]
-        name = " * ".join(side.name for side in each.sides)
-        yield {"name": name, "pair": [starts[a] + i, starts[b] + j], "terms": terms}
+        yield {
+            "name": " * ".join(side.name for side in each.sides),
+            "pair": [starts[a] + i, starts[b] + j],
+            "terms": terms,
+        }
 
 
 def _factors(side: Side) -> list[Form]:
@@ -215,7 +226,7 @@ def c_source(model: Model) -> str:
         if model.product_places:
             values["pairs"] = _c_pairs(model, starts)
             parts |= {"inputs": C_INPUTS, "defined": parts["defined"] + C_PAIRS, "products": C_PRODUCTS}
-            kept = C_KEPT
+            kept = "\n        prediction->inputs[feature] = u;"
         parts["expanded"] = checked + C_EXPANDED.replace("${below}", below).replace("${kept}", kept)
     parts["output_code"] = family_of(manifest.family).output_code(manifest.classes is not None, scores)
     return Template(C_HEADER).substitute(values | {key: Template(t).substitute(values) for key, t in parts.items()})
@@ -239,24 +250,22 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
 def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str | int]:
     columns = [column for place in places for column in place.expansion.columns]
     spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
-    bases = [column.basis for column in columns]
-    levels = [basis.labels for basis in bases]
-    terms = [_terms(column) for column in columns]
+    levels = [column.basis.labels for column in columns]
     ranges = [
-        (0.0 if not basis.has_other else -1.0, len(basis.labels) - 1.0) if basis.by_level else column.range
-        for column, basis in zip(columns, bases, strict=True)
+        (-1.0 if column.basis.has_other else 0.0, len(labels) - 1.0) if column.basis.by_level else column.range
+        for column, labels in zip(columns, levels, strict=True)
     ]
     each = [Form({}, 0)] * size
-    for (start, stop), own in zip(spans, terms, strict=True):
-        each[start:stop] = own
+    for (start, stop), column in zip(spans, columns, strict=True):
+        each[start:stop] = _terms(column)
     # The expressions of bases have codes of their own, from -3 down.
     expressions = {
         code: -3 - k for k, code in enumerate(dict.fromkeys(t.code for t in each if isinstance(t.code, str)))
     }
     cases = (f"\n    case {number}:\n        return {code};" for code, number in expressions.items())
-    named = {"helpers": "".join(dict.fromkeys(term.helper for term in each)), "cases": "".join(cases)}
     return {
-        **{key: text.replace("NAME", name) for key, text in named.items()},
+        "helpers": "".join(dict.fromkeys(term.helper for term in each)).replace("NAME", name),
+        "cases": "".join(cases).replace("NAME", name),
         "levels": sum(map(len, levels)),
         "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
         "level_start": _lines(map(str, [0, *accumulate(map(len, levels))])),
@@ -278,17 +287,15 @@ def _word(text: str) -> str:
 def _constants(names: Iterable[str]) -> dict[str, str]:
     """Return a unique C word for each name, in the order of the groups file; repeated words get a number appended."""
     found: dict[str, str] = {}
-    used: set[str] = set()
     times: Counter[str] = Counter()
     for name in names:
         word = one = _word(name) or "UNNAMED"
         times[word] += 1
-        while one in used:
+        while one in found:
             one = f"{word}_{times[word]}"
             times[word] += 1
-        used.add(one)
-        found[name] = one
-    return found
+        found[one] = name
+    return {name: one for one, name in found.items()}
 
 
 def _text(label: Label) -> str:
@@ -675,9 +682,6 @@ C_EXPANDED = """\
 
 C_INPUTS = """
     ANYTIME_REAL inputs[${NAME}_FEATURES]; /* values that products need, NAN if missing */"""
-
-C_KEPT = """
-        prediction->inputs[feature] = u;"""
 
 C_PAIRS = """
 /* Products: their term, and the group and feature of each factor; its code, 0 for the distance from a to u, at most to

@@ -20,7 +20,6 @@ from anytime._files import FileKind, read, write
 from anytime.errors import ArtifactError, GroupsError, TrainingError
 from anytime.families import family_of
 from anytime.features.expansion import Expansion
-from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.files import packed, packed_shapes, unpacked
@@ -55,8 +54,11 @@ def write_model(
     if prefixes.own_intercepts is not None:
         arrays["intercepts"] = prefixes.own_intercepts
     if curvatures is not None:
-        arrays["curvature.prefixes"] = curvatures.prefixes
-        arrays |= {"curvature.h": curvatures.packed, "curvature.r": curvatures.r}
+        arrays |= {
+            "curvature.prefixes": curvatures.prefixes,
+            "curvature.h": curvatures.packed,
+            "curvature.r": curvatures.r,
+        }
     if moments is not None:
         arrays |= packed(moments, "moments.")
     arrays = {
@@ -89,11 +91,14 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
                 raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
         raise ArtifactError(f"{str(path)!r} {error}") from None
+    except GroupsError as error:
+        raise ArtifactError(f"{str(path)!r} has a damaged manifest (groups: {error}); {MODEL.remedy}") from None
     arrays |= {name: arrays[name].astype(np.intp) for name in arrays.keys() & INTEGER_ARRAYS}
-    shared = {name: arrays[name] for name in SHARED_ARRAYS}
-    expansion = Expansion.of(manifest.groups)
     prefixes = PrefixModels(
-        **shared, packed=arrays["coef"], own_intercepts=arrays.get("intercepts"), expansion=expansion
+        **{name: arrays[name] for name in SHARED_ARRAYS},
+        packed=arrays["coef"],
+        own_intercepts=arrays.get("intercepts"),
+        expansion=Expansion.of(manifest.groups),
     )
     curvatures = None
     if "curvature.prefixes" in arrays:
@@ -111,10 +116,8 @@ def _version(manifest: Manifest, arrays: Arrays) -> str:
     """Return the hash of the content except the version and the creation time, so equal models have equal versions."""
     digest = hashlib.sha256()
     blank = manifest.provenance.model_copy(update={"created": ""})
-    plain = manifest.model_copy(update={"version": "", "provenance": blank})
-    digest.update(plain.model_dump_json().encode())
-    for name in sorted(arrays):
-        array = arrays[name]
+    digest.update(manifest.model_copy(update={"version": "", "provenance": blank}).model_dump_json().encode())
+    for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
@@ -138,24 +141,16 @@ def _manifest(text: str) -> Manifest:
         raise _damaged(f"has a damaged manifest ({where}: {why})") from error
 
 
-def _terms(manifest: Manifest) -> FeatureGroups:
-    try:
-        return Expansion.of(manifest.groups).terms
-    except GroupsError as error:
-        raise _damaged(f"has a damaged manifest (groups: {error})") from error
-
-
 def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     """Raise unless exactly the expected arrays are present, finite and of the shapes that the manifest implies."""
-    groups = _terms(manifest)
+    groups = Expansion.of(manifest.groups).terms
     D, P, steps = len(groups.features), len(manifest.responses), len(manifest.steps)
     steps_of = [step.adds for step in manifest.steps]
     if sorted(chain.from_iterable(steps_of)) != sorted(manifest.groups.names):
         raise _damaged("has steps that do not add each group once")
     if manifest.groups.joined_pairs(steps_of) != [step.pairs for step in manifest.steps]:
         raise _damaged("has steps that do not join each pair when both columns are there")
-    adds = steps_with_products(manifest, groups)
-    slices = [[groups.slices[g] for g in step] for step in adds]
+    slices = [[groups.slices[g] for g in step] for step in steps_with_products(manifest, groups)]
     ends = np.cumsum([0, *(sum(each.stop - each.start for each in step) for step in slices)])
     shapes: dict[str, tuple[int, ...]] = {
         "mean": (D,),
@@ -172,8 +167,11 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):
         stored = arrays.get("curvature.prefixes", np.empty(0)).size
-        shapes |= {"curvature.prefixes": (stored,), "curvature.r": (stored, D + 1)}
-        shapes["curvature.h"] = (stored, (D + 1) * (D + 2) // 2)
+        shapes |= {
+            "curvature.prefixes": (stored,),
+            "curvature.h": (stored, (D + 1) * (D + 2) // 2),
+            "curvature.r": (stored, D + 1),
+        }
     for name, shape in shapes.items():
         if name not in arrays:
             raise _damaged(f"lacks array {name!r}")

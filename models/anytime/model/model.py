@@ -85,10 +85,8 @@ def affordable(costs: Float, budget: float | None, best: Sequence[int] | None = 
     With `best`, return the prefix that answers instead of it. A budget that is below a cost by rounding still pays for
     it.
     """
-    longest = len(costs) - 1
-    if budget is not None:
-        longest = int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), side="right")) - 1
-    return longest if best is None else best[longest]
+    within = len(costs) if budget is None else int(np.searchsorted(costs, budget * (1 + COST_TOLERANCE), "right"))
+    return within - 1 if best is None else best[within - 1]
 
 
 class GroupPosition(NamedTuple):
@@ -315,13 +313,12 @@ class Model(Tabular):
             slices = {name: slice(end - width, end) for name, width, end in ends}
             columns = np.concatenate([np.arange(each.start, each.stop) for each in places.values()])
             first, last = int(columns[0]), int(columns[-1])
-            in_order = np.array_equal(columns, np.arange(first, last + 1))
+            at = slice(first, last + 1) if np.array_equal(columns, np.arange(first, last + 1)) else columns
             mean = np.concatenate([place.mean for place in places.values()])
-            expansion = Columns(tuple(chain.from_iterable(each.expansion.columns for each in places.values())))
             products = any(each.products for each in places.values())
-            at = slice(first, last + 1) if in_order else columns
-            numbers = f"{sum(widths)}d"
-            layout = RowLayout(None if products else expansion, at, mean, places, widths, slices, numbers)
+            read = chain.from_iterable(each.expansion.columns for each in places.values())
+            expansion = None if products else Columns(tuple(read))
+            layout = RowLayout(expansion, at, mean, places, widths, slices, f"{sum(widths)}d")
             if len(self._row_layouts) >= len(self.places) + MAX_LAYOUTS:
                 self._row_layouts.clear()
             self._row_layouts[groups] = layout
@@ -330,8 +327,7 @@ class Model(Tabular):
     @cached_property
     def groups_added(self) -> tuple[int, ...]:
         """Return, for each prefix, the number of groups with features that its last step adds, (steps + 1,)."""
-        steps = [place.step for place in self.places.values()]
-        return tuple(np.bincount(steps, minlength=self.steps + 1).tolist())
+        return tuple(np.bincount([each.step for each in self.places.values()], minlength=self.steps + 1).tolist())
 
     @cached_property
     def computed(self) -> tuple[tuple[str, ...], ...]:
@@ -384,8 +380,9 @@ class Model(Tabular):
         if certificate is None:
             return None
         explained = (0.0, *(step.explained_variance for step in self.manifest.steps))
-        pairs = zip(explained, certificate.bounds, strict=True)
-        return tuple(min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in pairs)
+        return tuple(
+            min(F / bound, 1.0) if bound > 0 else 1.0 for F, bound in zip(explained, certificate.bounds, strict=True)
+        )
 
     @property
     def certified(self) -> tuple[str, ...] | None:
@@ -394,8 +391,10 @@ class Model(Tabular):
         if certificate is None or shares is None:
             return None
         words = ("best" if share >= BEST else at_least(share) for share in shares)
-        pairs = zip(words, certificate.exact, strict=True)
-        return tuple(word if exact or word == "best" else f">= {word}" for word, exact in pairs)
+        return tuple(
+            word if exact or word == "best" else f">= {word}"
+            for word, exact in zip(words, certificate.exact, strict=True)
+        )
 
     @cached_property
     def explained_shares(self) -> Float:

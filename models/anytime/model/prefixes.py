@@ -108,8 +108,9 @@ class PrefixModels:
     def predict_each(self, X: Float) -> Float:
         """Return the same scores as `predict_all`, bit for bit those of `predict`: equal rows tie, at more cost."""
         terms = np.ascontiguousarray(self.centred(X, self.steps).T)
-        prefixes = range(self.steps + 1)
-        return np.stack([row_scores(terms[: self.ends[k]], self.coef(k), self.intercept_of(k)) for k in prefixes])
+        return np.stack(
+            [row_scores(terms[:end], self.coef(k), self.intercept_of(k)) for k, end in enumerate(self.ends.tolist())]
+        )
 
     def upto(self, steps: int) -> PrefixModels:
         return replace(
@@ -122,9 +123,13 @@ class PrefixModels:
 
     def restricted(self, columns: Index, expansion: Expansion) -> PrefixModels:
         """Return the same models for a table of some terms (ascending), including all that the sequence uses."""
-        places = np.searchsorted(columns, self.columns)
-        mean, scale = self.mean[columns], self.scale[columns]
-        return replace(self, mean=mean, scale=scale, columns=places, expansion=expansion)
+        return replace(
+            self,
+            mean=self.mean[columns],
+            scale=self.scale[columns],
+            columns=np.searchsorted(columns, self.columns),
+            expansion=expansion,
+        )
 
 
 def staircases(factor: Factor, z: Float, ends: Index) -> Iterator[tuple[slice, Float]]:
@@ -133,8 +138,7 @@ def staircases(factor: Factor, z: Float, ends: Index) -> Iterator[tuple[slice, F
     w(G_k) = L_k^-T z_k, where L_k is the leading block of L: one triangular solve with z truncated at the end of each
     prefix. L^T is upper triangular, so the truncated entries stay zero. Empty prefixes may be left out.
     """
-    P = z.shape[1]
-    batch = max(1, BATCH // P)
+    batch = max(1, BATCH // z.shape[1])
     for start in range(0, len(ends), batch):
         stops = ends[start : start + batch]
         longest = int(stops.max(initial=0))

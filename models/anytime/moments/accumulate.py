@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -85,6 +85,11 @@ class Block:
         return X if self.expansion is None else self.expansion.expand(X)
 
 
+def rows_of(values: NDArray[Any] | None, rows: slice | Index) -> Any:
+    """Return some rows of an optional array; None without it."""
+    return None if values is None else values[rows]
+
+
 def moments_of(
     X: Any, Y: Any, weights: Any = None, *, n_jobs: int | None = None, chunk_rows: int | None = None
 ) -> Moments:
@@ -116,11 +121,8 @@ def fold_moments_of(
     jobs = effective_n_jobs(n_jobs)
     parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
     edges = np.linspace(0, len(Y), parts + 1).astype(int)
-    blocks = (
-        Block(X[a:b], Y[a:b], None if w is None else w[a:b], None if folds is None else folds[a:b], expansion=expansion)
-        for a, b in pairwise(edges)
-        if b > a
-    )
+    spans = (slice(a, b) for a, b in pairwise(edges) if b > a)
+    blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in spans)
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
 
 
@@ -165,11 +167,8 @@ def accumulate(
     return total
 
 
-class _Part(NamedTuple):
-    """The moments of a block by fold, and its small sums by place."""
-
-    moments: list[Moments]
-    small: dict[int, UnusableColumnError]
+_Part: TypeAlias = tuple[list[Moments], dict[int, UnusableColumnError]]
+"""The moments of a block by fold, and its small sums by place."""
 
 
 def _parts(blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None) -> Iterator[_Part]:
@@ -193,10 +192,10 @@ def dense(X: Any) -> NDArray[Any]:
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise one error instead
-        moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
-    return _Part(list(moments), dict(ChainMap(*small)))
+    moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
+    return list(moments), dict(ChainMap(*small))
 
 
 def _fold(
@@ -213,9 +212,8 @@ def _fold(
     # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
     X = block.X
     stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
-    by_columns = block.expansion is not None or stored_by_columns
-    centre = _centre(block, _chunks(rows, size, CENTRE_ROWS))
-    sums = _Sums(block, centre, step, "F" if by_columns else "C")
+    order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
+    sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
     for chunk in _chunks(rows, size, step):
         sums.add(block, chunk)
     small = sums.small(block, slice(None) if rows is None else rows)
@@ -253,11 +251,10 @@ class _Sums:
     """
 
     def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
-        self.expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
-        self.chunk_rows, self.order = chunk_rows, order
-        self.spans = [(j, j + 1) for j in range(self.features)]
-        if self.expansion is not None:
-            self.spans = [*self.expansion.spans, *self.expansion.product_spans]
+        expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
+        self.expansion, self.chunk_rows, self.order = expansion, chunk_rows, order
+        plain = [(j, j + 1) for j in range(self.features)]
+        self.spans = plain if expansion is None else [*expansion.spans, *expansion.product_spans]
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
@@ -314,8 +311,9 @@ class _Sums:
         if infinite.any():
             j = int(np.flatnonzero(infinite.any(axis=0))[0])
             count = int(infinite[:, j].sum())
-            why = f"holds {count} infinite {'value' if count == 1 else 'values'}; expected finite numbers"
-            raise UnusableColumnError(j, X.shape[1], why)
+            raise UnusableColumnError(
+                j, X.shape[1], f"holds {count} infinite {'value' if count == 1 else 'values'}; expected finite numbers"
+            )
         B = self._shifted(X, Y)
         gaps = np.isnan(B[:, [start for start, _ in self.spans]])
         found = np.flatnonzero(gaps.any(axis=0)).tolist()
@@ -371,6 +369,7 @@ class _Sums:
             counted = column if block.weights is None else column[block.weights[rows] > 0]
             # Other columns may have a constant term: a level that no row has, a clamp.
             if len(counted) and 0 < float(np.fmax.reduce(counted)) - float(np.fmin.reduce(counted)) < SMALL_SPREAD:
-                why = "holds values that are too small to square; rescale it"
-                varying[int(places[j])] = UnusableColumnError(j, columns, why)
+                varying[int(places[j])] = UnusableColumnError(
+                    j, columns, "holds values that are too small to square; rescale it"
+                )
         return varying

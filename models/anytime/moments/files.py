@@ -79,10 +79,6 @@ def _ascending(spans: Sequence[tuple[int, int]], features: int) -> bool:
     return all(a[1] <= b[0] and b[0] < b[1] for a, b in pairwise(ends))
 
 
-def _folds_packed(parts: Sequence[Moments]) -> dict[str, NDArray[Any]]:
-    return {name: array for fold, part in enumerate(parts) for name, array in packed(part, f"{fold}.").items()}
-
-
 def _folds_unpacked(arrays: Arrays, folds: int, features: int, responses: int) -> tuple[Moments, ...]:
     """Return the moments of each fold; raise ArtifactError for arrays that are missing or invalid."""
     parts = []
@@ -148,7 +144,8 @@ class StoredMoments:
         Each may lack classes of the other.
         """
         ours, theirs = self.record.classes, other.record.classes
-        if ours is not None and theirs is not None and ours != theirs and _of_one_type(ours, theirs):
+        text = {isinstance(each, str) for each in (*(ours or ()), *(theirs or ()))}
+        if ours is not None and theirs is not None and ours != theirs and len(text) == 1:  # all text, or all numbers
             classes = sorted({*ours, *theirs})
             return self.with_classes(classes).merge(other.with_classes(classes))
         self._check_alike(other)
@@ -201,7 +198,8 @@ class StoredMoments:
         return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
 
     def save(self, path: str | Path) -> None:
-        write(Path(path), KIND, self.record.model_dump_json(), _folds_packed(self.parts))
+        arrays = {name: array for k, part in enumerate(self.parts) for name, array in packed(part, f"{k}.").items()}
+        write(Path(path), KIND, self.record.model_dump_json(), arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMoments:
@@ -210,18 +208,16 @@ class StoredMoments:
         try:
             record = _record(text)
             target = Target(record.task, record.target, record.classes)
-            terms = Expansion.of(record.groups).plain.size
-            parts = _folds_unpacked(arrays, record.folds, terms, len(target.responses))
+            parts = _folds_unpacked(arrays, record.folds, Expansion.of(record.groups).plain.size, len(target.responses))
         except ArtifactError as error:
             raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
         return cls(record, parts)
 
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         ours, theirs = self.record, other.record
-        pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
-        for name in ("target", "classes", "query", "weights", *(["folds"] if folds else [])):
-            pairs[name] = getattr(ours, name), getattr(theirs, name)
-        for what, (a, b) in pairs.items():
+        names = ("target", "classes", "query", "weights", *(["folds"] if folds else []))
+        pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+        for what, (a, b) in {"features": (ours.groups.features, theirs.groups.features), **pairs}.items():
             if a != b:
                 raise TableError(
                     f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
@@ -236,11 +232,6 @@ class StoredMoments:
                         f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {part} of column {name!r} "
                         f"is {_shown(b)}, expected {_shown(a)}; make both with a groups file that 'anytime basis' wrote"
                     )
-
-
-def _of_one_type(ours: Sequence[Label], theirs: Sequence[Label]) -> bool:
-    """Return whether classes are all text, or all numbers and booleans."""
-    return len({isinstance(each, str) for each in (*ours, *theirs)}) == 1
 
 
 def are_moments(path: Path) -> bool:

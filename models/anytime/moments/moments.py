@@ -20,6 +20,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from anytime._linalg import add_outer
 from anytime.errors import TableError
@@ -144,8 +145,7 @@ class Moments:
         scatter[zero] = scatter[:, zero] = 0.0
         mean = a.mean - delta * removed
         mean[np.abs(mean) <= CANCELLATION_TOLERANCE * size * (1 + removed)] = 0.0
-        remaining = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
-        return remaining._with_gaps_only()
+        return replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)._with_gaps_only()
 
     def decayed(self, factor: float) -> Moments:
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
@@ -173,18 +173,16 @@ class Moments:
             mean[start:stop] += shift * mean[indicator]
             scatter[start:stop] += np.outer(shift, scatter[indicator])
             scatter[:, start:stop] += np.outer(scatter[:, indicator], shift)
-            for j in range(start, stop):
-                cancelled = self.scatter[j, j] + shift[j - start] ** 2 * self.weight
-                if scatter[j, j] <= CANCELLATION_TOLERANCE * cancelled:
-                    scatter[j] = scatter[:, j] = 0.0
+            cancelled = np.diagonal(self.scatter)[start:stop] + shift**2 * self.weight
+            zero = start + np.flatnonzero(np.diagonal(scatter)[start:stop] <= CANCELLATION_TOLERANCE * cancelled)
+            scatter[zero] = scatter[:, zero] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
 
     def _with_gaps_only(self) -> Moments:
         """Return the moments without the indicators of features that are no longer missing in any row."""
         width = self.features + self.responses
         gaps = np.flatnonzero(np.abs(self.mean[width:]) > CANCELLATION_TOLERANCE)
-        at, missing = np.concatenate([np.arange(width), width + gaps]), tuple(self.missing[k] for k in gaps)
-        return self._at(at, missing=missing)
+        return self._at(np.append(np.arange(width), width + gaps), missing=tuple(self.missing[k] for k in gaps))
 
     @property
     def _unseen(self) -> Bool:
@@ -227,17 +225,14 @@ class Moments:
         )
         added = np.searchsorted(stops, [start for start, _ in both.missing], side="right")
         missing = tuple((start + k, stop + k) for (start, stop), k in zip(both.missing, added.tolist(), strict=True))
-        features, fill = self.features + len(columns), np.insert(self.fill, stops, 0.0)
-        return both._at(at, features=features, fill=fill, missing=missing)
+        return both._at(
+            at, features=self.features + len(columns), fill=np.insert(self.fill, stops, 0.0), missing=missing
+        )
 
     def with_responses(self, weights: Float, shift: Float) -> Moments:
         """Return the moments with the responses `weights @ y + shift`: weights (Q, P), shift (Q,), y (P,) one row's."""
-        d, P, Q = self.features, self.responses, len(shift)
-        M = len(self.mean) - d - P
-        T = np.zeros((d + Q + M, d + P + M))
-        T[np.arange(d), np.arange(d)] = 1.0
-        T[d : d + Q, d : d + P] = weights
-        T[np.arange(d + Q, d + Q + M), np.arange(d + P, d + P + M)] = 1.0
+        d, Q = self.features, len(shift)
+        T = block_diag(np.eye(d), weights, np.eye(len(self.missing)))
         mean, scatter = T @ self.mean, T @ self.scatter @ T.T
         if self.weight > 0:
             mean[d : d + Q] += shift
@@ -259,11 +254,16 @@ class Moments:
         if len(starts) == self.features:
             return self
         at = np.concatenate([starts, np.arange(self.features, len(self.mean))])
-        scatter = np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1)
         ends = [*starts.tolist(), self.features]
         missing = tuple((int(a), int(b)) for a, b in np.searchsorted(ends, np.reshape(self.missing, (-1, 2))))
-        mean, fill = np.add.reduceat(self.mean, at), np.add.reduceat(self.fill, starts)
-        return replace(self, features=len(starts), mean=mean, scatter=scatter, fill=fill, missing=missing)
+        return replace(
+            self,
+            features=len(starts),
+            mean=np.add.reduceat(self.mean, at),
+            scatter=np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1),
+            fill=np.add.reduceat(self.fill, starts),
+            missing=missing,
+        )
 
     def imputed(self) -> Moments:
         """Return the moments after replacing each missing value by its feature's mean, without indicators."""
@@ -363,15 +363,13 @@ class Gram:
         S = full.scatter[:D, :D] / (full.weight * scale[:D, np.newaxis])
         S /= scale[:D]
         q = full.scatter[:D, D:] / (full.weight * scale[:D, np.newaxis] * scale[D:])
-        constant = flat[:D]
-        S[constant] = 0.0
-        S[:, constant] = 0.0
-        q[constant] = 0.0
-        q[:, flat[D:]] = 0.0
+        constant, constant_y = flat[:D], flat[D:]
+        S[constant] = S[:, constant] = 0.0
+        q[constant] = q[:, constant_y] = 0.0
         return Gram(
             S=S,
             q=q,
-            yy=np.where(flat[D:], 0.0, 1.0),
+            yy=np.where(constant_y, 0.0, 1.0),
             x_mean=full.mean[:D],
             x_scale=scale[:D],
             y_mean=full.mean[D:],

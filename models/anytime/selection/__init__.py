@@ -1,9 +1,7 @@
 """Sequencing: the order in which the groups are computed."""
 
-from __future__ import annotations
-
 from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod
-from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
+from anytime.selection.greedy import Candidates, GroupOrder, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
     FactoredOrder,
@@ -13,7 +11,6 @@ from anytime.selection.least_squares import (
     sequencer,
     swept,
 )
-from anytime.selection.requirements import Candidates
 from anytime.selection.rule import Rule, method_of, methods
 
 __all__ = [

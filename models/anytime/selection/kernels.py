@@ -20,8 +20,7 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import GroupOrder, greedy
-from anytime.selection.requirements import Candidates
+from anytime.selection.greedy import Candidates, GroupOrder, greedy
 from anytime.selection.rule import Rule
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
@@ -130,11 +129,6 @@ class Kernels:
         for alpha in alphas:
             yield self.factor(C, alpha, into).solve(right)
 
-    def explained(self, K: Float, alpha: float, into: Float) -> float:
-        """Return F of the groups whose kernels sum to K; `into` as in `factor`."""
-        z = self.factor(K, alpha, into).forward(self.y)
-        return 0.5 * float(np.sum(self.y**2) - alpha * np.sum(z * z))
-
 
 def _imputed(R: Float, like: Moments, mean: Float) -> Float:
     """Return X and Y of `rotated_rows`, less the mean (D + P,), which replaces missing values of X."""
@@ -144,16 +138,21 @@ def _imputed(R: Float, like: Moments, mean: Float) -> Float:
     return Z
 
 
-class _KernelGains(ForwardRegression):
-    """The gain F(G + g) - F(G), from the kernels of the groups."""
+class _KernelSearch(ForwardRegression):
+    """Greedy search by the gain F(G + g) - F(G), from the kernels of the groups."""
 
     needs_blocks = False
 
-    def __init__(self, kernels: Kernels, alpha: float) -> None:
-        self._kernels, self._alpha = kernels, alpha
-        self.K: Float = np.zeros((len(kernels.y), len(kernels.y)))
-        self._factor = np.empty_like(self.K, order="F")
-        self.F, self._next = 0.0, dict[bytes, float]()
+    def __init__(self, kernels: Kernels, groups: FeatureGroups, alpha: float, cost_blind: bool) -> None:
+        self._kernels, self._groups, self._alpha, self._cost_blind = kernels, groups, alpha, cost_blind
+        rows, columns = kernels.A.shape
+        self._state = SelectionState(groups.slices, np.zeros((columns, 1)), np.ones(columns))
+        self._K, self._factor = np.zeros((rows, rows)), np.empty((rows, rows), order="F")
+        self._F, self._next = 0.0, dict[bytes, float]()
+
+    @property
+    def candidates(self) -> Candidates:
+        return Candidates(self._groups, self._state, self, self._cost_blind)
 
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
@@ -164,41 +163,32 @@ class _KernelGains(ForwardRegression):
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:  # noqa: ARG002
-        F = self._next[rows.tobytes()] = self._explained(self.K + self._kernels.of_columns(rows))
-        return max(F - self.F, 0.0)
-
-    def select(self, rows: Index) -> None:
-        self.K += self._kernels.of_columns(rows)
-        known = self._next.get(rows.tobytes())
-        self.F, self._next = self._explained(self.K) if known is None else known, {}
-
-    def _explained(self, K: Float) -> float:
-        return self._kernels.explained(K, self._alpha, self._factor)
-
-
-class _KernelSearch:
-    """Greedy search by kernels."""
-
-    def __init__(self, kernels: Kernels, groups: FeatureGroups, alpha: float, cost_blind: bool) -> None:
-        columns = kernels.A.shape[1]
-        self._state = SelectionState(groups.slices, np.zeros((columns, 1)), np.ones(columns))
-        self._gains = _KernelGains(kernels, alpha)
-        self.candidates = Candidates(groups, self._state, self._gains, cost_blind)
+        F = self._next[rows.tobytes()] = self._explained(self._K + self._kernels.of_columns(rows))
+        return max(F - self._F, 0.0)
 
     def select(self, adds: tuple[int, ...]) -> float:
         for group in adds:
-            rows = self._state.rows(group)
-            if rows.stop > rows.start:
-                self._gains.select(np.arange(rows.start, rows.stop))
+            span = self._state.rows(group)
+            if span.stop > span.start:
+                rows = np.arange(span.start, span.stop)
+                self._K += self._kernels.of_columns(rows)
+                known = self._next.get(rows.tobytes())
+                self._F, self._next = self._explained(self._K) if known is None else known, {}
             self._state.selected[group] = True
-        return self._gains.F
+        return self._F
+
+    def _explained(self, K: Float) -> float:
+        """Return F of the groups whose kernels sum to K."""
+        y = self._kernels.y
+        z = self._kernels.factor(K, self._alpha, self._factor).forward(y)
+        return 0.5 * float(np.sum(y**2) - self._alpha * np.sum(z * z))
 
 
 def kernel_sequencer(kernels: Kernels, groups: FeatureGroups, rule: Rule) -> Callable[[float], GroupOrder]:
     """Return the order by forward regression as a function of the penalty, which is at least 1e-9."""
 
+    @single_blas_thread()
     def order(alpha: float) -> GroupOrder:
-        with single_blas_thread():
-            return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
+        return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
 
     return order

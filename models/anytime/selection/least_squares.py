@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,8 +14,7 @@ from anytime._linalg import Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import PathMethod, SelectionMethod
-from anytime.selection.greedy import GroupOrder, SolvedOrder, Step, greedy
-from anytime.selection.requirements import Candidates, cost_of
+from anytime.selection.greedy import Candidates, GroupOrder, SolvedOrder, Step, cost_of, greedy
 from anytime.selection.rule import Rule
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
@@ -30,8 +30,7 @@ class Factored:
 
     def upto(self, steps: int, columns: int) -> Factored:  # noqa: ARG002
         """Return the state of the first steps: a leading block of the factor is the factor of a prefix."""
-        factor = Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns])
-        return Factored(factor, self.z[:columns])
+        return Factored(Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns]), self.z[:columns])
 
 
 FactoredOrder: TypeAlias = SolvedOrder[Factored]
@@ -63,15 +62,14 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
     restricted = rule.doubling or rule.first or rule.epsilon is not None
     plain = rule.scores_gains and not restricted and are_single_columns(groups)
 
+    @single_blas_thread()
     def order(alpha: float) -> FactoredOrder:
-        with single_blas_thread():
-            if plain:
-                return factored(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
-            scored = rule.criterion.on(gram)
-            sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
-            found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
-            _, factor, z = sweep.factor()
-            return factored(found, factor, z)
+        if plain:
+            return factored(*single_columns(gram, groups, alpha, cost_blind=rule.cost_blind))
+        scored = rule.criterion.on(gram)
+        sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
+        found = greedy(_SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
+        return factored(found, *sweep.factor())
 
     return order
 
@@ -88,17 +86,13 @@ class _SweepSearch:
         return self._explained
 
 
+@single_blas_thread()
 def given_sequence(gram: Gram, groups: FeatureGroups, order: Sequence[tuple[int, ...]], alpha: float) -> FactoredOrder:
     """Sweep the groups in the order of some steps, which add every group at most once. About D^3/3 operations."""
-    steps: list[Step] = []
-    explained = 0.0
-    with single_blas_thread():
-        sweep = Sweep(gram, groups.slices, alpha, blocks=False)
-        for adds in order:
-            explained += sum(sweep.select(group) for group in adds)
-            steps.append(Step(adds, cost_of(groups, adds), explained))
-        _, factor, z = sweep.factor()
-    return factored(GroupOrder.of(steps, groups), factor, z)
+    sweep = Sweep(gram, groups.slices, alpha, blocks=False)
+    explained = accumulate(sum(map(sweep.select, adds), 0.0) for adds in order)
+    steps = [Step(adds, cost_of(groups, adds), F) for adds, F in zip(order, explained, strict=True)]
+    return factored(GroupOrder.of(steps, groups), *sweep.factor())
 
 
 def swept(gram: Gram, groups: FeatureGroups, found: GroupOrder, alpha: float) -> FactoredOrder:

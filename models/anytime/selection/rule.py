@@ -88,8 +88,7 @@ class Rule:
                 raise TrainingError(f"{option} is {number}; expected a finite number above 0")
         if self.c_min is not None and not self.doubling:
             raise TrainingError(f"c_min is {self.c_min:g} without doubling, which it limits; add doubling")
-        both = [name for name in self.first if name in self.without]
-        if both:
+        if both := [name for name in self.first if name in self.without]:
             raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
 
     @cached_property
@@ -131,7 +130,6 @@ def without(groups: FeatureGroups, names: Iterable[str], why: str) -> FeatureGro
     absent = set(names)
     remaining = [g for g, name in enumerate(groups.names) if name not in absent]
     for g in remaining:
-        missing = [name for name in groups.groups[g].requires if name in absent]
-        if missing:
+        if missing := [name for name in groups.groups[g].requires if name in absent]:
             raise GroupsError(f"group {groups.names[g]!r} requires {missing[0]!r}{why}")
     return groups.only(remaining) if absent else groups

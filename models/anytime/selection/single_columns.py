@@ -20,12 +20,11 @@ from math import sqrt
 import numpy as np
 from scipy.linalg.blas import dger
 
-from anytime._linalg import Factor, least_pivots
+from anytime._linalg import RANK_TOLERANCE, Factor
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria.criterion import TIE
-from anytime.selection.greedy import GroupOrder, Step
-from anytime.selection.requirements import NOISE
+from anytime.selection.greedy import NOISE, GroupOrder, Step
 from anytime.selection.sweep import PANEL
 from anytime.types import Float, Index
 
@@ -34,6 +33,7 @@ def are_single_columns(groups: FeatureGroups) -> bool:
     return all(len(group.features) == 1 for group in groups.groups) and not any(groups.prerequisites)
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # free groups have no price, copies no remaining variance
 def single_columns(
     gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool
 ) -> tuple[GroupOrder, Factor, Float]:
@@ -45,9 +45,8 @@ def single_columns(
     columns = _RemainingColumns(gram, costs, alpha)
     free = np.empty(0, dtype=np.intp) if cost_blind else np.flatnonzero(costs == 0)
     paid = np.setdiff1d(np.arange(len(costs)), free)
-    with np.errstate(divide="ignore", invalid="ignore"):  # free groups have no price, copies no remaining variance
-        prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
-        order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
+    prices = np.ones(len(costs)) if cost_blind else 1.0 / costs
+    order = columns.select_among(free, np.ones(len(costs))) + columns.select_among(paid, prices)
     gained = np.cumsum(0.5 * np.square(columns.z).sum(axis=1))
     steps = tuple(map(Step, ((group,) for group in order), costs[order].tolist(), gained.tolist()))
     found = GroupOrder(steps, None, np.array(order, dtype=np.intp), np.arange(len(order) + 1))
@@ -62,7 +61,7 @@ class _RemainingColumns:
         size, responses = b.shape
         self._C = C.T  # symmetric, and read by rows
         self._b, self._d = b.T.copy(), np.diagonal(C).copy()
-        self._least_pivots = least_pivots(self._d)
+        self._least_pivots = RANK_TOLERANCE * self._d
         self._costs = costs
         self._columns: Index = np.arange(size)
         self._V, self._width = np.empty((min(PANEL, size), size)), 0

@@ -15,7 +15,7 @@ the same as OMP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,13 @@ class SelectionState:
             groups = np.flatnonzero(remaining & (self.sizes == size))
             rows = self.starts[groups, np.newaxis] + np.arange(size)
             self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
+
+    def scores(self, scored: Callable[[SizeClass], Float]) -> Float:
+        """Return the scores of all groups, (groups,), given those of the groups of one size; 0 without columns."""
+        scores = np.zeros(len(self.sizes))
+        for stack in self.classes:
+            scores[stack.groups] = scored(stack)
+        return scores
 
     def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)
         return np.empty(0)
@@ -146,19 +153,15 @@ class Sweep(SelectionState):
         self.b -= W @ z
         self.b[rows] = 0.0
         if self._keep_blocks:
-            self._downdate(group, W)
+            for stack in self.classes:
+                Wg = W[stack.rows]
+                stack.blocks -= Wg @ Wg.transpose(0, 2, 1)
+                if stack.rows.shape[1] == d:
+                    stack.blocks[stack.groups == group] = np.eye(d)
         gain = 0.5 * float(np.sum(z * z))
         self._residual = max(self._residual - 2.0 * gain, 0.0)
         self.noise = self._residual / self._weight
         return gain
-
-    def _downdate(self, group: int, W: Float) -> None:
-        """Subtract the outer products of a factored group's columns W from the candidates' blocks."""
-        for stack in self.classes:
-            Wg = W[stack.rows]
-            stack.blocks -= Wg @ Wg.transpose(0, 2, 1)
-            if stack.rows.shape[1] == self.sizes[group]:
-                stack.blocks[stack.groups == group] = np.eye(stack.rows.shape[1])
 
     def _store(self) -> None:
         """Copy the panel, columns of the factor, into L."""
@@ -186,12 +189,12 @@ class Sweep(SelectionState):
         """Return the conditional blocks of stacked groups, directly after a flush; empty if they are not stored."""
         return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else np.empty(0)
 
-    def factor(self) -> tuple[Index, Factor, Float]:
-        """Return the selected columns in selection order, the factor L of C in that order, and z = L^-1 q."""
+    def factor(self) -> tuple[Factor, Float]:
+        """Return the factor L of C for the selected columns, in selection order, and z = L^-1 q."""
         self._store()
         order = np.array(self._order, dtype=np.intp)
         dropped = self._dropped[: len(order)]
         L = self._L[order, : len(order)]
         L[dropped] = 0.0
         L[dropped, dropped] = 1.0
-        return order, Factor(L, dropped), self._z[: len(order)]
+        return Factor(L, dropped), self._z[: len(order)]

@@ -25,7 +25,7 @@ from anytime.moments.moments import Gram
 from anytime.selection import Candidates, Rule, greedy, sequence
 from anytime.selection.criteria.criterion import best
 from anytime.selection.criteria.omp import whitening
-from anytime.selection.requirements import NOISE
+from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table

@@ -13,8 +13,7 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import FactoredOrder, GroupOrder, Rule, factored, sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import greedy
-from anytime.selection.requirements import Candidates
+from anytime.selection.greedy import Candidates, greedy
 from anytime.selection.single_columns import are_single_columns, single_columns
 from anytime.selection.sweep import Sweep
 from anytime.types import Float
@@ -35,8 +34,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
             return self.explained
 
     found = greedy(Search(), groups, Rule("fr", cost_blind=cost_blind))
-    _, factor, z = sweep.factor()
-    return factored(found, factor, z)
+    return factored(found, *sweep.factor())
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:

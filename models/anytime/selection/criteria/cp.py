@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from anytime.selection.criteria.criterion import Criterion
-from anytime.selection.gains import gains_and_freedom
+from anytime.selection.criteria.fr import gains_and_freedom
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
@@ -32,11 +32,7 @@ class MallowsCp(Criterion):
     needs_blocks = True
 
     def scores(self, state: SelectionState) -> Float:
-        scores = np.zeros(len(state.sizes))
-        for stack in state.classes:
-            rows = stack.rows
-            scores[stack.groups] = self._expected(state, stack.blocks, rows)
-        return scores
+        return state.scores(lambda stack: self._expected(state, stack.blocks, stack.rows))
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         return float(self._expected(state, state.conditional(rows)[np.newaxis], rows[np.newaxis])[0])

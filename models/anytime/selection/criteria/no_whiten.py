@@ -1,7 +1,5 @@
 """No-whiten: the squared norm of a group's gradient, |b_g|_F^2 (section 5.2)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from anytime.selection.criteria.single import SingleFeature

@@ -9,7 +9,7 @@ import numpy as np
 from anytime._linalg import NULL_EIGENVALUE
 from anytime.moments.moments import Gram
 from anytime.selection.criteria.criterion import Criterion
-from anytime.selection.sweep import SelectionState
+from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index
 
 
@@ -26,37 +26,32 @@ class MatchingPursuit(Criterion):
 
     name = "omp"
 
-    def __init__(self) -> None:
-        self._S: Float = np.empty((0, 0))
+    def __init__(self, S: Float | None = None) -> None:
+        self._S = np.empty((0, 0)) if S is None else S
         self._whitening: dict[int, tuple[Index, Float]] = {}
         self._unions: dict[bytes, Float] = {}  # unions recur between steps
 
     def on(self, gram: Gram) -> Self:
-        own = type(self)()
-        own._S = gram.S
-        return own
+        return type(self)(gram.S)
 
     def whitening_share(self, shares: Float) -> float:
         """Return nu of Theorem 3.2: OMP whitens by S_g only, without the penalty."""
         return float(shares.min() / shares.max())
 
     def scores(self, state: SelectionState) -> Float:
-        scores = np.zeros(len(state.sizes))
-        for stack in state.classes:
-            whitened = self._stacked(state, stack.groups, stack.rows).transpose(0, 2, 1) @ state.b[stack.rows]
-            flat = whitened.reshape(len(stack.groups), -1)
-            scores[stack.groups] = np.einsum("kz,kz->k", flat, flat)
-        return scores
+        return state.scores(lambda stack: self._scored(state, stack))
 
-    def _stacked(self, state: SelectionState, groups: Index, rows: Index) -> Float:
-        """Return the whitening (k, d, d) of groups of one size; the first call whitens all groups of that size."""
-        size = rows.shape[1]
+    def _scored(self, state: SelectionState, stack: SizeClass) -> Float:
+        """Return the scores (k,) of groups of one size; the first call whitens all groups of that size."""
+        count, size = stack.rows.shape
         if size not in self._whitening:
-            columns = state.columns[rows]
-            T = whitening(self._S[columns[:, :, np.newaxis], columns[:, np.newaxis, :]])
-            self._whitening[size] = (groups, T)
+            at = state.columns[stack.rows]
+            self._whitening[size] = stack.groups, whitening(self._S[at[:, :, np.newaxis], at[:, np.newaxis, :]])
         known, T = self._whitening[size]
-        return T if len(known) == len(groups) else T[np.searchsorted(known, groups)]
+        if len(known) != count:
+            T = T[np.searchsorted(known, stack.groups)]
+        whitened = (T.transpose(0, 2, 1) @ state.b[stack.rows]).reshape(count, -1)
+        return np.asarray(np.einsum("kz,kz->k", whitened, whitened))
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         columns = state.columns[rows]
