@@ -103,9 +103,8 @@ class _Solved:
                 f"model {model.name!r} does not support policy 'arrived': {model.fallback_reason('arrived')}"
             )
         self.gram = None if model.moments is None else Gram.of(model.moments)
-        self.prefixes: dict[frozenset[str], int] = {}
-        for prefix, names in enumerate(model.needed):
-            self.prefixes.setdefault(names, prefix)
+        self.prefixes = {names: prefix for prefix, names in reversed([*enumerate(model.needed)])}
+        """The shortest prefix of each set."""
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
         self.nbytes = 0
         self.lock = Lock()
@@ -141,7 +140,7 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     arrived = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
     if arrived is None:
-        solved = _solved(model)
+        solved = solved_sets(model)
         begin = time.perf_counter()
         with single_blas_thread():
             arrived = solved.store(
@@ -154,11 +153,6 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return arrived
 
 
-def prepare_sets(model: Model) -> None:
-    """Prepare the Gram matrix from which sets are solved, once per model."""
-    _solved(model)
-
-
 def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> ArrivedModel:
     """Return the best linear model of a set if it is solved or can be solved within some milliseconds.
 
@@ -167,7 +161,7 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     arrived = cached_arrived_model(model, groups)
     if arrived is not None:
         return arrived
-    solved = _solved(model)
+    solved = solved_sets(model)
     columns = sum(model.places[name].stop - model.places[name].start for name in groups)
     if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
         return arrived_model(model, groups)
@@ -197,25 +191,27 @@ def _solve_waiting(model: Model, groups: frozenset[str]) -> None:
     except Exception:
         _log.exception("solving for %s failed", sorted(groups))
     finally:
-        solved = _solved(model)
+        solved = solved_sets(model)
         with solved.lock:
             solved.waiting.discard((os.getpid(), groups))
 
 
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
     """Return the model as `arrived_model` does if it is cached or a prefix, else None."""
-    solved = _solved(model)
+    solved = solved_sets(model)
     arrived = solved.get(groups)
     if arrived is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
         coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
         cost, expected = _joint_cost(model, groups), model.expected(prefix)
-        arrived = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
-        solved.store(arrived)
+        arrived = solved.store(
+            ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
+        )
     return arrived
 
 
-def _solved(model: Model) -> _Solved:
+def solved_sets(model: Model) -> _Solved:
+    """Return the cache of a model's sets; the first call prepares the Gram matrix from which they are solved."""
     with _SOLVED_LOCK:
         if model not in _SOLVED:
             _SOLVED[model] = _Solved(model)
@@ -232,8 +228,9 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     # R² is without the penalty: q'w - 1/2 w'S w = 1/2 z'z + alpha/2 w'w, as w solves (S + alpha I) w = q.
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    expected = Expected(None, explained, r2)
-    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, model.prefixes.intercept)
+    return ArrivedModel(
+        groups, here, coef, _joint_cost(model, groups), Expected(None, explained, r2), model.prefixes.intercept
+    )
 
 
 def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
