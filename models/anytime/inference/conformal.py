@@ -166,6 +166,21 @@ def covering_intervals(model: Model, predicted: Float, threshold: float) -> Floa
     return np.maximum(ends, family_of(model.manifest.family).least)
 
 
+def covering(model: Model, prefix: int | None, predicted: Float) -> tuple[Float | None, Bool | None]:
+    """Return the intervals (rows, 2) of numbers, or (rows, P, 2), and the sets of classes (rows, classes) of a prefix.
+
+    Only one of them is there; both are None if the model is not calibrated, or the prediction is of no prefix.
+    """
+    classes, calibration = model.manifest.classes, model.manifest.calibration
+    if calibration is None or prefix is None:
+        return None, None
+    threshold = calibration.thresholds[prefix]
+    if classes is not None:
+        return None, class_members(predicted, threshold)
+    ends = covering_intervals(model, predicted, threshold)
+    return ends[:, 0] if ends.shape[1] == 1 else ends, None
+
+
 def coverings(model: Model, predicted: Float, Y: Float, threshold: float) -> tuple[Bool, Float]:
     """Return whether the interval or set covers the truth (rows,), and its size (rows,): width, or number of classes.
 
