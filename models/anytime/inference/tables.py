@@ -250,14 +250,13 @@ class TableScorer:
         places = model.places
         present = frozenset(name for name, place in places.items() if any(map(table.has, place.features)))
         first = next((model.computed[k] for k in range(1, limit + 1) if model.computed[k]), ())
-        if policy == "arrived" and model.supports_arrived:
+        by_set = policy == "arrived" and model.supports_arrived
+        if by_set:
             allowed = present if prefix is None else present & model.needed[limit]
             names = model.order(usable(model, allowed, budget))
-            lost = bool(first) and not present
         else:
             names = model.computed[next((k for k in range(limit) if not model.needed[k + 1] <= present), limit)]
-            lost = bool(first) and present.isdisjoint(first)
-        if lost:
+        if first and present.isdisjoint(places if by_set else first):
             columns = [column for name in first for column in places[name].features]
             others = "--policy arrived uses the other groups"
             remedy = others if model.supports_arrived else model.fallback_reason("arrived")
