@@ -125,10 +125,6 @@ class Samples(BaseModel):
         return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
 
 
-def _is_one(rows: int) -> bool:
-    return rows == 1
-
-
 def _kind(group: Any) -> str:
     """Return whether a group is samples or a histogram, so that validation reports the errors of that type."""
     is_samples = "samples" in group if isinstance(group, Mapping) else isinstance(group, Samples)
@@ -146,7 +142,7 @@ class CostDistributions(BaseModel):
     format: Literal[1] = 1
     unit: Literal["ms"] = "ms"
     source: str = ""
-    rows: int = Field(default=1, ge=1, le=MAX_ROWS, exclude_if=_is_one)
+    rows: int = Field(default=1, ge=1, le=MAX_ROWS, exclude_if=lambda rows: rows == 1)
     paired: bool = False
     groups: dict[str, _Group] = Field(min_length=1)
 
@@ -338,22 +334,20 @@ def simulate(
     missing = [name for name in groups.featured if name not in distributions.groups]
     if missing:
         raise GroupsError(f"no distribution for {listed(missing)}; expected one for each group with features")
+    rows = distributions.rows if rows is None else rows
+    then, now = groups.call_costs(distributions.rows), groups.call_costs(rows)
+    scales = np.divide(now, then, out=np.full(len(groups), rows / distributions.rows), where=then > 0)
     drawn = [name for name in groups.names if name in distributions.groups]
-    factor = milliseconds(groups.cost_unit)
-    costs = np.zeros((draws, len(groups)))
-    measured = distributions.rows
-    rows = measured if rows is None else rows
-    then, now = groups.call_costs(measured), groups.call_costs(rows)
-    scales = np.divide(now, then, out=np.full(len(groups), rows / measured), where=then > 0)
     at = [groups.positions[name] for name in drawn]
+    others = [i for i, name in enumerate(groups.names) if name not in distributions.groups and now[i] != 0]
+    factor = milliseconds(groups.cost_unit)
+    if others and factor is None:
+        raise GroupsError(
+            f"group {groups.names[others[0]]!r} without features costs {groups.amount(now[others[0]])}, which is not a "
+            "time; give costs in ms"
+        )
+    costs = np.zeros((draws, len(groups)))
     costs[:, at] = distributions.draw(drawn, draws, rng) * scales[at]
-    for position, (name, cost) in enumerate(zip(groups.names, now.tolist(), strict=True)):
-        if name in distributions.groups or cost == 0:
-            continue
-        if factor is None:
-            raise GroupsError(
-                f"group {name!r} without features costs {groups.amount(cost)}, which is not a time; give costs in ms"
-            )
-        costs[:, position] = factor * cost
+    costs[:, others] = (factor or 0.0) * now[others]
     steps = [[groups.positions[name] for name in step.adds] for step in model.manifest.steps]
     return completions(steps, costs, workers, groups.prerequisites)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, TypeAlias
@@ -227,10 +226,12 @@ def _called(
     """Yield each group of an input, its values and its duration in ms, one after the other."""
     results: dict[str, Any] = {}
     for task in tasks:
-        with _naming(task.group):
-            begin = clock()
+        begin = clock()
+        try:
             values = extractors[task.group](x, *[results[name] for name in task.uses])
-            took_ms = (clock() - begin) / 1e6
+        except Exception as error:
+            raise _failed(task.group, summary(error)) from error
+        took_ms = (clock() - begin) / 1e6
         results[task.group] = values
         yield task.group, values, took_ms
 
@@ -248,9 +249,7 @@ def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[t
     extraction.wait(math.inf)
     for arrival in arrivals:
         if arrival.error is not None:
-            raise ExtractorError(
-                f"the extractor of group {arrival.group!r} failed ({arrival.error}); fix it or its inputs"
-            )
+            raise _failed(arrival.group, arrival.error)
     yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
@@ -263,14 +262,8 @@ def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
         yield [(number * count + row) % len(inputs) for row in range(count)]
 
 
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise ExtractorError(
-            f"the extractor of group {name!r} failed ({summary(error)}); fix it or its inputs"
-        ) from error
+def _failed(group: str, why: str) -> ExtractorError:
+    return ExtractorError(f"the extractor of group {group!r} failed ({why}); fix it or its inputs")
 
 
 def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, known: int | None) -> int:

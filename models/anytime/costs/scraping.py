@@ -164,10 +164,10 @@ def read_scrape(text: str) -> Scrape:
             )
         if kind == STARTED:
             started.append(sample.value)
-            continue
-        key = labels.get("le", "") if kind == "le" else kind
-        values = timings.setdefault(labels["model"], defaultdict(float))
-        values[labels["group"], labels.get("rows", ONE_ROW), key] += sample.value
+        else:
+            key = labels.get("le", "") if kind == "le" else kind
+            values = timings.setdefault(labels["model"], defaultdict(float))
+            values[labels["group"], labels.get("rows", ONE_ROW), key] += sample.value
     return Scrape(timings, tuple(sorted(started)))
 
 
@@ -224,9 +224,10 @@ def call_times(timings: Tallies) -> dict[str, list[CallTimes]]:
     by_group: dict[str, list[CallTimes]] = {}
     for (group, size), values in by_size.items():
         times = _histogram(group, values)
-        if times is None:
-            continue
-        by_group.setdefault(group, []).append(CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times))
+        if times is not None:
+            by_group.setdefault(group, []).append(
+                CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times)
+            )
     return {group: sorted(sizes, key=lambda calls: calls.rows) for group, sizes in by_group.items()}
 
 
