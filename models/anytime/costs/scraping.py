@@ -89,13 +89,10 @@ def scraped(source: str, api_key: str | None = None) -> str:
     if not known:
         raise AnytimeError(f"{source!r} is not an address of metrics; expected one like http://127.0.0.1:8000/metrics")
     address = source if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    headers = {"Accept": "text/plain; version=0.0.4"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
+    headers = {"Accept": "text/plain; version=0.0.4"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         with build_opener(_NoRedirects).open(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
-            content: bytes = response.read()
-            return content.decode("utf-8")
+            return str(response.read(), "utf-8")
     except HTTPError as error:
         hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
         if location := error.headers.get("Location"):

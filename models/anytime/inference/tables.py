@@ -332,20 +332,18 @@ class TableScorer:
             predicted = np.array(classes)[outputs.argmax(axis=1)]
         else:
             predicted = outputs[:, 0] if single else outputs
-        contributions, note = None, best.note
-        sharing: tuple[Sharing, ...] = ()
-        if self.explain:
-            sharing = group_sharing(model, best.prefix, best.arrived)
-            note = "; ".join(filter(None, [note, cancelling(sharing)])) or None
-            contributions = prediction.parts(
+        contributions = (
+            prediction.parts(
                 best,
                 lambda values: values[..., 0] if single else values,
                 lambda base: float(base[0]) if single else base,
             )
-        if not best.groups:
-            first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
-            base = f"every row has the base rate: no group is used{first}"
-            note = base if note is None else f"{base}; {note}"
+            if self.explain
+            else None
+        )
+        sharing = group_sharing(model, best.prefix, best.arrived) if self.explain else ()
+        first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
+        base = "" if best.groups else f"every row has the base rate: no group is used{first}"
         return TableAnswer(
             prediction=predicted,
             probabilities=None if classes is None else outputs,
@@ -364,7 +362,7 @@ class TableScorer:
             imputed=prediction.imputed(best.groups),
             clamped=prediction.clamped(best.groups),
             expected=best.expected,
-            note=note,
+            note="; ".join(filter(None, [base, best.note, cancelling(sharing)])) or None,
             names=tuple(map(str, classes or model.manifest.responses)),
             sharing=sharing,
         )
