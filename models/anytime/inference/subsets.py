@@ -14,12 +14,12 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
-from typing import get_args
+from typing import Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -92,6 +92,28 @@ def usable(model: Model, received: Iterable[str], budget: float | None) -> froze
         paid |= more
         selected.add(name)
     return frozenset(selected)
+
+
+Result = TypeVar("Result")
+
+
+class SetCache(Generic[Result]):
+    """Results for sets of groups, at most `MAX_SETS` of each model; they end with their model."""
+
+    def __init__(self) -> None:
+        self._models: WeakKeyDictionary[Model, dict[tuple[str, ...], Result]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def get(self, model: Model, groups: tuple[str, ...], make: Callable[[], Result]) -> Result:
+        """Return the result for some groups, in the order of the sequence; `make` makes it if it is not cached."""
+        with self._lock:
+            cached = self._models.setdefault(model, {})
+        found = cached.get(groups)
+        if found is None:
+            if len(cached) >= MAX_SETS:
+                cached.clear()
+            cached[groups] = found = make()
+        return found
 
 
 class _Solved:
@@ -220,7 +242,7 @@ def solved_sets(model: Model) -> _Solved:
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     here, columns = _columns(model, groups)
-    alpha = _alpha(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
+    alpha = alpha_of(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
     C, q = gram.penalised(alpha, columns)
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
@@ -240,7 +262,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     here, columns = _columns(model, groups)
     ends = model.prefixes.ends[prefixes]
     nearest = int((2 * np.searchsorted(here, ends) - ends).argmax())  # the number of shared minus other columns
-    alpha = _alpha(model, int(prefixes[nearest]))
+    alpha = alpha_of(model, int(prefixes[nearest]))
     theta = model.curvatures.at(nearest, columns).newton(np.arange(len(columns)), alpha)
     coef = theta[1:] / model.prefixes.scale[columns, np.newaxis]
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
@@ -249,7 +271,8 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
 
 
-def _alpha(model: Model, prefix: int) -> float:
+def alpha_of(model: Model, prefix: int) -> float:
+    """Return the penalty of a prefix; that of the base rate is the model's own."""
     return model.manifest.steps[prefix - 1].alpha if prefix else model.manifest.alpha
 
 
