@@ -158,8 +158,12 @@ class CostDistributions(BaseModel):
     @classmethod
     def measured(cls, times: Mapping[str, Float], source: str, rows: int = 1) -> CostDistributions:
         """Return the distributions of paired samples, (count,) milliseconds each, to four significant digits."""
-        groups = {name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()}
-        return cls(source=source, rows=rows, paired=True, groups=dict(groups))
+        return cls(
+            source=source,
+            rows=rows,
+            paired=True,
+            groups={name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()},
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:

@@ -176,7 +176,6 @@ def profile(
     """
     check_extractors({group.name: group.features for group in groups.groups}, extractors)
     order = required_first(groups, extractors)
-    featured = set(groups.featured)
     (tasks,) = tasks_of([order], {group.name: group for group in groups.groups}, extractors)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
     first: dict[str, Float] = {}
@@ -194,7 +193,7 @@ def profile(
             for number, batch in islice(cycle(enumerate(batches)), max(warm_up, 1)):
                 for name, values, took_ms in called(batch):
                     earliest[name].setdefault(number, took_ms)
-                    if name in featured:
+                    if name in groups.featured:
                         widths[name] = _checked_width(groups, name, values, max(count, 1), widths.get(name))
             for number, batch in list(enumerate(batches)) * repeats:
                 for name, _, took_ms in called(batch):
@@ -204,9 +203,8 @@ def profile(
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
                 first[name] = np.array(list(earliest[name].values()))
-    readings = [-(clock() - clock()) for _ in range(1001)]
-    measured = {name: GroupTimes(times[name], first[name]) for name in order}
-    return Profile(measured, float(np.median(readings)) / 1e6)
+    timer_ms = float(np.median([-(clock() - clock()) for _ in range(1001)])) / 1e6
+    return Profile({name: GroupTimes(times[name], first[name]) for name in order}, timer_ms)
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:

@@ -776,9 +776,8 @@ def _untouched(rows: int, columns: int) -> Float:
         pages = mmap.mmap(-1, 8 * rows * columns)
     else:
         pages = mmap.mmap(-1, 8 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    with suppress(AttributeError, OSError):  # a system, or a kernel, without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.float64).reshape((rows, columns), order="F")
 
 
