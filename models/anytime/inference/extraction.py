@@ -95,8 +95,6 @@ class Extraction:
         read_by: float = -math.inf,
     ) -> None:
         self.tasks = tuple(tasks)
-        self.original = x
-        """The input; `x` is in the form that the workers accept."""
         self.x = x
         self.in_order = in_order
         self.workers = min(workers, max(len(self.tasks), 1))

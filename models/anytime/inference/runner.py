@@ -304,7 +304,7 @@ class Runner(Generic[Answers]):
         run.left_out = {name: why for name, why in left_out.items() if name not in run.has}
         try:
             self._start(run, steps, x, until)
-            waited = self._wait(run, until)
+            waited = self._wait(run, x, until)
             answers = run.answers(waited=waited)
         finally:
             run.extraction.cancel()
@@ -347,8 +347,8 @@ class Runner(Generic[Answers]):
         if tasks:
             self._workers.start(run.extraction, read_by if self._workers_per_run == 1 else -math.inf)
 
-    def _wait(self, run: _Run, until: float) -> bool:
-        """Wait for the groups until a time; return whether it was reached."""
+    def _wait(self, run: _Run, x: Any, until: float) -> bool:
+        """Wait for the groups of an input until a time; return whether it was reached."""
         while self._time_limits:
             now = time.perf_counter()
             limits = {
@@ -365,7 +365,7 @@ class Runner(Generic[Answers]):
                     run.fail(group, why, hung=True)
                 if not run.continues:
                     return False
-                self._start(run, self._plan(run.budget, run.policy), run.extraction.original, until)
+                self._start(run, self._plan(run.budget, run.policy), x, until)
                 continue
             check = min([*limits.values(), now + min(self._time_limits.values())])  # others may start meanwhile
             if check >= until:
