@@ -69,10 +69,9 @@ def conformal_threshold(scores: Float, coverage: float) -> float:
     rank = conformal_rank(len(scores), coverage)
     threshold = float(np.partition(scores, rank - 1)[rank - 1])
     if not math.isfinite(threshold):
-        infinite = len(scores) - int(np.isfinite(scores).sum())
         raise TrainingError(
-            f"{infinite} of {len(scores)} rows have no finite score, too many for a coverage of {coverage}; look for"
-            " extreme values in the calibration table"
+            f"{np.sum(~np.isfinite(scores))} of {len(scores)} rows have no finite score, too many for a coverage of "
+            f"{coverage}; look for extreme values in the calibration table"
         )
     return threshold
 
