@@ -238,7 +238,7 @@ class Workers:
                 pass
             threads = dict(self._threads)
         atexit.unregister(self.close)
-        for worker in filter(None, threads.values()):
+        for worker in [each for each in threads.values() if each is not None]:
             worker.abort()
         until = time.monotonic() + GRACE_SECONDS[self.worker]
         for thread in threads.keys() - {current_thread()}:
