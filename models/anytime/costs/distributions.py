@@ -113,10 +113,6 @@ class Samples(BaseModel):
     def count(self) -> int:
         return len(self.samples)
 
-    @property
-    def mean(self) -> float:
-        return float(self.array.mean())
-
     @cached_property
     def array(self) -> Float:
         return np.array(self.samples, dtype=np.float64)

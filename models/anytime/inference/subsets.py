@@ -222,10 +222,17 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
     arrived = solved.get(groups)
     if arrived is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
-        coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-        cost, expected = _joint_cost(model, groups), model.expected(prefix)
+        coef = model.prefixes.coef(prefix)
         arrived = solved.store(
-            ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
+            ArrivedModel(
+                groups,
+                np.arange(len(coef)),
+                coef,
+                _joint_cost(model, groups),
+                model.expected(prefix),
+                model.prefixes.intercept_of(prefix),
+                prefix=prefix,
+            )
         )
     return arrived
 

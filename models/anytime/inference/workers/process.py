@@ -412,18 +412,18 @@ class ProcessWorker:
             raise
 
     def _prepare(self, extractors: bytes) -> None:
-        sent, reading = time.perf_counter(), 0.0
+        sent = time.perf_counter()
         try:
             self._pipe.send_bytes(extractors)
-            if self._pipe.poll(START_SECONDS):
-                refusal, reading = self._pipe.recv()
-            else:
-                refusal = f"not ready after {START_SECONDS:g} s"
+            refusal, reading = (
+                self._pipe.recv()
+                if self._pipe.poll(START_SECONDS)
+                else (f"not ready after {START_SECONDS:g} s", 0.0)
+            )
         except (EOFError, OSError):
-            ending = self._ending() or "it closed its pipe"
             raise ExtractorError(
-                f"the worker process ended while starting ({ending}); a script must do its work under "
-                "\"if __name__ == '__main__':\", since worker processes import it"
+                f"the worker process ended while starting ({self._ending() or 'it closed its pipe'}); "
+                "a script must do its work under \"if __name__ == '__main__':\", since worker processes import it"
             ) from None
         if refusal is not None:
             raise ExtractorError(
