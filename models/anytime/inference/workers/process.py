@@ -279,8 +279,9 @@ def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: ctypes.c
             try:
                 x = memory.read() if x is None else x
             except Exception as error:  # unpickling a foreign class may raise anything
-                why = f"the input does not load in the worker: {summary(error)}"
-                outbox.add(Arrival(job.tasks[0].group, error=why))
+                outbox.add(
+                    Arrival(job.tasks[0].group, error=f"the input does not load in the worker: {summary(error)}")
+                )
             else:
                 _compute(outbox, extractors, job, x, stop)
             if memory.received.spans:
