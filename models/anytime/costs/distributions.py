@@ -273,8 +273,7 @@ class RandomTimes(NamedTuple):
 
         This is the "step" variant of `anytime.model.curve.timeliness` at a risk of 1, averaged over draws.
         """
-        begins = np.minimum(self.times, stop)
-        spent = np.diff(begins, axis=1, append=stop)
+        spent = np.diff(np.minimum(self.times, stop), axis=1, append=stop)
         mean, error = Estimate.of(spent @ explained / stop)
         return float(mean), float(error)
 

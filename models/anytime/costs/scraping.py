@@ -252,8 +252,9 @@ def _histogram(group: str, values: Mapping[str, float]) -> Histogram | None:
     counts = tuple(upper - lower for lower, upper in pairwise([0, *below]))
     if min(counts) < 0:
         raise AnytimeError(f"the buckets of group {group!r} are inconsistent; read the metrics again")
-    bounds = tuple(float(key) * 1e3 for key in keys[:-1])
-    return Histogram(bounds=bounds, counts=counts, sum=max(values[SUM], 0.0) * 1e3)
+    return Histogram(
+        bounds=tuple(float(key) * 1e3 for key in keys[:-1]), counts=counts, sum=max(values[SUM], 0.0) * 1e3
+    )
 
 
 def mean_rows(calls: Sequence[CallTimes]) -> float:
@@ -269,8 +270,11 @@ def group_cost(calls: Sequence[CallTimes], stated: CallCost, quantile: float | N
     """
     sizes = [each for each in calls if each.calls >= least] or calls
     if len(sizes) > 1:
-        times = [each.times.value(quantile) for each in sizes]
-        return fitted_cost([each.rows for each in sizes], times, [each.calls for each in sizes])
+        return fitted_cost(
+            [each.rows for each in sizes],
+            [each.times.value(quantile) for each in sizes],
+            [each.calls for each in sizes],
+        )
     rows, duration = sizes[0].rows, sizes[0].times.value(quantile)
     if quantile is None:  # sums of all calls
         rows = mean_rows(calls)

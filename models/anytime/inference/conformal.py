@@ -161,8 +161,9 @@ def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:
 
 def covering_intervals(model: Model, predicted: Float, threshold: float) -> Float:
     """Return lower and upper ends (rows, P, 2) of responses that are not classes; callers check for overflow."""
-    ends = residual_intervals(predicted, threshold, _deviation(model, predicted))
-    return np.maximum(ends, family_of(model.manifest.family).least)
+    return np.maximum(
+        residual_intervals(predicted, threshold, _deviation(model, predicted)), family_of(model.manifest.family).least
+    )
 
 
 def covering(model: Model, prefix: int | None, predicted: Float) -> tuple[Float | None, Bool | None]:

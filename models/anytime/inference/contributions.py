@@ -82,8 +82,11 @@ def contributions(
                 for column in sides:
                     of_columns[column] += 0.5 * parts[part]
             of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
-    groups = dict(zip(names, shaped(of_groups), strict=True))
-    return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
+    return Contributions(
+        intercept,
+        dict(zip(names, shaped(of_groups), strict=True)),
+        dict(zip(layout.columns, shaped(of_columns), strict=True)),
+    )
 
 
 def _parts(terms: Float, coef: Float, starts: Index) -> Float:
@@ -126,15 +129,13 @@ def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
     sides = []
     for each in model.product_places:
         if set(each.groups) <= set(names):
-            ends = accumulate((len(product.terms) for product, *_ in each.products), initial=each.start)
-            spans += pairwise(ends)
+            spans += pairwise(accumulate((len(product.terms) for product, *_ in each.products), initial=each.start))
             sides += [(number[a.name], number[b.name]) for product, *_ in each.products for a, b in (product.sides,)]
     order = sorted(range(len(spans)), key=spans.__getitem__)
     part = np.argsort(order)
-    sizes = [spans[index][1] - spans[index][0] for index in order]
     return _Layout(
         columns,
-        np.cumsum([0, *sizes])[:-1],
+        np.cumsum([0, *(spans[index][1] - spans[index][0] for index in order)])[:-1],
         part[: len(columns)],
         np.cumsum([0, *(len(place.features) for place in places)])[:-1],
         list(zip(part[len(columns) :].tolist(), sides, strict=True)),

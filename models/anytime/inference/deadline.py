@@ -209,8 +209,7 @@ class Durations:
 
     def _learn(self) -> None:
         took = self._sorted
-        few = len(took) < FEW
-        self._expected = min((*self._prior, *took), default=0.0) if few else fitting_ms(took)
+        self._expected = fitting_ms(took) if len(took) >= FEW else min((*self._prior, *took), default=0.0)
 
 
 HANGING_S = 1.0

@@ -302,8 +302,9 @@ class Prediction:
     def _more_products(self, group: str, place: GroupPosition) -> int:
         """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
         ready = {*self._inputs, group}
-        completed = (each.stop - each.start for each in place.products if ready.issuperset(each.groups))
-        return len(place.features) + sum(completed)
+        return len(place.features) + sum(
+            each.stop - each.start for each in place.products if ready.issuperset(each.groups)
+        )
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -565,8 +566,7 @@ class Prediction:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
         best, classes = self._scored(best), self.model.manifest.classes
         outputs = model_outputs(self.model, best.scores)
-        prefix = best.prefix if best.arrived is None else best.arrived.prefix
-        interval, members = covering(self.model, prefix, outputs)
+        interval, members = covering(self.model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
         if classes is None:
             predictions = listed(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
         else:
@@ -630,9 +630,11 @@ class Prediction:
 
     def _columns(self, groups: Iterable[str], marked: Mapping[str, Bool]) -> tuple[str, ...]:
         """Return the marked columns of some groups."""
-        places = self.model.places
         return tuple(
-            chain.from_iterable(compress(places[name].features, marked[name]) for name in groups if name in marked)
+            column
+            for name in groups
+            if name in marked
+            for column in compress(self.model.places[name].features, marked[name])
         )
 
     def parts(
@@ -788,8 +790,9 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
     """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
 
     def refused(what: str) -> ValuesError:
-        shape = f"{rows or 1} x {len(features)}"
-        return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
+        return ValuesError(
+            f"values of group {group!r} are {what}; expected {rows or 1} x {len(features)} numbers (rows x features)"
+        )
 
     values = numbers_of(group, features, values) if isinstance(values, list | tuple) else np.asarray(values)
     if values.ndim == 1 and rows in (1, None):
@@ -813,9 +816,9 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         values = np.where(np.isnan(values), np.nan, values)
         absurd = np.abs(values) > LARGEST
         if absurd.any():
-            named = listed(np.array(features)[absurd.any(axis=0)])
             raise ValuesError(
-                f"values of group {group!r} are infinite or beyond {LARGEST:g} in {named}; expected numbers, or null"
+                f"values of group {group!r} are infinite or beyond {LARGEST:g} in "
+                f"{listed(np.array(features)[absurd.any(axis=0)])}; expected numbers, or null"
             )
     checked: Float = values
     return checked

@@ -337,11 +337,14 @@ class Runner(Generic[Answers]):
             whole_steps=prefix and self._workers_per_run == 1,
             continues=run.continues,
         )
-        # The next group of one model may not fit, and that of another may.
-        in_order = prefix and not self._several
         read_by = -math.inf if self._time_limits else until
         run.extraction = Extraction(
-            tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run, read_by=read_by
+            tasks,
+            x,
+            run.receive,
+            in_order=prefix and not self._several,  # the next group of one model may not fit, and that of another may
+            workers=self._workers_per_run,
+            read_by=read_by,
         )
         run.extraction.results.update(results)
         if tasks:
@@ -372,10 +375,9 @@ class Runner(Generic[Answers]):
                 break
             if run.extraction.wait(check) is None:
                 return False
-        running = run.extraction.running
         late_s = run.extraction.wait(until, reads_late=True)
         if late_s is not None and late_s > STALL_S and self._workers.worker == "thread":
-            self._schedule.held_up(list(running), time.perf_counter())
+            self._schedule.held_up(list(run.extraction.running), time.perf_counter())
         return late_s is not None
 
     def _plan(self, budget: float | None, policy: Policy = "prefix") -> list[list[Task]]:
@@ -401,13 +403,14 @@ class Runner(Generic[Answers]):
                 continue
             tasks = list(chain.from_iterable(self._plan(None)))
             needed = next(task for task in tasks if task.group == name).needs | {name}
-            background = _Run(self, math.inf, begin=run.begin)
             try:
                 copied = deepcopy(x) if copied is None else copied  # its owner may overwrite it
             except Exception as error:  # a foreign object may raise anything
                 self._schedule.failed(name, f"its input is not copyable for reuse: {summary(error)}", now)
                 return
-            reused.refresh = Extraction([task for task in tasks if task.group in needed], copied, background.receive)
+            reused.refresh = Extraction(
+                [task for task in tasks if task.group in needed], copied, _Run(self, math.inf, begin=run.begin).receive
+            )
             with suppress(ExtractorError):  # the runner was closed meanwhile; the answer is made
                 self._workers.start(reused.refresh)
 

@@ -136,8 +136,8 @@ def column_sharing(model: Model, prefix: int) -> tuple[Sharing, ...]:
                 if side.name in blocks and start < model.prefixes.ends[prefix]:
                     blocks[side.name].append((start, start + len(product.terms)))
             start += len(product.terms)
-    here = np.arange(model.prefixes.ends[prefix])
-    return _sharing(model, here, model.prefixes.coef(prefix), alpha_of(model, prefix), blocks)
+    coef = model.prefixes.coef(prefix)
+    return _sharing(model, np.arange(len(coef)), coef, alpha_of(model, prefix), blocks)
 
 
 def cancelling(found: Sequence[Sharing]) -> str | None:

@@ -160,11 +160,14 @@ def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
         each = [getattr(answer.contributions, name) for answer in answers]
         return {key: np.concatenate([values[key] for values in each]) for key in each[0]}
 
-    arrays = ("prediction", "probabilities", "scores", "interval", "prediction_set")
     contributions = first.contributions
     return replace(
         first,
-        **{name: rows(name) for name in arrays},
+        prediction=rows("prediction"),
+        probabilities=rows("probabilities"),
+        scores=rows("scores"),
+        interval=rows("interval"),
+        prediction_set=rows("prediction_set"),
         imputed=names("imputed"),
         clamped=names("clamped"),
         contributions=contributions and replace(contributions, groups=parts("groups"), features=parts("features")),
@@ -269,15 +272,20 @@ class TableScorer:
     @property
     def absent(self) -> tuple[str, ...]:
         """Return the columns of the longest affordable prefix that the table lacks, in the order of the sequence."""
-        places = (self.model.places[name] for name in self.model.computed[self.limit])
-        return tuple(column for place in places for column in place.features if not self.table.has(column))
+        return tuple(
+            column
+            for name in self.model.computed[self.limit]
+            for column in self.model.places[name].features
+            if not self.table.has(column)
+        )
 
     def answers(
         self, keep: Sequence[str] = (), kept_as: Mapping[str, ReadAs] = {}
     ) -> Iterator[tuple[TableAnswer, Batch]]:
         """Yield the answers of the batches, each with its rows of the columns `keep`."""
-        places = [self.model.places[name] for name in self.groups]
-        features = [column for place in places for column in place.features if self.table.has(column)]
+        features = [
+            column for name in self.groups for column in self.model.places[name].features if self.table.has(column)
+        ]
         types = self.model.groups.column_types
         stated: dict[str, ReadAs] = {**kept_as, **{name: types[name] for name in features}}
         # The base rate needs no column, but its number of rows.

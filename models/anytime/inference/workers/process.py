@@ -417,9 +417,7 @@ class ProcessWorker:
         try:
             self._pipe.send_bytes(extractors)
             refusal, reading = (
-                self._pipe.recv()
-                if self._pipe.poll(START_SECONDS)
-                else (f"not ready after {START_SECONDS:g} s", 0.0)
+                self._pipe.recv() if self._pipe.poll(START_SECONDS) else (f"not ready after {START_SECONDS:g} s", 0.0)
             )
         except (EOFError, OSError):
             raise ExtractorError(
@@ -496,8 +494,7 @@ class ProcessWorker:
         if self._clock_offset:
             tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
-        skipped = tuple(extraction.skipped)
-        job = _Job(self._job, tasks, extraction.in_order, sent, used, skipped, extraction.workers > 1)
+        job = _Job(self._job, tasks, extraction.in_order, sent, used, tuple(extraction.skipped), extraction.workers > 1)
         self._pipe.send_bytes(packed(job))
         if sent is not None:
             self._memory.send(extraction.x, sent, self._pipe)
