@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from scipy.optimize import nnls
 
 from anytime._files import read_text
-from anytime.errors import GroupsError, listed, suggestion
+from anytime.errors import GroupsError, listed
 from anytime.groups import MAX_ROWS, CallCost, FeatureGroups, milliseconds
 from anytime.model.model import Model
 from anytime.types import Float, Index
@@ -225,8 +225,7 @@ def priced(groups: FeatureGroups, costs: dict[str, float | CallCost]) -> Feature
     Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
     """
     for name in costs:
-        if name not in groups.positions:
-            raise GroupsError(f"there is no group {name!r}; {suggestion(name, groups.names)}")
+        groups.position(name)  # raises for an unknown group
     factor = milliseconds(groups.cost_unit)
     unknown = [name for name, cost in zip(groups.names, groups.costs, strict=True) if name not in costs and cost > 0]
     if factor is None and unknown:

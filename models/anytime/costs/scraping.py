@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -177,12 +177,9 @@ def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Talli
     return [each.get(model, {}) for each in timings]
 
 
-def added(several: Iterable[Tallies]) -> Tallies:
-    total: Tallies = defaultdict(float)
-    for timings in several:
-        for key, value in timings.items():
-            total[key] += value
-    return total
+def added(several: Sequence[Tallies]) -> Tallies:
+    """Return the timings of several services together."""
+    return {key: sum(each.get(key, 0.0) for each in several) for key in dict.fromkeys(chain.from_iterable(several))}
 
 
 def was_reset(model: str, later: Scrape, earlier: Scrape) -> bool:
