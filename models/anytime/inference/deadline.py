@@ -84,8 +84,6 @@ class LateReading:
     A caller that waits for workers has `remaining` seconds; one in an event loop lets it run as long as `has_turn`.
     """
 
-    __slots__ = ("_granted", "_turns", "_until")
-
     def __init__(self, late_s: float, woken: float) -> None:
         self._granted = woken + (min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0)
         self._until = woken + MAX_DRAIN_S
