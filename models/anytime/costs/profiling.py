@@ -271,8 +271,7 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
     """
     features = groups.groups[groups.position(name)].features
     width = known or (None if any(map(is_pattern, features)) else len(features))
-    wanted = f"{len(features)} or more" if width is None else f"{width}"
-    wanted = wanted if rows == 1 else f"{rows} x {wanted}"
+    wanted = ("" if rows == 1 else f"{rows} x ") + (f"{len(features)} or more" if width is None else f"{width}")
     try:
         dimensions = np.asarray(values).shape
     except ValueError:  # ragged
@@ -284,6 +283,8 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
         ) from error
     shape = (1, *dimensions) if rows == 1 and len(dimensions) == 1 else dimensions
     if len(shape) != 2 or shape[0] != rows or (shape[1] < len(features) if width is None else shape[1] != width):
-        returned = " x ".join(map(str, dimensions)) or "no array"
-        raise ExtractorError(f"the extractor of group {name!r} returned {returned}; expected {wanted} values")
+        raise ExtractorError(
+            f"the extractor of group {name!r} returned {' x '.join(map(str, dimensions)) or 'no array'}; "
+            f"expected {wanted} values"
+        )
     return int(shape[1])

@@ -364,8 +364,9 @@ class Runner(Generic[Answers]):
                 run.extraction.cancel()  # which abandons its workers
                 run.has.update(overdue)
                 for group in overdue:
-                    why = f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit"
-                    run.fail(group, why, hung=True)
+                    run.fail(
+                        group, f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit", hung=True
+                    )
                 if not run.continues:
                     return False
                 self._start(run, self._plan(run.budget, run.policy), x, until)

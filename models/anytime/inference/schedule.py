@@ -129,8 +129,9 @@ class Schedule:
                         self.failed(name, running, now, hung=True)
             for name, (_, until) in self._hanging.items():
                 if until > now:
-                    why = f"group {name!r} is left out: it hung, and is tried again in {until - now:.1f} s"
-                    found.setdefault(name, why)
+                    found.setdefault(
+                        name, f"group {name!r} is left out: it hung, and is tried again in {until - now:.1f} s"
+                    )
         return found
 
     def hangs(self, running: Mapping[str, float], now: float) -> bool:
