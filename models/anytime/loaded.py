@@ -72,8 +72,13 @@ class LoadedModel(Model):
         from anytime.inference.tables import as_table  # noqa: PLC0415  (a server reads no tables, and trains nothing)
         from anytime.training.resequencing import what_if  # noqa: PLC0415
 
-        table = None if data is None else as_table(data, self.groups)
-        return what_if(self, costs=costs, without=without, budgets=budgets, data=table)
+        return what_if(
+            self,
+            costs=costs,
+            without=without,
+            budgets=budgets,
+            data=None if data is None else as_table(data, self.groups),
+        )
 
     def sharing(self, prefix: int | None = None) -> tuple[Sharing, ...]:
         """Return what each group of a prefix, all steps by default, contributes alone, the strongest first.

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from scipy.optimize import nnls
 
 from anytime._files import read_text
-from anytime.errors import GroupsError, listed, suggestion
+from anytime.errors import GroupsError, listed
 from anytime.groups import MAX_ROWS, CallCost, FeatureGroups, milliseconds
 from anytime.model.model import Model
 from anytime.types import Float, Index
@@ -113,20 +113,12 @@ class Samples(BaseModel):
     def count(self) -> int:
         return len(self.samples)
 
-    @property
-    def mean(self) -> float:
-        return float(self.array.mean())
-
     @cached_property
     def array(self) -> Float:
         return np.array(self.samples, dtype=np.float64)
 
     def quantiles(self, q: Float) -> Float:
         return np.asarray(np.quantile(self.array, q, method="inverted_cdf"), dtype=np.float64)
-
-
-def _is_one(rows: int) -> bool:
-    return rows == 1
 
 
 def _kind(group: Any) -> str:
@@ -146,7 +138,7 @@ class CostDistributions(BaseModel):
     format: Literal[1] = 1
     unit: Literal["ms"] = "ms"
     source: str = ""
-    rows: int = Field(default=1, ge=1, le=MAX_ROWS, exclude_if=_is_one)
+    rows: int = Field(default=1, ge=1, le=MAX_ROWS, exclude_if=lambda rows: rows == 1)
     paired: bool = False
     groups: dict[str, _Group] = Field(min_length=1)
 
@@ -162,8 +154,12 @@ class CostDistributions(BaseModel):
     @classmethod
     def measured(cls, times: Mapping[str, Float], source: str, rows: int = 1) -> CostDistributions:
         """Return the distributions of paired samples, (count,) milliseconds each, to four significant digits."""
-        groups = {name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()}
-        return cls(source=source, rows=rows, paired=True, groups=dict(groups))
+        return cls(
+            source=source,
+            rows=rows,
+            paired=True,
+            groups={name: Samples(samples=tuple(map(_rounded, values.tolist()))) for name, values in times.items()},
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> CostDistributions:
@@ -229,8 +225,7 @@ def priced(groups: FeatureGroups, costs: dict[str, float | CallCost]) -> Feature
     Raises GroupsError for a cost of an unknown group, or if a group without a new cost has one that is not a time.
     """
     for name in costs:
-        if name not in groups.positions:
-            raise GroupsError(f"there is no group {name!r}; {suggestion(name, groups.names)}")
+        groups.position(name)  # raises for an unknown group
     factor = milliseconds(groups.cost_unit)
     unknown = [name for name, cost in zip(groups.names, groups.costs, strict=True) if name not in costs and cost > 0]
     if factor is None and unknown:
@@ -277,8 +272,7 @@ class RandomTimes(NamedTuple):
 
         This is the "step" variant of `anytime.model.curve.timeliness` at a risk of 1, averaged over draws.
         """
-        begins = np.minimum(self.times, stop)
-        spent = np.diff(begins, axis=1, append=stop)
+        spent = np.diff(np.minimum(self.times, stop), axis=1, append=stop)
         mean, error = Estimate.of(spent @ explained / stop)
         return float(mean), float(error)
 
@@ -338,22 +332,20 @@ def simulate(
     missing = [name for name in groups.featured if name not in distributions.groups]
     if missing:
         raise GroupsError(f"no distribution for {listed(missing)}; expected one for each group with features")
+    rows = distributions.rows if rows is None else rows
+    then, now = groups.call_costs(distributions.rows), groups.call_costs(rows)
+    scales = np.divide(now, then, out=np.full(len(groups), rows / distributions.rows), where=then > 0)
     drawn = [name for name in groups.names if name in distributions.groups]
-    factor = milliseconds(groups.cost_unit)
-    costs = np.zeros((draws, len(groups)))
-    measured = distributions.rows
-    rows = measured if rows is None else rows
-    then, now = groups.call_costs(measured), groups.call_costs(rows)
-    scales = np.divide(now, then, out=np.full(len(groups), rows / measured), where=then > 0)
     at = [groups.positions[name] for name in drawn]
+    others = [i for i, name in enumerate(groups.names) if name not in distributions.groups and now[i] != 0]
+    factor = milliseconds(groups.cost_unit)
+    if others and factor is None:
+        raise GroupsError(
+            f"group {groups.names[others[0]]!r} without features costs {groups.amount(now[others[0]])}, which is not a "
+            "time; give costs in ms"
+        )
+    costs = np.zeros((draws, len(groups)))
     costs[:, at] = distributions.draw(drawn, draws, rng) * scales[at]
-    for position, (name, cost) in enumerate(zip(groups.names, now.tolist(), strict=True)):
-        if name in distributions.groups or cost == 0:
-            continue
-        if factor is None:
-            raise GroupsError(
-                f"group {name!r} without features costs {groups.amount(cost)}, which is not a time; give costs in ms"
-            )
-        costs[:, position] = factor * cost
+    costs[:, others] = (factor or 0.0) * now[others]
     steps = [[groups.positions[name] for name in step.adds] for step in model.manifest.steps]
     return completions(steps, costs, workers, groups.prerequisites)

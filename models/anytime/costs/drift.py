@@ -81,8 +81,7 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     """
     priced = model.groups.with_costs(groups)
     current = _order(model, priced)
-    squares = family_of(model.manifest.family).least_squares
-    learnable = model.moments is not None if squares else data is not None
+    learnable = model.moments is not None if family_of(model.manifest.family).least_squares else data is not None
     if not learnable:
         return Drift(current, _sorted(model, current, priced), estimated=True)
     relearned = _order(resequence(model, priced, data=data), priced)
@@ -116,8 +115,7 @@ def _order(model: Model, groups: FeatureGroups) -> Order:
 
 
 def _cumulative_costs(steps: tuple[tuple[str, ...], ...], groups: FeatureGroups) -> Float:
-    spent = [sum(groups.costs[groups.positions[name]] for name in adds) for adds in steps]
-    return np.cumsum([0.0, *spent])
+    return np.cumsum([0.0, *(sum(groups.costs[groups.positions[name]] for name in adds) for adds in steps)])
 
 
 def _sorted(model: Model, current: Order, groups: FeatureGroups) -> Order:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, TypeAlias
@@ -177,7 +176,6 @@ def profile(
     """
     check_extractors({group.name: group.features for group in groups.groups}, extractors)
     order = required_first(groups, extractors)
-    featured = set(groups.featured)
     (tasks,) = tasks_of([order], {group.name: group for group in groups.groups}, extractors)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
     first: dict[str, Float] = {}
@@ -195,7 +193,7 @@ def profile(
             for number, batch in islice(cycle(enumerate(batches)), max(warm_up, 1)):
                 for name, values, took_ms in called(batch):
                     earliest[name].setdefault(number, took_ms)
-                    if name in featured:
+                    if name in groups.featured:
                         widths[name] = _checked_width(groups, name, values, max(count, 1), widths.get(name))
             for number, batch in list(enumerate(batches)) * repeats:
                 for name, _, took_ms in called(batch):
@@ -205,9 +203,8 @@ def profile(
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
                 first[name] = np.array(list(earliest[name].values()))
-    readings = [-(clock() - clock()) for _ in range(1001)]
-    measured = {name: GroupTimes(times[name], first[name]) for name in order}
-    return Profile(measured, float(np.median(readings)) / 1e6)
+    timer_ms = float(np.median([-(clock() - clock()) for _ in range(1001)])) / 1e6
+    return Profile({name: GroupTimes(times[name], first[name]) for name in order}, timer_ms)
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
@@ -227,10 +224,12 @@ def _called(
     """Yield each group of an input, its values and its duration in ms, one after the other."""
     results: dict[str, Any] = {}
     for task in tasks:
-        with _naming(task.group):
-            begin = clock()
+        begin = clock()
+        try:
             values = extractors[task.group](x, *[results[name] for name in task.uses])
-            took_ms = (clock() - begin) / 1e6
+        except Exception as error:
+            raise _failed(task.group, summary(error)) from error
+        took_ms = (clock() - begin) / 1e6
         results[task.group] = values
         yield task.group, values, took_ms
 
@@ -248,9 +247,7 @@ def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[t
     extraction.wait(math.inf)
     for arrival in arrivals:
         if arrival.error is not None:
-            raise ExtractorError(
-                f"the extractor of group {arrival.group!r} failed ({arrival.error}); fix it or its inputs"
-            )
+            raise _failed(arrival.group, arrival.error)
     yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
@@ -263,14 +260,8 @@ def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
         yield [(number * count + row) % len(inputs) for row in range(count)]
 
 
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise ExtractorError(
-            f"the extractor of group {name!r} failed ({summary(error)}); fix it or its inputs"
-        ) from error
+def _failed(group: str, why: str) -> ExtractorError:
+    return ExtractorError(f"the extractor of group {group!r} failed ({why}); fix it or its inputs")
 
 
 def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, known: int | None) -> int:
@@ -280,8 +271,7 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
     """
     features = groups.groups[groups.position(name)].features
     width = known or (None if any(map(is_pattern, features)) else len(features))
-    wanted = f"{len(features)} or more" if width is None else f"{width}"
-    wanted = wanted if rows == 1 else f"{rows} x {wanted}"
+    wanted = ("" if rows == 1 else f"{rows} x ") + (f"{len(features)} or more" if width is None else f"{width}")
     try:
         dimensions = np.asarray(values).shape
     except ValueError:  # ragged
@@ -293,6 +283,8 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
         ) from error
     shape = (1, *dimensions) if rows == 1 and len(dimensions) == 1 else dimensions
     if len(shape) != 2 or shape[0] != rows or (shape[1] < len(features) if width is None else shape[1] != width):
-        returned = " x ".join(map(str, dimensions)) or "no array"
-        raise ExtractorError(f"the extractor of group {name!r} returned {returned}; expected {wanted} values")
+        raise ExtractorError(
+            f"the extractor of group {name!r} returned {' x '.join(map(str, dimensions)) or 'no array'}; "
+            f"expected {wanted} values"
+        )
     return int(shape[1])

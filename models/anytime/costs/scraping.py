@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException, InvalidURL
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -89,13 +89,10 @@ def scraped(source: str, api_key: str | None = None) -> str:
     if not known:
         raise AnytimeError(f"{source!r} is not an address of metrics; expected one like http://127.0.0.1:8000/metrics")
     address = source if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    headers = {"Accept": "text/plain; version=0.0.4"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
+    headers = {"Accept": "text/plain; version=0.0.4"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         with build_opener(_NoRedirects).open(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
-            content: bytes = response.read()
-            return content.decode("utf-8")
+            return str(response.read(), "utf-8")
     except HTTPError as error:
         hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
         if location := error.headers.get("Location"):
@@ -164,10 +161,10 @@ def read_scrape(text: str) -> Scrape:
             )
         if kind == STARTED:
             started.append(sample.value)
-            continue
-        key = labels.get("le", "") if kind == "le" else kind
-        values = timings.setdefault(labels["model"], defaultdict(float))
-        values[labels["group"], labels.get("rows", ONE_ROW), key] += sample.value
+        else:
+            key = labels.get("le", "") if kind == "le" else kind
+            values = timings.setdefault(labels["model"], defaultdict(float))
+            values[labels["group"], labels.get("rows", ONE_ROW), key] += sample.value
     return Scrape(timings, tuple(sorted(started)))
 
 
@@ -180,12 +177,9 @@ def of_model(timings: Sequence[Mapping[str, Tallies]], model: str) -> list[Talli
     return [each.get(model, {}) for each in timings]
 
 
-def added(several: Iterable[Tallies]) -> Tallies:
-    total: Tallies = defaultdict(float)
-    for timings in several:
-        for key, value in timings.items():
-            total[key] += value
-    return total
+def added(several: Sequence[Tallies]) -> Tallies:
+    """Return the timings of several services together."""
+    return {key: sum(each.get(key, 0.0) for each in several) for key in dict.fromkeys(chain.from_iterable(several))}
 
 
 def was_reset(model: str, later: Scrape, earlier: Scrape) -> bool:
@@ -224,9 +218,10 @@ def call_times(timings: Tallies) -> dict[str, list[CallTimes]]:
     by_group: dict[str, list[CallTimes]] = {}
     for (group, size), values in by_size.items():
         times = _histogram(group, values)
-        if times is None:
-            continue
-        by_group.setdefault(group, []).append(CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times))
+        if times is not None:
+            by_group.setdefault(group, []).append(
+                CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times)
+            )
     return {group: sorted(sizes, key=lambda calls: calls.rows) for group, sizes in by_group.items()}
 
 
@@ -254,8 +249,9 @@ def _histogram(group: str, values: Mapping[str, float]) -> Histogram | None:
     counts = tuple(upper - lower for lower, upper in pairwise([0, *below]))
     if min(counts) < 0:
         raise AnytimeError(f"the buckets of group {group!r} are inconsistent; read the metrics again")
-    bounds = tuple(float(key) * 1e3 for key in keys[:-1])
-    return Histogram(bounds=bounds, counts=counts, sum=max(values[SUM], 0.0) * 1e3)
+    return Histogram(
+        bounds=tuple(float(key) * 1e3 for key in keys[:-1]), counts=counts, sum=max(values[SUM], 0.0) * 1e3
+    )
 
 
 def mean_rows(calls: Sequence[CallTimes]) -> float:
@@ -271,8 +267,11 @@ def group_cost(calls: Sequence[CallTimes], stated: CallCost, quantile: float | N
     """
     sizes = [each for each in calls if each.calls >= least] or calls
     if len(sizes) > 1:
-        times = [each.times.value(quantile) for each in sizes]
-        return fitted_cost([each.rows for each in sizes], times, [each.calls for each in sizes])
+        return fitted_cost(
+            [each.rows for each in sizes],
+            [each.times.value(quantile) for each in sizes],
+            [each.calls for each in sizes],
+        )
     rows, duration = sizes[0].rows, sizes[0].times.value(quantile)
     if quantile is None:  # sums of all calls
         rows = mean_rows(calls)

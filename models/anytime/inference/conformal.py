@@ -69,10 +69,9 @@ def conformal_threshold(scores: Float, coverage: float) -> float:
     rank = conformal_rank(len(scores), coverage)
     threshold = float(np.partition(scores, rank - 1)[rank - 1])
     if not math.isfinite(threshold):
-        infinite = len(scores) - int(np.isfinite(scores).sum())
         raise TrainingError(
-            f"{infinite} of {len(scores)} rows have no finite score, too many for a coverage of {coverage}; look for"
-            " extreme values in the calibration table"
+            f"{np.sum(~np.isfinite(scores))} of {len(scores)} rows have no finite score, too many for a coverage of "
+            f"{coverage}; look for extreme values in the calibration table"
         )
     return threshold
 
@@ -162,8 +161,24 @@ def conformity_scores(model: Model, predicted: Float, Y: Float) -> Float:
 
 def covering_intervals(model: Model, predicted: Float, threshold: float) -> Float:
     """Return lower and upper ends (rows, P, 2) of responses that are not classes; callers check for overflow."""
-    ends = residual_intervals(predicted, threshold, _deviation(model, predicted))
-    return np.maximum(ends, family_of(model.manifest.family).least)
+    return np.maximum(
+        residual_intervals(predicted, threshold, _deviation(model, predicted)), family_of(model.manifest.family).least
+    )
+
+
+def covering(model: Model, prefix: int | None, predicted: Float) -> tuple[Float | None, Bool | None]:
+    """Return the intervals (rows, 2) of numbers, or (rows, P, 2), and the sets of classes (rows, classes) of a prefix.
+
+    Only one of them is there; both are None if the model is not calibrated, or the prediction is of no prefix.
+    """
+    classes, calibration = model.manifest.classes, model.manifest.calibration
+    if calibration is None or prefix is None:
+        return None, None
+    threshold = calibration.thresholds[prefix]
+    if classes is not None:
+        return None, class_members(predicted, threshold)
+    ends = covering_intervals(model, predicted, threshold)
+    return ends[:, 0] if ends.shape[1] == 1 else ends, None
 
 
 def coverings(model: Model, predicted: Float, Y: Float, threshold: float) -> tuple[Bool, Float]:

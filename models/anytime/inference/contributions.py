@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from threading import Lock
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from anytime.inference.subsets import MAX_SETS
+from anytime.inference.subsets import SetCache
 from anytime.model.model import Model
 from anytime.tabulated import Series, Tabulated
 from anytime.types import Float, Index
@@ -60,7 +58,7 @@ class Contributions:
 
 def contributions(
     model: Model,
-    names: Iterable[str],
+    names: tuple[str, ...],
     terms: Float,
     coef: Float,
     intercept: Any,
@@ -71,8 +69,7 @@ def contributions(
     `terms` (rows, T) are those of the groups `names`, and of the pairs of their columns, in sequence order, less their
     means; `coef` is (T, P). `shaped` returns the values of each name, given those of all: (names, rows, P).
     """
-    names = tuple(names)
-    layout = _layout(model, names)
+    layout = _LAYOUTS.get(model, names, lambda: _layout(model, names))
     rows, P = len(terms), coef.shape[1]
     of_columns = of_groups = np.zeros((0, rows, P))
     if names:
@@ -85,8 +82,11 @@ def contributions(
                 for column in sides:
                     of_columns[column] += 0.5 * parts[part]
             of_groups = np.add.reduceat(of_columns, layout.firsts, axis=0)
-    groups = dict(zip(names, shaped(of_groups), strict=True))
-    return Contributions(intercept, groups, dict(zip(layout.columns, shaped(of_columns), strict=True)))
+    return Contributions(
+        intercept,
+        dict(zip(names, shaped(of_groups), strict=True)),
+        dict(zip(layout.columns, shaped(of_columns), strict=True)),
+    )
 
 
 def _parts(terms: Float, coef: Float, starts: Index) -> Float:
@@ -117,19 +117,11 @@ class _Layout(NamedTuple):
     pairs: list[tuple[int, tuple[int, int]]]
 
 
+_LAYOUTS = SetCache[_Layout]()
+"""A layout takes longer than the sums of one row."""
+
+
 def _layout(model: Model, names: tuple[str, ...]) -> _Layout:
-    """Return the layout of groups, cached: it takes longer than the sums of one row."""
-    with _LAYOUTS_LOCK:
-        cached = _LAYOUTS.setdefault(model, {})
-    layout = cached.get(names)
-    if layout is None:
-        if len(cached) >= MAX_SETS:
-            cached.clear()
-        cached[names] = layout = _layout_of(model, names)
-    return layout
-
-
-def _layout_of(model: Model, names: tuple[str, ...]) -> _Layout:
     places = [model.places[name] for name in names]
     spans = [(p.start + start, p.start + stop) for p in places for start, stop in p.expansion.spans]
     columns = tuple(chain.from_iterable(place.features for place in places))
@@ -137,20 +129,14 @@ def _layout_of(model: Model, names: tuple[str, ...]) -> _Layout:
     sides = []
     for each in model.product_places:
         if set(each.groups) <= set(names):
-            ends = accumulate((len(product.terms) for product, *_ in each.products), initial=each.start)
-            spans += pairwise(ends)
+            spans += pairwise(accumulate((len(product.terms) for product, *_ in each.products), initial=each.start))
             sides += [(number[a.name], number[b.name]) for product, *_ in each.products for a, b in (product.sides,)]
     order = sorted(range(len(spans)), key=spans.__getitem__)
     part = np.argsort(order)
-    sizes = [spans[index][1] - spans[index][0] for index in order]
     return _Layout(
         columns,
-        np.cumsum([0, *sizes])[:-1],
+        np.cumsum([0, *(spans[index][1] - spans[index][0] for index in order)])[:-1],
         part[: len(columns)],
         np.cumsum([0, *(len(place.features) for place in places)])[:-1],
         list(zip(part[len(columns) :].tolist(), sides, strict=True)),
     )
-
-
-_LAYOUTS: WeakKeyDictionary[Model, dict[tuple[str, ...], _Layout]] = WeakKeyDictionary()
-_LAYOUTS_LOCK = Lock()

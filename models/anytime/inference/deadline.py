@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from threading import Lock
@@ -17,7 +17,6 @@ from threading import Lock
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.extraction import Task
 
 WINDOW = 4096
 """Number of most recent answers that the percentiles of `Lateness` cover."""
@@ -79,21 +78,14 @@ def early_ms(margin_ms: float, deadline_ms: float) -> float:
     return min(margin_ms, deadline_ms / 2)
 
 
-def grace(late_s: float) -> float:
-    """Return how long a caller that woke `late_s` seconds after its deadline waits for groups being returned."""
-    return min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0
-
-
 class LateReading:
     """What a caller that woke `late_s` seconds after its deadline, at `woken`, still receives: what had arrived.
 
     A caller that waits for workers has `remaining` seconds; one in an event loop lets it run as long as `has_turn`.
     """
 
-    __slots__ = ("_granted", "_turns", "_until")
-
     def __init__(self, late_s: float, woken: float) -> None:
-        self._granted = woken + grace(late_s)
+        self._granted = woken + (min(STALL_SHARE * late_s, MAX_DRAIN_S) if late_s > STALL_S else 0.0)
         self._until = woken + MAX_DRAIN_S
         self._turns = QUIET_TURNS + 1  # loops differ in whether they read before or after their timers
 
@@ -147,10 +139,13 @@ class LatenessRecord:
     def summary(self) -> Lateness:
         with self._lock:
             count, latest = self._count, list(self._latest)
-        if not latest:
-            return Lateness(0, 0.0, 0.0, 0.0)
-        p50, p99 = np.percentile(latest, (50, 99)).tolist()
-        return Lateness(count, p50, p99, max(latest))
+        p50, p99 = np.percentile(latest or [0.0], (50, 99)).tolist()
+        return Lateness(count, p50, p99, max(latest, default=0.0))
+
+
+def fitting_ms(took_ms: Sequence[float]) -> float:
+    """Return the duration that `FITTING_SHARE` of some sorted durations do not exceed."""
+    return took_ms[int(FITTING_SHARE * (len(took_ms) - 1))]
 
 
 class Durations:
@@ -160,7 +155,7 @@ class Durations:
     """
 
     def __init__(self, prior_ms: float | None = None) -> None:
-        self._prior = prior_ms
+        self._prior = () if prior_ms is None else (prior_ms,)
         self._latest: deque[tuple[float, float]] = deque()
         self._sorted: list[float] = []
         self._expected = prior_ms or 0.0
@@ -169,12 +164,6 @@ class Durations:
         """What was expected when the work was last refused."""
         self._careful_until = -math.inf
         self._lock = Lock()
-
-    @staticmethod
-    def quantile(took_ms: Iterable[float]) -> float:
-        """Return the duration that `FITTING_SHARE` of some durations do not exceed."""
-        took = sorted(took_ms)
-        return took[int(FITTING_SHARE * (len(took) - 1))]
 
     def add(self, took_ms: float, now: float) -> None:
         with self._lock:
@@ -218,65 +207,7 @@ class Durations:
 
     def _learn(self) -> None:
         took = self._sorted
-        if len(took) >= FEW:
-            self._expected = took[int(FITTING_SHARE * (len(took) - 1))]
-        else:
-            known = took if self._prior is None else [self._prior, *took]
-            self._expected = min(known, default=0.0)
-
-
-def timed(
-    steps: Iterable[Sequence[Task]], expected_ms: Mapping[str, float], until: float, *, whole_steps: bool
-) -> list[Task]:
-    """Return the tasks of some steps, each with the latest time at which it may start so as to end by `until`.
-
-    With `whole_steps`, the remaining tasks of its step must end by then too: the policy "prefix" uses no part of one.
-    """
-    found: list[Task] = []
-    for step in steps:
-        remaining = sum([expected_ms[task.group] for task in step]) / 1e3
-        for task in step:
-            took = expected_ms[task.group] / 1e3
-            start_by = until - (remaining if whole_steps else took)
-            found.append(Task(task.group, start_by, task.uses, task.needs, task.shared))
-            remaining -= took
-    return found
-
-
-class HangingGroups:
-    """Groups whose extractor hangs: how often in a row, and until when they are left out; `now` is in seconds.
-
-    A group is left out for 1, 2, 4, ... 60 seconds, and then tried again.
-    """
-
-    FIRST_S = 1.0
-    LONGEST_S = 60.0
-
-    def __init__(self) -> None:
-        self._times: dict[str, int] = {}
-        self._until: dict[str, float] = {}
-
-    def add(self, group: str, now: float) -> None:
-        times = self._times.get(group, 0)
-        self._times[group] = times + 1
-        self._until[group] = now + min(self.FIRST_S * 2.0 ** min(times, 30), self.LONGEST_S)
-
-    def discard(self, group: str) -> None:
-        """Forget a group that has worked."""
-        if group in self._times:
-            del self._times[group], self._until[group]
-
-    def left_out(self, now: float) -> dict[str, float]:
-        """Return the groups to leave out, and the seconds until each is tried again."""
-        return {group: until - now for group, until in self._until.items() if until > now}
-
-
-def is_overdue(running_s: float, expected_ms: float, deadline_s: float) -> bool:
-    """Return whether an abandoned computation has run for longer than a deadline and than three times its duration.
-
-    A worker that starts the same group again would probably be lost, too.
-    """
-    return running_s > max(3e-3 * expected_ms, deadline_s)
+        self._expected = fitting_ms(took) if len(took) >= FEW else min((*self._prior, *took), default=0.0)
 
 
 HANGING_S = 1.0

@@ -17,6 +17,7 @@ from threading import TIMEOUT_MAX, Condition
 from typing import Any, NamedTuple, Protocol
 
 from anytime.errors import summary
+from anytime.inference.deadline import LateReading
 
 
 class Task(NamedTuple):
@@ -59,12 +60,6 @@ class Seat(Protocol):
         """Return whether a group is computed and not yet put."""
 
 
-class _Late(Protocol):
-    """See `anytime.inference.deadline.LateReading`."""
-
-    def remaining(self, now: float, *, unread: bool) -> float: ...
-
-
 class Extraction:
     """Groups of one input in progress.
 
@@ -100,8 +95,6 @@ class Extraction:
         read_by: float = -math.inf,
     ) -> None:
         self.tasks = tuple(tasks)
-        self.original = x
-        """The input; `x` is in the form that the workers accept."""
         self.x = x
         self.in_order = in_order
         self.workers = min(workers, max(len(self.tasks), 1))
@@ -115,6 +108,8 @@ class Extraction:
         self.began = False
         """Whether a worker has begun."""
         self.cancelled_at: float | None = None
+        self.finished = not self.tasks
+        """Whether every group has arrived or will not."""
         self._receive = receive
         self._notify_ended = ended
         self._shared = {task.group for task in self.tasks if task.shared}
@@ -123,31 +118,26 @@ class Extraction:
         self._left = list(self.tasks)
         self._done: set[str] = set()
         self._seats: list[Seat] = []
-        self._ended = not self.tasks
 
     @property
     def cancelled(self) -> bool:
         return self.cancelled_at is not None
 
-    @property
-    def finished(self) -> bool:
-        """Whether every group has arrived or will not."""
-        return self._ended
-
-    def wait(self, until: float, late: Callable[[float, float], _Late] | None = None) -> float | None:
+    def wait(self, until: float, *, reads_late: bool = False) -> float | None:
         """Wait until the extraction is finished (return None) or until a time (return how late the caller woke).
 
-        `late` decides how much longer a caller waits, from the seconds by which it woke late and the time.
+        With `reads_late`, a caller that woke late also receives the groups that had arrived; see `LateReading`.
         """
         with self._changed:
-            while not self._ended and (now := time.perf_counter()) < until:
+            while not self.finished and (now := time.perf_counter()) < until:
                 self._changed.wait(min(until - now, TIMEOUT_MAX))
-            if self._ended:
+            if self.finished:
                 return None
             woken = time.perf_counter()
-            reading = None if late is None else late(woken - until, woken)
-            while reading is not None and not self._ended:
-                remaining = reading.remaining(time.perf_counter(), unread=self._pending())
+            reading = LateReading(woken - until, woken)
+            while reads_late and not self.finished:
+                unread = any(seat.pending() for seat in self._seats)
+                remaining = reading.remaining(time.perf_counter(), unread=unread)
                 if remaining <= 0:
                     break
                 self._changed.wait(remaining)
@@ -158,7 +148,7 @@ class Extraction:
         with self._changed:
             if self.cancelled_at is None:
                 self.cancelled_at = time.perf_counter()
-                self._ended = True
+                self.finished = True
                 for seat in self._seats:
                     seat.stop()
                 self._changed.notify_all()
@@ -193,7 +183,7 @@ class Extraction:
         with self._changed:
             self._seats.remove(seat)
             last = not (self._seats or self._left)
-            self._ended = self._ended or last
+            self.finished = self.finished or last
             self._changed.notify_all()
         if last and self._notify_ended is not None:
             self._notify_ended()
@@ -214,10 +204,9 @@ class Extraction:
     def put(self, arrival: Arrival) -> bool:
         """Record the result of a group; return whether the worker continues."""
         self.running.pop(arrival.group, None)
-        goes_on = True
+        goes_on = not (arrival.skipped and self.in_order)
         if arrival.skipped:
             self.skipped.append(arrival.group)
-            goes_on = not self.in_order
         else:
             if arrival.error is not None:
                 self.in_order = False
@@ -232,9 +221,6 @@ class Extraction:
                     self._left = []
                 self._changed.notify_all()
         return goes_on and self.cancelled_at is None
-
-    def _pending(self) -> bool:
-        return any(seat.pending() for seat in self._seats)
 
 
 def computed(
@@ -268,19 +254,16 @@ def computed(
             in_order = False
             continue
         starting(task.group)
-        values, error = None, None
         try:
             values = extractors[task.group](x, *[results[name] for name in task.uses])
+            error = None if task.shared else _unusable(values)
         except BaseException as raised:  # sys.exit in an extractor counts as a failure
             error = summary(raised)
-        if error is None and not task.shared:
-            error = _unusable(values)
         if error is not None:
             values, in_order = None, False
-        took_ms = (time.perf_counter() - begin) * 1e3
-        if task.shared and error is None:
+        elif task.shared:
             results[task.group] = values
-        yield Arrival(task.group, values, took_ms, error)
+        yield Arrival(task.group, values, (time.perf_counter() - begin) * 1e3, error)
 
 
 def _unusable(result: object) -> str | None:

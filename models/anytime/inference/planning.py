@@ -46,7 +46,12 @@ def planned(
         steps = _merged(models, prefixes, groups)
     else:
         _check_order(order, groups, extractors)
-        wanted = {name for model, k in zip(models, prefixes, strict=True) for name in _adds(model, k)}
+        wanted = {
+            name
+            for model, k in zip(models, prefixes, strict=True)
+            for step in model.manifest.steps[:k]
+            for name in step.adds
+        }
         steps = [[name] for name in order if name in wanted]
     return tasks_of(steps, groups, extractors)
 
@@ -60,20 +65,12 @@ def tasks_of(
     return [[_task(groups, name, inside) for name in step] for step in computed if step]
 
 
-def _adds(model: Model, prefix: int) -> list[str]:
-    return [name for step in model.manifest.steps[:prefix] for name in step.adds]
-
-
 def _task(groups: Mapping[str, FeatureGroup], name: str, inside: Collection[str]) -> Task:
-    needs: set[str] = set()
-    open_names = list(groups[name].requires)
-    while open_names:
-        required = open_names.pop()
-        if required not in needs:
-            needs.add(required)
-            open_names.extend(groups[required].requires)
+    needs = list(groups[name].requires)
+    for required in needs:  # the list grows
+        needs += [each for each in groups[required].requires if each not in needs]
     uses = tuple(required for required in groups[name].requires if required in inside and not groups[required].features)
-    return Task(name, uses=uses, needs=frozenset(needs.intersection(inside)), shared=not groups[name].features)
+    return Task(name, uses=uses, needs=frozenset(needs).intersection(inside), shared=not groups[name].features)
 
 
 def _merged(models: Sequence[Model], prefixes: Sequence[int], groups: Mapping[str, FeatureGroup]) -> list[list[str]]:
@@ -82,12 +79,10 @@ def _merged(models: Sequence[Model], prefixes: Sequence[int], groups: Mapping[st
     reached = [0] * len(models)
 
     def advanced(names: set[str]) -> list[int]:
-        found = []
-        for model, prefix, limit in zip(models, reached, prefixes, strict=True):
-            while prefix < limit and names.issuperset(model.manifest.steps[prefix].adds):
-                prefix += 1  # noqa: PLW2901
-            found.append(prefix)
-        return found
+        return [
+            next((k for k in range(prefix, limit) if not names.issuperset(model.manifest.steps[k].adds)), limit)
+            for model, prefix, limit in zip(models, reached, prefixes, strict=True)
+        ]
 
     def gain_per_cost(model: Model, begin: int, end: int) -> float:
         new = {name for step in model.manifest.steps[begin:end] for name in step.adds} - done

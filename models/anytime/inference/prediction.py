@@ -35,7 +35,7 @@ from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion
 from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
-from anytime.inference.conformal import class_members, covering_intervals, label_sets, model_outputs
+from anytime.inference.conformal import covering, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
 from anytime.inference.values import ROWS, numbers_of, plain_values
@@ -204,7 +204,6 @@ class BestPrediction(NamedTuple):
     groups, if it answers. `policy` is the one that answers.
     """
 
-    scores: Float
     prefix: int
     allowed: int
     arrived: ArrivedModel | None
@@ -214,9 +213,7 @@ class BestPrediction(NamedTuple):
     expected: Expected
     budget: float | None
     note: str | None
-
-
-_NO_SCORES: Float = np.empty((0, 0))
+    scores: Float = np.empty((0, 0))
 
 
 class Prediction:
@@ -252,7 +249,7 @@ class Prediction:
         self._inputs: dict[str, Float] = {}
         """Clamped values (columns, rows) of received groups that products need."""
         self._ready: tuple[int, Float] | None = None
-        self._usable: tuple[tuple[float, int], frozenset[str]] | None = None
+        self._usable: tuple[tuple[float | None, int], frozenset[str]] | None = None
         self._snapshots: Collection[Prediction] = ()
         """Those that read `_X`; one that is not needed any more is not in it."""
         self._advance()
@@ -305,8 +302,9 @@ class Prediction:
     def _more_products(self, group: str, place: GroupPosition) -> int:
         """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
         ready = {*self._inputs, group}
-        completed = (each.stop - each.start for each in place.products if ready.issuperset(each.groups))
-        return len(place.features) + sum(completed)
+        return len(place.features) + sum(
+            each.stop - each.start for each in place.products if ready.issuperset(each.groups)
+        )
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -349,8 +347,9 @@ class Prediction:
         codes = _checked(group, place.features, self._rows, values)
         for j, reader in readers.items():
             if (wrong := reader.invalid(codes[:, j])) is not None:
-                what = f"column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
-                raise ValuesError(f"values of group {group!r}: {what}")
+                raise ValuesError(
+                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
+                )
         return codes
 
     def add_all(self, values: Mapping[str, Float]) -> None:
@@ -403,12 +402,6 @@ class Prediction:
                 stored[:, start:stop] = before[:, start:stop]
             self._snapshots = ()
         return stored
-
-    def _snapshot(self) -> Prediction:
-        """Return the prediction as it is now, for another thread; later values go to another array."""
-        snapshot = copy(self)
-        self._snapshots = WeakSet((*self._snapshots, snapshot))
-        return snapshot
 
     def _count(self, group: str, place: GroupPosition, nulls: Bool | None, nbytes: int) -> None:
         """Count a group as received; `nulls` are the columns with a missing value, or None."""
@@ -464,8 +457,6 @@ class Prediction:
 
     def usable(self, budget: float | None = None) -> frozenset[str]:
         """Return the groups that policy "arrived" uses: with a budget, in sequence order while the joint cost fits."""
-        if budget is None:
-            return frozenset(self._received)
         known = budget, len(self._received)  # groups are only added
         if self._usable is None or self._usable[0] != known:
             self._usable = known, usable(self.model, self._received, budget)
@@ -509,7 +500,7 @@ class Prediction:
             The budget is negative or not a number, the policy is unknown, or the model has several scores per row to
             rank.
         """
-        settled = self.settle(
+        return self.settle(
             budget,
             policy,
             ranking=ranking,
@@ -518,8 +509,7 @@ class Prediction:
             elapsed_ms=elapsed_ms,
             late_groups=late_groups,
             solve=solve,
-        )
-        return settled.make()
+        ).make()
 
     def settle(
         self,
@@ -565,26 +555,29 @@ class Prediction:
         )
         columns = len(model.groups.features) if explain else 0
         numbers = (self._rows or 1) * len(model.prefixes.intercept) * (1 + columns)
-        source = self if numbers <= at_once else self._snapshot()
+        source = self if numbers <= at_once else copy(self)
+        if source is not self:  # later values go to another array
+            self._snapshots = WeakSet((*self._snapshots, source))
         return Settled(fields, numbers, partial(source._numbers, best, ranking=ranking, explain=explain))
 
     def _numbers(
         self, best: BestPrediction, *, ranking: bool, explain: bool, listed: Callable[[Float], Any] = np.ndarray.tolist
     ) -> dict[str, Any]:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
-        best = self._scored(best)
-        parts = self._contributions(best) if explain else None
+        best, classes = self._scored(best), self.model.manifest.classes
         outputs = model_outputs(self.model, best.scores)
-        prediction, probabilities = self._prediction(outputs, listed)
-        prefix = best.prefix if best.arrived is None else best.arrived.prefix
-        interval, prediction_set = self._covering(outputs, prefix, listed)
+        interval, members = covering(self.model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
+        if classes is None:
+            predictions = listed(outputs[:, 0] if outputs.shape[1] == 1 else outputs)
+        else:
+            predictions = [classes[i] for i in outputs.argmax(axis=1)]
         return {
-            "prediction": prediction,
-            "probabilities": probabilities,
-            "interval": interval,
-            "prediction_set": prediction_set,
+            "prediction": self._by_row(predictions),
+            "probabilities": None if classes is None else self._by_row(listed(outputs)),
+            "interval": None if interval is None else self._by_row(listed(interval)),
+            "prediction_set": None if members is None else self._by_row(label_sets(members, classes or ())),
             "ranking": self._ranked(best.scores) if ranking else None,
-            "contributions": parts,
+            "contributions": self._contributions(best) if explain else None,
         }
 
     def best(
@@ -618,7 +611,7 @@ class Prediction:
             used, cost, expected = model.computed[prefix], float(model.costs[prefix]), model.expected(prefix)
         else:
             used, cost, expected = model.order(arrived.groups), arrived.cost, arrived.expected
-        return BestPrediction(_NO_SCORES, prefix, allowed, arrived, policy, used, cost, expected, budget, note)
+        return BestPrediction(prefix, allowed, arrived, policy, used, cost, expected, budget, note)
 
     def _scored(self, best: BestPrediction) -> BestPrediction:
         """Return a selected prediction with its scores."""
@@ -635,17 +628,23 @@ class Prediction:
         """Return the columns of some groups in which a value was outside the range."""
         return self._columns(groups, self._clamped)
 
+    def _columns(self, groups: Iterable[str], marked: Mapping[str, Bool]) -> tuple[str, ...]:
+        """Return the marked columns of some groups."""
+        return tuple(
+            column
+            for name in groups
+            if name in marked
+            for column in compress(self.model.places[name].features, marked[name])
+        )
+
     def parts(
         self, best: BestPrediction, shaped: Callable[[Float], Iterable[Any]], intercept: Callable[[Float], Any]
     ) -> Contributions:
         """Return the contributions to the best scores, in the shapes that `shaped` and `intercept` give them."""
-        columns: slice | Index
-        if best.arrived is None:
-            prefixes = self.model.prefixes
-            coef, base = prefixes.coef(best.prefix), prefixes.intercept_of(best.prefix)
-            columns = slice(len(coef))
-        else:
-            columns, coef, base = best.arrived.columns, best.arrived.coef, best.arrived.intercept
+        prefixes, arrived = self.model.prefixes, best.arrived
+        coef = prefixes.coef(best.prefix) if arrived is None else arrived.coef
+        base = prefixes.intercept_of(best.prefix) if arrived is None else arrived.intercept
+        columns: slice | Index = slice(len(coef)) if arrived is None else arrived.columns
         terms = np.empty((self.rows, 0)) if self._X is None else self._X[:, columns]
         return contributions(self.model, best.groups, terms, coef, intercept(base), shaped)
 
@@ -653,10 +652,9 @@ class Prediction:
         """Return the contributions to the best scores as lists."""
         several, P = self.rows > 1, best.scores.shape[1]
 
-        def shaped(values: Float) -> list[Any]:
+        def shaped(values: Float) -> Any:
             values = values if several else values[:, 0]
-            shaped: list[Any] = (values[..., 0] if P == 1 else values).tolist()
-            return shaped
+            return (values[..., 0] if P == 1 else values).tolist()
 
         return self.parts(best, shaped, lambda base: base.tolist()[0] if P == 1 else base.tolist())
 
@@ -691,26 +689,6 @@ class Prediction:
         """Return the list of all rows, or its element if there is one row."""
         return rows if (self._rows or 1) > 1 else rows[0]
 
-    def _prediction(self, outputs: Float, listed: Callable[[Float], Any]) -> tuple[Any, Any]:
-        classes = self.model.manifest.classes
-        if classes is None:
-            return self._by_row(listed(outputs[:, 0] if outputs.shape[1] == 1 else outputs)), None
-        return self._by_row([classes[i] for i in outputs.argmax(axis=1)]), self._by_row(listed(outputs))
-
-    def _covering(
-        self, outputs: Float, prefix: int | None, listed: Callable[[Float], Any]
-    ) -> tuple[Any, list[Any] | None]:
-        """Return interval and prediction set in the form of an answer; both are None if the groups are not a prefix."""
-        manifest = self.model.manifest
-        if manifest.calibration is None or prefix is None:
-            return None, None
-        threshold = manifest.calibration.thresholds[prefix]
-        if manifest.classes is not None:
-            sets = label_sets(class_members(outputs, threshold), manifest.classes)
-            return None, self._by_row(sets)
-        ends = covering_intervals(self.model, outputs, threshold)
-        return self._by_row(listed(ends[:, 0] if ends.shape[1] == 1 else ends)), None
-
     def _ranked(self, scores: Float) -> list[int]:
         if scores.shape[1] > 1:
             raise ValuesError(
@@ -719,13 +697,6 @@ class Prediction:
             )
         order: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
         return order
-
-    def _columns(self, used: Iterable[str], marked: Mapping[str, Bool]) -> tuple[str, ...]:
-        """Return the marked columns of the groups used."""
-        if not marked:
-            return ()
-        places = self.model.places
-        return tuple(chain.from_iterable(compress(places[name].features, marked.get(name, ())) for name in used))
 
 
 @dataclass(frozen=True)
@@ -807,9 +778,8 @@ def _untouched(rows: int, columns: int) -> Float:
         pages = mmap.mmap(-1, 8 * rows * columns)
     else:
         pages = mmap.mmap(-1, 8 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    with suppress(AttributeError, OSError):  # a system, or a kernel, without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.float64).reshape((rows, columns), order="F")
 
 
@@ -820,8 +790,9 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
     """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
 
     def refused(what: str) -> ValuesError:
-        shape = f"{rows or 1} x {len(features)}"
-        return ValuesError(f"values of group {group!r} are {what}; expected {shape} numbers (rows x features)")
+        return ValuesError(
+            f"values of group {group!r} are {what}; expected {rows or 1} x {len(features)} numbers (rows x features)"
+        )
 
     values = numbers_of(group, features, values) if isinstance(values, list | tuple) else np.asarray(values)
     if values.ndim == 1 and rows in (1, None):
@@ -845,9 +816,9 @@ def _checked(group: str, features: tuple[str, ...], rows: int | None, values: An
         values = np.where(np.isnan(values), np.nan, values)
         absurd = np.abs(values) > LARGEST
         if absurd.any():
-            named = listed(np.array(features)[absurd.any(axis=0)])
             raise ValuesError(
-                f"values of group {group!r} are infinite or beyond {LARGEST:g} in {named}; expected numbers, or null"
+                f"values of group {group!r} are infinite or beyond {LARGEST:g} in "
+                f"{listed(np.array(features)[absurd.any(axis=0)])}; expected numbers, or null"
             )
     checked: Float = values
     return checked
@@ -868,10 +839,9 @@ def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) 
     """Raise if an array of objects (rows, features) has an element that is neither a number nor None."""
     for at, item in enumerate(values.ravel().tolist()):
         if not isinstance(item, _NUMBERS):
-            j = at % len(features)
             raise ValuesError(
-                f"values of group {group!r} are not all numbers: column {features[j]!r} has {reprlib.repr(item)}; "
-                f"expected {len(values)} x {len(features)} numbers (rows x features)"
+                f"values of group {group!r} are not all numbers: column {features[at % len(features)]!r} has "
+                f"{reprlib.repr(item)}; expected {len(values)} x {len(features)} numbers (rows x features)"
             )
 
 
@@ -906,9 +876,9 @@ def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> 
     """
     for value in values:
         if not reader.accepts(value):
-            shown = reprlib.repr(value)
             raise ValuesError(
-                f"values of group {group!r}: column {column!r} has {shown}; expected {reader.holds}, or null"
+                f"values of group {group!r}: column {column!r} has {reprlib.repr(value)}; "
+                f"expected {reader.holds}, or null"
             )
     return reader.coded(values)
 
@@ -925,8 +895,10 @@ def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any)
         raise ValuesError(f"values of group {group!r} are not a list of rows; {_expected_values(rows or 1, features)}")
     widths = sorted({*map(len, given)})
     if len(given) != (rows or len(given) or 1) or widths not in ([], [len(features)]):
-        shape = f"{len(given)} x {' or '.join(map(str, widths))}"
-        raise ValuesError(f"values of group {group!r} are {shape}; {_expected_values(rows or 1, features)}")
+        raise ValuesError(
+            f"values of group {group!r} are {len(given)} x {' or '.join(map(str, widths))}; "
+            f"{_expected_values(rows or 1, features)}"
+        )
     table = np.empty((len(given), len(features)), dtype=object)
     for j, column in enumerate(zip(*given, strict=True)):
         table[:, j] = column

@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
-from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 from anytime.errors import ExtractorError, ValuesError, suggestion, summary
 from anytime.groups import milliseconds
@@ -26,15 +26,15 @@ from anytime.inference.deadline import (
     Durations,
     Lateness,
     LatenessRecord,
-    LateReading,
     checked_seconds,
     early_ms,
+    fitting_ms,
 )
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import all_groups, check_extractors, planned
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.schedule import Failure, GroupCounts, Schedule
-from anytime.inference.subsets import ArrivedModel, arrived_model_within, checked_policy, prepare_sets
+from anytime.inference.subsets import ArrivedModel, arrived_model_within, checked_policy, solved_sets
 from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.types import Policy, Reason
@@ -186,7 +186,7 @@ class Runner(Generic[Answers]):
         self._plan(None)
         for one in self.models:
             if one.supports_arrived:
-                prepare_sets(one)
+                solved_sets(one)
         self._late = LatenessRecord()
         self._answering = Durations(0.0)
         self._workers_per_run = workers_per_run
@@ -223,8 +223,7 @@ class Runner(Generic[Answers]):
     @property
     def last_failure(self) -> str | None:
         """The last group that failed and the reason, in one line; None without failures."""
-        failures = self.failures
-        return str(failures[-1]) if failures else None
+        return str(self.failures[-1]) if self.failures else None
 
     @property
     def counts(self) -> dict[str, GroupCounts]:
@@ -305,10 +304,11 @@ class Runner(Generic[Answers]):
         run.left_out = {name: why for name, why in left_out.items() if name not in run.has}
         try:
             self._start(run, steps, x, until)
-            waited = self._wait(run, until)
+            waited = self._wait(run, x, until)
             answers = run.answers(waited=waited)
         finally:
-            run.end()
+            run.extraction.cancel()
+            run.extraction = _NOTHING  # lets go of the input
         if self._reuse:
             self._refresh(run, x)
         if run.unused:
@@ -319,8 +319,7 @@ class Runner(Generic[Answers]):
         return self._returned(answers)
 
     def _returned(self, answers: list[Answer]) -> Answers:
-        result: Any = answers if self._several else answers[0]
-        return result  # type: ignore[no-any-return]
+        return cast("Answers", answers if self._several else answers[0])
 
     def _start(self, run: _Run, steps: Sequence[Sequence[Task]], x: Any, until: float) -> None:
         """Start the groups of some steps that this run needs."""
@@ -338,18 +337,21 @@ class Runner(Generic[Answers]):
             whole_steps=prefix and self._workers_per_run == 1,
             continues=run.continues,
         )
-        # The next group of one model may not fit, and that of another may.
-        in_order = prefix and not self._several
         read_by = -math.inf if self._time_limits else until
         run.extraction = Extraction(
-            tasks, x, run.receive, in_order=in_order, workers=self._workers_per_run, read_by=read_by
+            tasks,
+            x,
+            run.receive,
+            in_order=prefix and not self._several,  # the next group of one model may not fit, and that of another may
+            workers=self._workers_per_run,
+            read_by=read_by,
         )
         run.extraction.results.update(results)
         if tasks:
             self._workers.start(run.extraction, read_by if self._workers_per_run == 1 else -math.inf)
 
-    def _wait(self, run: _Run, until: float) -> bool:
-        """Wait for the groups until a time; return whether it was reached."""
+    def _wait(self, run: _Run, x: Any, until: float) -> bool:
+        """Wait for the groups of an input until a time; return whether it was reached."""
         while self._time_limits:
             now = time.perf_counter()
             limits = {
@@ -359,28 +361,25 @@ class Runner(Generic[Answers]):
             }
             overdue = [group for group, limit in limits.items() if limit <= now]
             if overdue:
-                self._give_up(run, overdue)
+                run.extraction.cancel()  # which abandons its workers
+                run.has.update(overdue)
+                for group in overdue:
+                    run.fail(
+                        group, f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit", hung=True
+                    )
                 if not run.continues:
                     return False
-                self._start(run, self._plan(run.budget, run.policy), run.extraction.original, until)
+                self._start(run, self._plan(run.budget, run.policy), x, until)
                 continue
             check = min([*limits.values(), now + min(self._time_limits.values())])  # others may start meanwhile
             if check >= until:
                 break
             if run.extraction.wait(check) is None:
                 return False
-        running = run.extraction.running
-        late_s = run.extraction.wait(until, LateReading)
+        late_s = run.extraction.wait(until, reads_late=True)
         if late_s is not None and late_s > STALL_S and self._workers.worker == "thread":
-            self._schedule.held_up(list(running), time.perf_counter())
+            self._schedule.held_up(list(run.extraction.running), time.perf_counter())
         return late_s is not None
-
-    def _give_up(self, run: _Run, groups: Sequence[str]) -> None:
-        """Abandon the workers of a run, since some groups are beyond their time limits."""
-        run.extraction.cancel()
-        run.has.update(groups)
-        for group in groups:
-            run.fail(group, f"still running after {self._time_limits[group] * 1e3:g} ms, its time limit", hung=True)
 
     def _plan(self, budget: float | None, policy: Policy = "prefix") -> list[list[Task]]:
         prefixes = tuple(model.affordable(budget, policy) for model in self.models)
@@ -405,13 +404,14 @@ class Runner(Generic[Answers]):
                 continue
             tasks = list(chain.from_iterable(self._plan(None)))
             needed = next(task for task in tasks if task.group == name).needs | {name}
-            background = _Run(self, math.inf, begin=run.begin)
             try:
                 copied = deepcopy(x) if copied is None else copied  # its owner may overwrite it
             except Exception as error:  # a foreign object may raise anything
                 self._schedule.failed(name, f"its input is not copyable for reuse: {summary(error)}", now)
                 return
-            reused.refresh = Extraction([task for task in tasks if task.group in needed], copied, background.receive)
+            reused.refresh = Extraction(
+                [task for task in tasks if task.group in needed], copied, _Run(self, math.inf, begin=run.begin).receive
+            )
             with suppress(ExtractorError):  # the runner was closed meanwhile; the answer is made
                 self._workers.start(reused.refresh)
 
@@ -429,7 +429,7 @@ class Runner(Generic[Answers]):
                 raise ExtractorError(f"times has {name!r}; {suggestion(str(name), list(priors))}")
             if not took_ms or not all(0 <= each < math.inf for each in took_ms):
                 raise ExtractorError(f"times of group {name!r} are {took_ms}; expected durations in milliseconds")
-            priors[name] = Durations.quantile(took_ms)
+            priors[name] = fitting_ms(took_ms)
         return priors
 
 
@@ -469,7 +469,6 @@ class _Run:
         self.failures: list[Failure] = []
         self._late: list[str] = []
         self._ages: dict[str, float] = {}
-        self._skipped: list[str] = []
         self._solving_s = 0.0
         self._lock = Lock()
         self._closed = False
@@ -489,14 +488,12 @@ class _Run:
             closed = self._closed
             if group in self.has and not closed:  # given up, or computed again after a worker was lost
                 return True
-            if closed:
-                error = arrival.error or self._add(group, arrival.values, checks_only=True)
-                self.unused.extend([group] if error is None else [])
-            else:
-                self.has.add(group)
-                error = arrival.error or self._add(group, arrival.values)
-                if error is None and now > self._deadline:
-                    self._late.append(group)
+            self.has.add(group)
+            error = arrival.error or self._add(group, arrival.values, checks_only=closed)
+            if error is None and closed:
+                self.unused.append(group)
+            elif error is None and now > self._deadline:
+                self._late.append(group)
         if error is not None:
             self.fail(group, error, hung=arrival.killed)
         elif arrival.took_ms <= 1e3 * runner._time_limits.get(group, math.inf):
@@ -513,20 +510,18 @@ class _Run:
 
     def answers(self, *, waited: bool) -> list[Answer]:
         """Return the answer of each model, and end the run; `waited` is whether its time is over."""
-        begin = time.perf_counter()
+        begin, runner = time.perf_counter(), self._runner
         with self._lock:
             self._closed = True
-            time_notes = self._time_notes(waited=waited)
-            notes = "; ".join([*map(str, self.failures), *self.left_out.values(), *time_notes])
-            out_of_time = waited or bool(self._skipped or self.left_out)
+            skipped = self.extraction.skipped
+            too_long = runner._schedule.skipped(skipped, time.perf_counter())
+            no_worker = runner._workers.shortage if waited and not self.extraction.began else None
+            notes = [*map(str, self.failures), *self.left_out.values(), too_long, no_worker]
+            note = "; ".join(filter(None, notes))
+            out_of_time = waited or bool(skipped or self.left_out)
             answers = [self._answer(prediction, out_of_time=out_of_time) for prediction in self.predictions]
-        self._runner._answering.add((time.perf_counter() - begin - self._solving_s) * 1e3, begin)
-        return [answer.with_note(notes) if notes and not answer.complete else answer for answer in answers]
-
-    def end(self) -> None:
-        """Abandon the groups that are being computed, and let go of the input."""
-        self.extraction.cancel()
-        self.extraction = _NOTHING
+        runner._answering.add((time.perf_counter() - begin - self._solving_s) * 1e3, begin)
+        return [answer.with_note(note) if note and not answer.complete else answer for answer in answers]
 
     def _answer(self, prediction: Prediction, *, out_of_time: bool) -> Answer:
         model, policy = prediction.model, self.policy
@@ -568,14 +563,6 @@ class _Run:
             return str(refused)
         return None
 
-    def _time_notes(self, *, waited: bool) -> Iterable[str]:
-        """Yield which group did not fit, and whether a worker was missing."""
-        self._skipped = self.extraction.skipped
-        if (note := self._runner._schedule.skipped(self._skipped, time.perf_counter())) is not None:
-            yield note
-        if waited and not self.extraction.began:
-            yield self._runner._workers.shortage
-
 
 def _limits(
     option: str, limits: Mapping[str, float] | None, groups: Iterable[str], extractors: Iterable[str]
@@ -586,10 +573,8 @@ def _limits(
     for name, limit in (limits or {}).items():
         if name not in known:
             raise ExtractorError(f"{option} has {name!r}; {suggestion(str(name), known)}")
-        try:
+        with suppress(ValuesError):
             found[name] = checked_seconds(limit)
-        except ValuesError:
-            found[name] = 0.0
-        if not found[name]:
+        if not found.get(name):
             raise ExtractorError(f"{option} of group {name!r} is {limit!r}; expected milliseconds, more than 0")
     return found

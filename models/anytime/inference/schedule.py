@@ -7,16 +7,19 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from threading import RLock
 
-from anytime.inference.deadline import Durations, HangingGroups, is_hanging, is_overdue, timed
+from anytime.inference.deadline import Durations, is_hanging
 from anytime.inference.extraction import Task
 
 _log = logging.getLogger("anytime.runner")
 
 LOG_SECONDS = 60.0
 """A failing group is logged at most once in this time."""
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""A group that hangs is left out for 1, 2, 4, ... 60 seconds, and then tried again."""
 
 MAX_FAILURES = 256
 
@@ -48,10 +51,8 @@ class GroupCounts:
 class _Group:
     def __init__(self, prior_ms: float | None) -> None:
         self.durations = Durations(prior_ms)
-        self.computed = self.failed = self.skipped = self.hung = 0
-        self.hanging_since = -math.inf
-        self.logged = -math.inf
-        self.unlogged = 0
+        self.computed = self.failed = self.skipped = self.hung = self.unlogged = 0
+        self.hanging_since = self.logged = -math.inf
 
 
 class Schedule:
@@ -63,7 +64,8 @@ class Schedule:
 
     def __init__(self, priors_ms: Mapping[str, float | None]) -> None:
         self._groups = {name: _Group(prior) for name, prior in priors_ms.items()}
-        self._hanging = HangingGroups()
+        self._hanging: dict[str, tuple[int, float]] = {}
+        """How often in a row each group was found hanging, and until when it is left out."""
         self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES)
         self._lock = RLock()
 
@@ -90,37 +92,46 @@ class Schedule:
         """Return the tasks of some steps, with the times by which they must start so as to end by `until`.
 
         Groups that are left out have none, nor have those that use their results. Unless the run `continues` after a
-        failed group, nor have the steps from theirs on. None as `until` is no limit.
+        failed group, nor have the steps from theirs on. None as `until` is no limit. With `whole_steps`, the remaining
+        tasks of a step must end by `until` too: the policy "prefix" uses no part of one.
         """
         if left_out:
             if not continues:
-                lost = (i for i, step in enumerate(steps) if any(task.group in left_out for task in step))
-                steps = steps[: next(lost, None)]
+                steps = list(takewhile(lambda step: all(task.group not in left_out for task in step), steps))
             steps = [[task for task in step if not {task.group, *task.uses}.intersection(left_out)] for step in steps]
         if until is None:
             return list(chain.from_iterable(steps))
-        expected = {name: each.durations.expected_ms(now) for name, each in self._groups.items()}
-        return timed(steps, expected, until, whole_steps=whole_steps)
+        found: list[Task] = []
+        for step in steps:
+            took_s = [self._groups[task.group].durations.expected_ms(now) / 1e3 for task in step]
+            for i, task in enumerate(step):
+                start_by = until - (sum(took_s[i:]) if whole_steps else took_s[i])
+                found.append(Task(task.group, start_by, task.uses, task.needs, task.shared))
+        return found
 
     def left_out(self, abandoned: Mapping[str, float], now: float, seconds: float) -> dict[str, str]:
         """Return the groups that hang or are overdue, and why each is left out of a run of so many seconds.
 
-        `abandoned` has the groups that still run for an earlier input, and the time at which each started.
+        `abandoned` has the groups that still run for an earlier input, and the time at which each started. One is
+        overdue if it has run for longer than the deadline and than three times its duration: a worker that starts it
+        again would probably be lost, too.
         """
         found: dict[str, str] = {}
         with self._lock:
             for name, started in abandoned.items():
                 group, running_s = self._groups[name], now - started
                 expected_ms = group.durations.expected_ms(now)
-                if is_overdue(running_s, expected_ms, seconds):
+                if running_s > max(3e-3 * expected_ms, seconds):
                     running = f"it has been running for {running_s * 1e3:.0f} ms"
                     found[name] = f"group {name!r} is left out: {running} for an earlier input"
                     if group.hanging_since != started and is_hanging(running_s, expected_ms):
                         group.hanging_since = started
                         self.failed(name, running, now, hung=True)
-            for name, seconds_left in self._hanging.left_out(now).items():
-                why = f"group {name!r} is left out: it hung, and is tried again in {seconds_left:.1f} s"
-                found.setdefault(name, why)
+            for name, (_, until) in self._hanging.items():
+                if until > now:
+                    found.setdefault(
+                        name, f"group {name!r} is left out: it hung, and is tried again in {until - now:.1f} s"
+                    )
         return found
 
     def hangs(self, running: Mapping[str, float], now: float) -> bool:
@@ -135,7 +146,7 @@ class Schedule:
         """Record that a group was computed and accepted."""
         with self._lock:
             self._groups[name].computed += 1
-            self._hanging.discard(name)
+            self._hanging.pop(name, None)
 
     def held_up(self, names: Iterable[str], now: float) -> None:
         """Record groups that were running when a caller could not answer in time."""
@@ -149,7 +160,8 @@ class Schedule:
             group.failed += 1
             if hung:
                 group.hung += 1
-                self._hanging.add(name, now)
+                times, _ = self._hanging.get(name, (0, now))
+                self._hanging[name] = times + 1, now + min(FIRST_S * 2.0 ** min(times, 30), LONGEST_S)
             self._failures.append(failure)
             due = now - group.logged >= LOG_SECONDS
             unlogged, group.unlogged = (group.unlogged, 0) if due else (0, group.unlogged + 1)

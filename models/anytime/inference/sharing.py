@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import clipped
-from anytime.inference.subsets import MAX_SETS, ArrivedModel
+from anytime.inference.subsets import ArrivedModel, SetCache, alpha_of
 from anytime.model.model import Model
 from anytime.tabulated import SHARE, Series, Tabulated
 from anytime.types import Float, Index
@@ -94,10 +92,12 @@ def covariances(model: Model, *, every: bool) -> Callable[[Index], Float] | None
 
     def of_curvature(terms: Index) -> Float:
         H = stored.at(0, terms).H
-        covariance: Float = H[1:, 1:] / H[0, 0] * np.outer(scale[terms], scale[terms])
-        return covariance
+        return np.asarray(H[1:, 1:] / H[0, 0] * np.outer(scale[terms], scale[terms]))
 
     return of_curvature
+
+
+_CACHE = SetCache[tuple[Sharing, ...]]()
 
 
 def group_sharing(model: Model, prefix: int | None = None, arrived: ArrivedModel | None = None) -> tuple[Sharing, ...]:
@@ -106,25 +106,20 @@ def group_sharing(model: Model, prefix: int | None = None, arrived: ArrivedModel
     A product of two columns belongs to the groups of both. The result is empty if the model has no covariances of its
     terms, or more than `MAX_SHARING` terms. It is computed once for each model and set.
     """
-    prefix = model.steps if prefix is None else prefix
-    names = model.computed[prefix] if arrived is None else model.order(arrived.groups)
-    with _CACHE_LOCK:
-        cached = _CACHE.setdefault(model, {})
-    if names not in cached:
-        if arrived is None:
-            here, coef = np.arange(model.prefixes.ends[prefix]), model.prefixes.coef(prefix)
-        else:
-            here, coef = arrived.columns, arrived.coef
+    last = model.steps if prefix is None else prefix
+    names = model.computed[last] if arrived is None else model.order(arrived.groups)
+
+    def measured() -> tuple[Sharing, ...]:
+        here = np.arange(model.prefixes.ends[last]) if arrived is None else arrived.columns
+        coef = model.prefixes.coef(last) if arrived is None else arrived.coef
         blocks = {name: [(model.places[name].start, model.places[name].stop)] for name in names}
         for each in model.product_places:
             if set(each.groups) <= set(names):
                 for name in each.groups:
                     blocks[name].append((each.start, each.stop))
-        alpha = model.manifest.steps[prefix - 1].alpha if prefix and arrived is None else model.manifest.alpha
-        if len(cached) >= MAX_SETS:
-            cached.clear()
-        cached[names] = _sharing(model, here, coef, alpha, blocks)
-    return cached[names]
+        return _sharing(model, here, coef, alpha_of(model, last if arrived is None else 0), blocks)
+
+    return _CACHE.get(model, names, measured)
 
 
 def column_sharing(model: Model, prefix: int) -> tuple[Sharing, ...]:
@@ -141,9 +136,8 @@ def column_sharing(model: Model, prefix: int) -> tuple[Sharing, ...]:
                 if side.name in blocks and start < model.prefixes.ends[prefix]:
                     blocks[side.name].append((start, start + len(product.terms)))
             start += len(product.terms)
-    alpha = model.manifest.steps[prefix - 1].alpha if prefix else model.manifest.alpha
-    here = np.arange(model.prefixes.ends[prefix])
-    return _sharing(model, here, model.prefixes.coef(prefix), alpha, blocks)
+    coef = model.prefixes.coef(prefix)
+    return _sharing(model, np.arange(len(coef)), coef, alpha_of(model, prefix), blocks)
 
 
 def cancelling(found: Sequence[Sharing]) -> str | None:
@@ -237,9 +231,8 @@ def _partners(S: Float, w: Float, at: Mapping[str, Index], names: Sequence[str])
     correlations = M / np.outer(deviations, deviations)
     np.fill_diagonal(correlations, 0.0)
     nearest = np.abs(correlations).argmax(axis=1)
-    place = {name: k for k, name in enumerate(every)}
-    return {name: (every[nearest[k]], float(correlations[k, nearest[k]])) for name in names for k in (place[name],)}
-
-
-_CACHE: WeakKeyDictionary[Model, dict[tuple[str, ...], tuple[Sharing, ...]]] = WeakKeyDictionary()
-_CACHE_LOCK = Lock()
+    return {
+        name: (every[i], float(correlations[k, i]))
+        for k, (name, i) in enumerate(zip(every, nearest, strict=True))
+        if name in names
+    }

@@ -14,12 +14,12 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
-from typing import get_args
+from typing import Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -94,6 +94,28 @@ def usable(model: Model, received: Iterable[str], budget: float | None) -> froze
     return frozenset(selected)
 
 
+Result = TypeVar("Result")
+
+
+class SetCache(Generic[Result]):
+    """Results for sets of groups, at most `MAX_SETS` of each model; they end with their model."""
+
+    def __init__(self) -> None:
+        self._models: WeakKeyDictionary[Model, dict[tuple[str, ...], Result]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def get(self, model: Model, groups: tuple[str, ...], make: Callable[[], Result]) -> Result:
+        """Return the result for some groups, in the order of the sequence; `make` makes it if it is not cached."""
+        with self._lock:
+            cached = self._models.setdefault(model, {})
+        found = cached.get(groups)
+        if found is None:
+            if len(cached) >= MAX_SETS:
+                cached.clear()
+            cached[groups] = found = make()
+        return found
+
+
 class _Solved:
     """Cache of solved sets for one model; bounded and thread-safe."""
 
@@ -103,9 +125,8 @@ class _Solved:
                 f"model {model.name!r} does not support policy 'arrived': {model.fallback_reason('arrived')}"
             )
         self.gram = None if model.moments is None else Gram.of(model.moments)
-        self.prefixes: dict[frozenset[str], int] = {}
-        for prefix, names in enumerate(model.needed):
-            self.prefixes.setdefault(names, prefix)
+        self.prefixes = {names: prefix for prefix, names in reversed([*enumerate(model.needed)])}
+        """The shortest prefix of each set."""
         self.sets: OrderedDict[frozenset[str], ArrivedModel] = OrderedDict()
         self.nbytes = 0
         self.lock = Lock()
@@ -141,7 +162,7 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     arrived = cached_arrived_model(model, groups)
     # Solve outside the lock: a caller with a cached set must not wait for a set that is being solved.
     if arrived is None:
-        solved = _solved(model)
+        solved = solved_sets(model)
         begin = time.perf_counter()
         with single_blas_thread():
             arrived = solved.store(
@@ -154,11 +175,6 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return arrived
 
 
-def prepare_sets(model: Model) -> None:
-    """Prepare the Gram matrix from which sets are solved, once per model."""
-    _solved(model)
-
-
 def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> ArrivedModel:
     """Return the best linear model of a set if it is solved or can be solved within some milliseconds.
 
@@ -167,19 +183,17 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     arrived = cached_arrived_model(model, groups)
     if arrived is not None:
         return arrived
-    solved = _solved(model)
+    solved = solved_sets(model)
     columns = sum(model.places[name].stop - model.places[name].start for name in groups)
     if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
         return arrived_model(model, groups)
     with solved.lock:
         process = os.getpid()  # a fork inherits the sets that wait, and no thread that solves them
         waiting = [each for each in solved.waiting if each[0] == process]
-        begin = (process, groups) not in waiting and len(waiting) < MAX_WAITING
-        if begin:
+        if (process, groups) not in waiting and len(waiting) < MAX_WAITING:
             solved.waiting.add((process, groups))
+            _background(process).submit(_solve_waiting, model, groups)
         parts = [each for each in solved.sets.values() if each.groups <= groups]
-    if begin:
-        _background(process).submit(_solve_waiting, model, groups)
     longest = max(prefix for prefix, names in enumerate(model.needed) if names <= groups)
     prefix = cached_arrived_model(model, model.needed[longest])
     assert prefix is not None  # noqa: S101
@@ -197,25 +211,34 @@ def _solve_waiting(model: Model, groups: frozenset[str]) -> None:
     except Exception:
         _log.exception("solving for %s failed", sorted(groups))
     finally:
-        solved = _solved(model)
+        solved = solved_sets(model)
         with solved.lock:
             solved.waiting.discard((os.getpid(), groups))
 
 
 def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel | None:
     """Return the model as `arrived_model` does if it is cached or a prefix, else None."""
-    solved = _solved(model)
+    solved = solved_sets(model)
     arrived = solved.get(groups)
     if arrived is None and groups in solved.prefixes:
         prefix = solved.prefixes[groups]
-        coef, intercept = model.prefixes.coef(prefix), model.prefixes.intercept_of(prefix)
-        cost, expected = _joint_cost(model, groups), model.expected(prefix)
-        arrived = ArrivedModel(groups, np.arange(len(coef)), coef, cost, expected, intercept, prefix=prefix)
-        solved.store(arrived)
+        coef = model.prefixes.coef(prefix)
+        arrived = solved.store(
+            ArrivedModel(
+                groups,
+                np.arange(len(coef)),
+                coef,
+                _joint_cost(model, groups),
+                model.expected(prefix),
+                model.prefixes.intercept_of(prefix),
+                prefix=prefix,
+            )
+        )
     return arrived
 
 
-def _solved(model: Model) -> _Solved:
+def solved_sets(model: Model) -> _Solved:
+    """Return the cache of a model's sets; the first call prepares the Gram matrix from which they are solved."""
     with _SOLVED_LOCK:
         if model not in _SOLVED:
             _SOLVED[model] = _Solved(model)
@@ -224,7 +247,7 @@ def _solved(model: Model) -> _Solved:
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     here, columns = _columns(model, groups)
-    alpha = _alpha(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
+    alpha = alpha_of(model, int(np.abs(model.prefixes.ends - len(columns)).argmin()))
     C, q = gram.penalised(alpha, columns)
     factor = factorise(C, np.diagonal(C))
     z = factor.forward(q)
@@ -232,8 +255,9 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     # R² is without the penalty: q'w - 1/2 w'S w = 1/2 z'z + alpha/2 w'w, as w solves (S + alpha I) w = q.
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
-    expected = Expected(None, explained, r2)
-    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, model.prefixes.intercept)
+    return ArrivedModel(
+        groups, here, coef, _joint_cost(model, groups), Expected(None, explained, r2), model.prefixes.intercept
+    )
 
 
 def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -243,7 +267,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     here, columns = _columns(model, groups)
     ends = model.prefixes.ends[prefixes]
     nearest = int((2 * np.searchsorted(here, ends) - ends).argmax())  # the number of shared minus other columns
-    alpha = _alpha(model, int(prefixes[nearest]))
+    alpha = alpha_of(model, int(prefixes[nearest]))
     theta = model.curvatures.at(nearest, columns).newton(np.arange(len(columns)), alpha)
     coef = theta[1:] / model.prefixes.scale[columns, np.newaxis]
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
@@ -252,7 +276,8 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
 
 
-def _alpha(model: Model, prefix: int) -> float:
+def alpha_of(model: Model, prefix: int) -> float:
+    """Return the penalty of a prefix; that of the base rate is the model's own."""
     return model.manifest.steps[prefix - 1].alpha if prefix else model.manifest.alpha
 
 

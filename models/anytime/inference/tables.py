@@ -7,7 +7,6 @@ are those of an `Answer`. All rows of a table have the same groups, so one prefi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_o
 from anytime.data.formats.memory import is_frame
 from anytime.errors import TableError, ValuesError, listed
 from anytime.groups import FeatureGroups
-from anytime.inference.conformal import class_members, covering_intervals, model_outputs
+from anytime.inference.conformal import covering, model_outputs
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
 from anytime.inference.sharing import Sharing, cancelling, group_sharing
@@ -115,7 +114,9 @@ class TableAnswer:
             add("probability", self.probabilities, [f"_{name}" for name in self.names])
         if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
             if is_of_classes:
-                add("prediction_set", self._sets())
+                labels, members = np.array(self.names, dtype=object), self.prediction_set
+                sets = [None] * rows if members is None else ["|".join(labels[row]) for row in members]
+                add("prediction_set", np.array(sets, dtype=object))
             else:
                 boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
                 for side, name in enumerate(("low", "high")):
@@ -127,13 +128,6 @@ class TableAnswer:
             for name, values in self.contributions.groups.items():
                 add(f"contribution_{name}", values, of_scores)
         return found
-
-    def _sets(self) -> NDArray[Any]:
-        """Return the sets of classes as text, (rows,); None of a model without any."""
-        if self.prediction_set is None:
-            return np.full(len(self), None)
-        labels = np.array(self.names, dtype=object)
-        return np.array(["|".join(labels[row]) for row in self.prediction_set], dtype=object)
 
     def to_frame(self) -> Any:
         """Return a row for each prediction, with probabilities, intervals and contributions where there are some."""
@@ -166,11 +160,14 @@ def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
         each = [getattr(answer.contributions, name) for answer in answers]
         return {key: np.concatenate([values[key] for values in each]) for key in each[0]}
 
-    arrays = ("prediction", "probabilities", "scores", "interval", "prediction_set")
     contributions = first.contributions
     return replace(
         first,
-        **{name: rows(name) for name in arrays},
+        prediction=rows("prediction"),
+        probabilities=rows("probabilities"),
+        scores=rows("scores"),
+        interval=rows("interval"),
+        prediction_set=rows("prediction_set"),
         imputed=names("imputed"),
         clamped=names("clamped"),
         contributions=contributions and replace(contributions, groups=parts("groups"), features=parts("features")),
@@ -256,36 +253,39 @@ class TableScorer:
         places = model.places
         present = frozenset(name for name, place in places.items() if any(map(table.has, place.features)))
         first = next((model.computed[k] for k in range(1, limit + 1) if model.computed[k]), ())
-        if policy == "arrived" and model.supports_arrived:
+        by_set = policy == "arrived" and model.supports_arrived
+        if by_set:
             allowed = present if prefix is None else present & model.needed[limit]
             names = model.order(usable(model, allowed, budget))
-            lost = bool(first) and not present
         else:
             names = model.computed[next((k for k in range(limit) if not model.needed[k + 1] <= present), limit)]
-            lost = bool(first) and present.isdisjoint(first)
-        if lost:
+        if first and present.isdisjoint(places if by_set else first):
             columns = [column for name in first for column in places[name].features]
-            remedy = "--policy arrived uses the other groups"
-            if not model.supports_arrived:
-                remedy = model.fallback_reason("arrived")
-            remedy = f"; {remedy}" if present else ""
+            others = "--policy arrived uses the other groups"
+            remedy = others if model.supports_arrived else model.fallback_reason("arrived")
             raise TableError(
-                f"{table.name} lacks {listed(columns)}, every column of the first step of model {model.name!r}{remedy}"
+                f"{table.name} lacks {listed(columns)}, every column of the first step of model {model.name!r}"
+                + f"; {remedy}" * bool(present)
             )
         return cls(model, table, budget, limit, policy, names, present, explain)
 
     @property
     def absent(self) -> tuple[str, ...]:
         """Return the columns of the longest affordable prefix that the table lacks, in the order of the sequence."""
-        places = (self.model.places[name] for name in self.model.computed[self.limit])
-        return tuple(column for place in places for column in place.features if not self.table.has(column))
+        return tuple(
+            column
+            for name in self.model.computed[self.limit]
+            for column in self.model.places[name].features
+            if not self.table.has(column)
+        )
 
     def answers(
         self, keep: Sequence[str] = (), kept_as: Mapping[str, ReadAs] = {}
     ) -> Iterator[tuple[TableAnswer, Batch]]:
         """Yield the answers of the batches, each with its rows of the columns `keep`."""
-        places = [self.model.places[name] for name in self.groups]
-        features = [column for place in places for column in place.features if self.table.has(column)]
+        features = [
+            column for name in self.groups for column in self.model.places[name].features if self.table.has(column)
+        ]
         types = self.model.groups.column_types
         stated: dict[str, ReadAs] = {**kept_as, **{name: types[name] for name in features}}
         # The base rate needs no column, but its number of rows.
@@ -298,19 +298,15 @@ class TableScorer:
             if len(store) != batch.rows:
                 store = np.empty((batch.rows, terms), order="F")
             try:
-                yield self._answer(batch, features, store), batch
-            except ValuesError as error:
-                with self._naming_table():
+                try:
+                    answer = self._answer(batch, features, store)
+                except ValuesError:
                     for name in features:
                         check_finite(batch, name, types[name])
+                    raise
+            except (TableError, ValuesError) as error:
                 raise TableError(f"{self.table.name}: {error}") from error
-
-    @contextmanager
-    def _naming_table(self) -> Iterator[None]:
-        try:
-            yield
-        except TableError as error:
-            raise TableError(f"{self.table.name}: {error}") from None
+            yield answer, batch
 
     def _answer(self, batch: Batch, features: Sequence[str], store: Float) -> TableAnswer:
         model, prediction = self.model, Prediction(self.model, batch.rows)
@@ -322,8 +318,7 @@ class TableScorer:
             for j, basis in group.expansion.categories.items()
             if (name := group.features[j]) in place
         }
-        with self._naming_table():
-            X = feature_matrix(batch, features, levels) if features else None
+        X = feature_matrix(batch, features, levels) if features else None
         for group in self.groups:
             columns = model.places[group].features
             at = [place[name] for name in columns if name in place]
@@ -339,34 +334,24 @@ class TableScorer:
         model = self.model
         best = prediction.best(self.budget, self.policy, arrived_model, limit=self.limit)
         outputs = model_outputs(model, best.scores)
-        classes, calibration = model.manifest.classes, model.manifest.calibration
-        single = best.scores.shape[1] == 1
-        at = best.prefix if best.arrived is None else best.arrived.prefix
-        interval = members = None
-        if calibration is not None and at is not None:
-            if classes is not None:
-                members = class_members(outputs, calibration.thresholds[at])
-            else:
-                interval = covering_intervals(model, outputs, calibration.thresholds[at])
-                interval = interval[:, 0] if single else interval
+        classes, single = model.manifest.classes, best.scores.shape[1] == 1
+        interval, members = covering(model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
         if classes is not None:
             predicted = np.array(classes)[outputs.argmax(axis=1)]
         else:
             predicted = outputs[:, 0] if single else outputs
-        contributions, note = None, best.note
-        sharing: tuple[Sharing, ...] = ()
-        if self.explain:
-            sharing = group_sharing(model, best.prefix, best.arrived)
-            note = "; ".join(filter(None, [note, cancelling(sharing)])) or None
-            contributions = prediction.parts(
+        contributions = (
+            prediction.parts(
                 best,
                 lambda values: values[..., 0] if single else values,
                 lambda base: float(base[0]) if single else base,
             )
-        if not best.groups:
-            first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
-            base = f"every row has the base rate: no group is used{first}"
-            note = base if note is None else f"{base}; {note}"
+            if self.explain
+            else None
+        )
+        sharing = group_sharing(model, best.prefix, best.arrived) if self.explain else ()
+        first = f"; the first step costs {model.groups.amount(model.costs[1])}" * (not best.allowed)
+        base = "" if best.groups else f"every row has the base rate: no group is used{first}"
         return TableAnswer(
             prediction=predicted,
             probabilities=None if classes is None else outputs,
@@ -385,7 +370,7 @@ class TableScorer:
             imputed=prediction.imputed(best.groups),
             clamped=prediction.clamped(best.groups),
             expected=best.expected,
-            note=note,
+            note="; ".join(filter(None, [base, best.note, cancelling(sharing)])) or None,
             names=tuple(map(str, classes or model.manifest.responses)),
             sharing=sharing,
         )

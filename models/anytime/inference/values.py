@@ -85,8 +85,10 @@ class ElementError(ValuesError):
 
 
 def _ragged(group: str, features: Sequence[str]) -> ValuesError:
-    what = "ragged: rows are of different lengths, or nested too deeply"
-    return ValuesError(f"values of group {group!r} are {what}; {_expected(features)}")
+    return ValuesError(
+        f"values of group {group!r} are ragged: rows are of different lengths, or nested too deeply; "
+        f"{_expected(features)}"
+    )
 
 
 def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> NDArray[np.float64]:
@@ -116,11 +118,10 @@ def numbers_of(group: str, features: Sequence[str], values: Sequence[Any]) -> ND
         if at is not None and isinstance(flat[at], list | tuple):
             raise _ragged(group, features) from None
         if at is not None:
-            column = features[at % width % len(features)]
-            shown = reprlib.repr(flat[at])
             raise ElementError(
                 divmod(at, width) if nested else (at,),
-                f"values of group {group!r}: column {column!r} has {shown}; expected a number, or null",
+                f"values of group {group!r}: column {features[at % width % len(features)]!r} has "
+                f"{reprlib.repr(flat[at])}; expected a number, or null",
             ) from None
         try:
             numbers = np.array(flat, dtype=np.float64)
@@ -139,9 +140,7 @@ def _expected(features: Sequence[str] | None) -> str:
 def _plain_list(group: str, features: Sequence[str] | None, values: Sequence[Any]) -> Sequence[Any]:
     """Return a list whose elements, or the elements of its rows, are numbers, text, None, or something invalid."""
     kinds = set(map(type, values))
-    if kinds <= _PLAIN:
-        return values
-    if kinds <= {list, tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN:
+    if kinds <= _PLAIN or (kinds <= {list, tuple} and set(map(type, chain.from_iterable(values))) <= _PLAIN):
         return values
     return [_row(group, features, each) for each in values]
 
@@ -198,10 +197,9 @@ def _plain_array(group: str, features: Sequence[str] | None, values: Any) -> Any
                     f"values of group {group!r} have the unit {getattr(values, unit)}; expected plain numbers: convert "
                     "them to the unit of the training table first"
                 )
-        missing = values is np.ma.masked
-        values = _unmasked(_as_array(values))
-        if missing:
+        if values is np.ma.masked:
             return np.array([np.nan])
+        values = _unmasked(_as_array(values))
     if values.dtype == object and values.ndim:
         return _plain_list(group, features, values.tolist())
     single = not values.ndim and values.dtype.kind in _NUMBERS
@@ -273,8 +271,7 @@ def _by_name(group: str, features: Sequence[str], labels: list[Any], values: Any
     if is_row:
         return _unmasked(_as_array(values))[..., places]
     columns = [_column(values, labels[place]) for place in places]
-    shape = columns[0].shape
-    if any(column.shape != shape for column in columns) or len(shape) > 1:
+    if any(column.shape != columns[0].shape for column in columns) or columns[0].ndim > 1:
         raise ValuesError(f"values of group {group!r} have columns of different shapes; expected one value per row")
     if any(column.dtype.kind not in "iuf" for column in columns):  # one type for all would change booleans and text
         columns = [column.astype(object) for column in columns]

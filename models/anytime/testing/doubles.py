@@ -194,13 +194,16 @@ class ScriptedRunner:
         """Return the answer of a run in which every group took its scripted time; raises as `Runner.run`."""
         checked_seconds(deadline_ms)
         model, prediction, begun = self._model, Prediction(self._model, rows), self.clock.ms
-        wanted = [name for step in model.manifest.steps[: model.affordable(budget)] for name in step.adds]
+        wanted = [
+            name
+            for step in model.manifest.steps[: model.affordable(budget)]
+            for name in step.adds
+            if name in self._extractors
+        ]
         reason: Reason = "complete" if model.affordable(budget) == model.steps else "budget"
         note: str | None = None
         unused: tuple[str, ...] = ()
         for group in wanted:
-            if group not in self._extractors:
-                continue
             ends_ms = self.clock.ms - begun + self._took_ms.get(group, 0.0)
             try:
                 values = prediction.checked(group, self._extractors[group](x))
@@ -212,6 +215,7 @@ class ScriptedRunner:
                 break
             self.clock.ms = begun + ends_ms
             prediction.add_checked(group, values)
-        answer = prediction.answer(budget, reason=reason, elapsed_ms=self.clock.ms - begun)
-        answer = replace(answer, unused_groups=unused)
+        answer = replace(
+            prediction.answer(budget, reason=reason, elapsed_ms=self.clock.ms - begun), unused_groups=unused
+        )
         return answer if note is None else answer.with_note(note)

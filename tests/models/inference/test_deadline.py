@@ -18,15 +18,12 @@ from anytime.inference.deadline import (
     STALL_S,
     UNMEASURED_REFUSALS,
     Durations,
-    HangingGroups,
     LatenessRecord,
     LateReading,
     early_ms,
-    grace,
-    is_overdue,
-    timed,
 )
 from anytime.inference.extraction import Task
+from anytime.inference.schedule import Schedule
 
 
 def test_the_margin_settles_where_few_answers_are_late() -> None:
@@ -68,12 +65,12 @@ def test_the_margin_takes_at_most_half_of_a_deadline(deadline_ms: float, expecte
     ("late_s", "expected"), [(0.0, 0.0), (STALL_S, 0.0), (0.01, 0.001), (0.5, MAX_DRAIN_S), (9.0, MAX_DRAIN_S)]
 )
 def test_a_stall_grants_a_tenth_of_itself(late_s: float, expected: float) -> None:
-    assert grace(late_s) == pytest.approx(expected)
+    assert LateReading(late_s, 0.0).remaining(0.0, unread=False) == pytest.approx(expected)
 
 
 def test_a_caller_that_waits_receives_for_the_granted_time_and_longer_while_a_group_is_being_put() -> None:
     reading = LateReading(0.01, 100.0)
-    assert reading.remaining(100.0, unread=False) == pytest.approx(grace(0.01))
+    assert reading.remaining(100.0, unread=False) == pytest.approx(0.001)
     assert reading.remaining(100.0, unread=True) == pytest.approx(MAX_DRAIN_S)
     assert reading.remaining(100.0015, unread=False) < 0 < reading.remaining(100.0015, unread=True)
 
@@ -197,23 +194,22 @@ def literal_tasks(steps: list[list[str]], ms: dict[str, float], until: float, *,
 def test_a_group_may_start_if_it_or_the_rest_of_its_step_can_end_in_time(whole: bool) -> None:
     steps, ms = [["a"], ["p", "q", "b"], ["c"]], {"a": 1.0, "p": 2.0, "q": 0.0, "b": 4.0, "c": 9.0}
     given = [[Task(name) for name in step] for step in steps]
-    found = timed(given, ms, 10.0, whole_steps=whole)
+    found = Schedule(ms).tasks(given, (), now=0.0, until=10.0, whole_steps=whole, continues=False)
     assert [task.group for task in found] == ["a", "p", "q", "b", "c"]
     expected = literal_tasks(steps, ms, 10.0, whole=whole)
     assert {task.group: task.start_by for task in found} == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_hanging_group_is_left_out_for_longer_each_time_up_to_a_minute() -> None:
-    hanging, now, pauses = HangingGroups(), 0.0, list[float]()
-    for _ in range(9):
-        hanging.add("a", now)
-        pauses.append(hanging.left_out(now)["a"])
-        now += pauses[-1]
-        assert hanging.left_out(now) == {}
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    hanging.discard("a")
-    hanging.add("a", now)
-    assert hanging.left_out(now) == {"a": 1.0}
+    schedule, now = Schedule({"a": 1.0}), 0.0
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0):
+        schedule.failed("a", "it hangs", now, hung=True)
+        assert f"tried again in {pause} s" in schedule.left_out({}, now, 1.0)["a"]
+        now += pause
+        assert schedule.left_out({}, now, 1.0) == {}
+    schedule.arrived("a")
+    schedule.failed("a", "it hangs", now, hung=True)
+    assert "tried again in 1.0 s" in schedule.left_out({}, now, 1.0)["a"]
 
 
 @pytest.mark.parametrize(
@@ -229,4 +225,4 @@ def test_a_hanging_group_is_left_out_for_longer_each_time_up_to_a_minute() -> No
 def test_an_abandoned_computation_is_overdue_if_it_exceeds_both_its_time_and_the_deadline(
     running_s: float, expected_ms: float, deadline_s: float, overdue: bool
 ) -> None:
-    assert is_overdue(running_s, expected_ms, deadline_s) is overdue
+    assert ("a" in Schedule({"a": expected_ms}).left_out({"a": -running_s}, 0.0, deadline_s)) is overdue

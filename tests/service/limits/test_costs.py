@@ -131,9 +131,9 @@ def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(subsets, "MAX_BYTES", 1)
     for each in sets:
         arrived_model(model, each)
-        assert sum(len(groups) > 0 for groups in subsets._solved(model).sets) == 1
+        assert sum(len(groups) > 0 for groups in subsets.solved_sets(model).sets) == 1
     assert cached_arrived_model(model, sets[-1]) is not None
-    assert subsets._solved(model).nbytes == arrived_model(model, sets[-1]).nbytes
+    assert subsets.solved_sets(model).nbytes == arrived_model(model, sets[-1]).nbytes
 
 
 def test_columns_that_never_arrive_use_no_memory() -> None:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
@@ -58,30 +59,29 @@ class _ThreadWorker:
         return True
 
     def compute(self, extraction: Extraction, tasks: Sequence[Task]) -> None:
-        results, in_order = extraction.results, extraction.in_order
         for arrival in computed(
             tasks,
             self._extractors,
             extraction.x,
-            results,
+            extraction.results,
             extraction.skipped,
-            in_order=in_order,
+            in_order=extraction.in_order,
             starting=extraction.starting,
         ):
             if not extraction.put(arrival):
                 return
 
     def stop(self) -> None:
-        pass
+        """Do nothing: the extraction starts no further group."""
 
     def pending(self) -> bool:
         return False
 
     def abort(self) -> None:
-        pass
+        """Do nothing: the thread ends with its extractor."""
 
     def close(self) -> None:
-        pass
+        """Do nothing: there is no process."""
 
 
 class Workers:
@@ -109,15 +109,11 @@ class Workers:
             raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")
         self.worker = worker
         self.max_workers = max_workers
-        self._make: Callable[[], ProcessWorker | _ThreadWorker]
-        self._pack: Callable[[Any], Any]
-        if worker == "process":
-            pickled = packed_extractors(extractors)
-            self._make = lambda: ProcessWorker(pickled, patience_ms)
-            self._pack = packed_input
-        else:
-            own = dict(extractors)
-            self._make, self._pack = lambda: _ThreadWorker(own), lambda x: x
+        self._make: Callable[[], ProcessWorker | _ThreadWorker] = (
+            partial(ProcessWorker, packed_extractors(extractors), patience_ms)
+            if worker == "process"
+            else partial(_ThreadWorker, dict(extractors))
+        )
         self._closed = False
         self._renew()
         _pools.add(self)
@@ -161,7 +157,8 @@ class Workers:
 
         Raises ExtractorError if the workers are closed, or the input is not picklable for a process.
         """
-        extraction.x = self._pack(extraction.x)
+        if self.worker == "process":
+            extraction.x = packed_input(extraction.x)
         grown: list[Future[None]] = []
         own: tuple[ProcessWorker, Condition] | None = None
         with self._lock:
@@ -241,13 +238,11 @@ class Workers:
                 pass
             threads = dict(self._threads)
         atexit.unregister(self.close)
-        for worker in threads.values():
-            if worker is not None:
-                worker.abort()
+        for worker in [each for each in threads.values() if each is not None]:
+            worker.abort()
         until = time.monotonic() + GRACE_SECONDS[self.worker]
-        for thread in threads:
-            if thread is not current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
+        for thread in threads.keys() - {current_thread()}:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _grow(self) -> Future[None]:
         """Start a worker in its own thread, with the lock held; the future completes when it is ready, or fails."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import multiprocessing
 import multiprocessing.process
 import os
 import pickle
@@ -36,12 +35,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from ctypes import c_longlong
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from threading import Lock, Thread
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,19 +94,6 @@ class PackedInput:
 
     data: bytes
     arrays: tuple[memoryview, ...]
-
-    @classmethod
-    def of(cls, x: object) -> PackedInput:
-        arrays: list[memoryview] = []
-
-        def in_band(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()
-            if raw.nbytes >= LARGE:
-                arrays.append(raw)
-            return raw.nbytes < LARGE
-
-        data = pickle.dumps(x, pickle.HIGHEST_PROTOCOL, buffer_callback=in_band if _SHARED_MEMORY else None)
-        return cls(data, tuple(arrays))
 
 
 class _SentInput(NamedTuple):
@@ -222,10 +206,19 @@ def _socket(pipe: Connection[Any, Any]) -> socket.socket:
 
 def packed_input(x: object) -> PackedInput:
     """Return an input in the form that a process accepts; raise ExtractorError if it is not picklable."""
+    arrays: list[memoryview] = []
+
+    def in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= LARGE:
+            arrays.append(raw)
+        return raw.nbytes < LARGE
+
     try:
-        return PackedInput.of(x)
+        data = pickle.dumps(x, pickle.HIGHEST_PROTOCOL, buffer_callback=in_band if _SHARED_MEMORY else None)
     except Exception as error:  # pickling a foreign object may raise anything
         raise _unpicklable(f"input of type {type(x).__name__}", error) from error
+    return PackedInput(data, tuple(arrays))
 
 
 def packed_extractors(extractors: Mapping[str, Callable[..., Any]]) -> bytes:
@@ -263,7 +256,7 @@ def _await_parent() -> None:
         os._exit(1)
 
 
-def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlong) -> None:
+def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: ctypes.c_longlong) -> None:
     """Run the child: compute jobs until the other end of the pipe is closed, or the parent has ended."""
     _end_with_parent()
     # Ctrl-C reaches every process of a terminal; only the parent handles it.
@@ -286,8 +279,9 @@ def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlo
             try:
                 x = memory.read() if x is None else x
             except Exception as error:  # unpickling a foreign class may raise anything
-                why = f"the input does not load in the worker: {summary(error)}"
-                outbox.add(Arrival(job.tasks[0].group, error=why))
+                outbox.add(
+                    Arrival(job.tasks[0].group, error=f"the input does not load in the worker: {summary(error)}")
+                )
             else:
                 _compute(outbox, extractors, job, x, stop)
             if memory.received.spans:
@@ -296,13 +290,13 @@ def serve(pipe: Connection[Any, Any], bell: Connection[Any, Any], stop: c_longlo
 
 
 def _compute(
-    outbox: _Outbox, extractors: Mapping[str, Callable[..., Any]], job: _Job, x: Any, stop: c_longlong
+    outbox: _Outbox, extractors: Mapping[str, Callable[..., Any]], job: _Job, x: Any, stop: ctypes.c_longlong
 ) -> None:
     silent = set() if job.returns_results else {task.group for task in job.tasks if task.shared}
     if stop.value >= job.number:
         return
     for arrival in computed(job.tasks, extractors, x, dict(job.results), job.skipped, in_order=job.in_order):
-        outbox.add(arrival, without_values=arrival.group in silent)
+        outbox.add(arrival._replace(values=None) if arrival.group in silent else arrival)
         if stop.value >= job.number:
             return
 
@@ -316,14 +310,12 @@ class _Outbox:
         self._rung = False
         self._unread = 0
 
-    def add(self, arrival: Arrival, *, without_values: bool = False) -> None:
+    def add(self, arrival: Arrival) -> None:
         """Send an arrival; ring if it is an error, or before the pipe is full."""
-        group, took_ms = arrival.group, arrival.took_ms
-        values = None if without_values else arrival.values
         try:
-            message = packed((group, values, took_ms, arrival.error, False, arrival.skipped))
+            message = packed(tuple(arrival))
         except Exception as error:  # pickling foreign values may raise anything
-            message = packed((group, None, took_ms, f"its values are not picklable: {summary(error)}"))
+            message = packed((arrival.group, None, arrival.took_ms, f"its values are not picklable: {summary(error)}"))
         self._unread += len(message)
         if arrival.error is not None or self._unread > UNREAD:
             self._ring()
@@ -359,7 +351,7 @@ def _with_shared(tasks: Sequence[Task], waiting: Iterable[Task]) -> list[Task]:
     return found
 
 
-_processes: WeakSet[multiprocessing.process.BaseProcess] = WeakSet()
+_processes: weakref.WeakSet[multiprocessing.process.BaseProcess] = weakref.WeakSet()
 
 
 def disown_processes() -> None:
@@ -397,7 +389,7 @@ class ProcessWorker:
         self._memory = _SharedMemory()
         context = multiprocessing.get_context("spawn")
         # No lock around the value: one side writes, the other reads, and eight aligned bytes are written at once.
-        self._stop = context.RawValue(c_longlong, 0)
+        self._stop = context.RawValue(ctypes.c_longlong, 0)
         self._pipe, child_end = context.Pipe()
         self._bell, child_bell = context.Pipe(duplex=False)
         self._arriving, self._ringing = _poller(self._pipe), _poller(self._bell)
@@ -405,8 +397,9 @@ class ProcessWorker:
         self._tasks: Sequence[Task] = ()
         self._waiting = deque[Task]()
         self._broken: OSError | None = None
-        arguments = child_end, child_bell, self._stop
-        self._process = context.Process(target=serve, args=arguments, name="anytime-worker", daemon=True)
+        self._process = context.Process(
+            target=serve, args=(child_end, child_bell, self._stop), name="anytime-worker", daemon=True
+        )
         _processes.add(self._process)
         try:
             try:
@@ -420,18 +413,16 @@ class ProcessWorker:
             raise
 
     def _prepare(self, extractors: bytes) -> None:
-        sent, reading = time.perf_counter(), 0.0
+        sent = time.perf_counter()
         try:
             self._pipe.send_bytes(extractors)
-            if self._pipe.poll(START_SECONDS):
-                refusal, reading = self._pipe.recv()
-            else:
-                refusal = f"not ready after {START_SECONDS:g} s"
+            refusal, reading = (
+                self._pipe.recv() if self._pipe.poll(START_SECONDS) else (f"not ready after {START_SECONDS:g} s", 0.0)
+            )
         except (EOFError, OSError):
-            ending = self._ending() or "it closed its pipe"
             raise ExtractorError(
-                f"the worker process ended while starting ({ending}); a script must do its work under "
-                "\"if __name__ == '__main__':\", since worker processes import it"
+                f"the worker process ended while starting ({self._ending() or 'it closed its pipe'}); "
+                "a script must do its work under \"if __name__ == '__main__':\", since worker processes import it"
             ) from None
         if refusal is not None:
             raise ExtractorError(
@@ -503,8 +494,7 @@ class ProcessWorker:
         if self._clock_offset:
             tasks = [task._replace(start_by=task.start_by + self._clock_offset) for task in tasks]
         used = {name: extraction.results[name] for task in tasks for name in task.uses if name in extraction.results}
-        skipped = tuple(extraction.skipped)
-        job = _Job(self._job, tasks, extraction.in_order, sent, used, skipped, extraction.workers > 1)
+        job = _Job(self._job, tasks, extraction.in_order, sent, used, tuple(extraction.skipped), extraction.workers > 1)
         self._pipe.send_bytes(packed(job))
         if sent is not None:
             self._memory.send(extraction.x, sent, self._pipe)
