@@ -207,9 +207,10 @@ class PredictionService:
             before = {model.name: model.version for model in self.registry}
             try:
                 self.registry = await asyncio.to_thread(reloaded, self.registry, name, force=force)
+            except UnknownModelError:  # a mistake of the client, which reloads nothing
+                raise
             except Exception as error:
-                if not isinstance(error, UnknownModelError):  # which is the caller's mistake, not the files'
-                    self.metrics.reloads.labels("failed").inc()
+                self.metrics.reloads.labels("failed").inc()
                 what = "the models" if name is None else f"model {name!r}"
                 _log.error("could not reload %s; the previous ones stay in use: %s", what, error)
                 raise

@@ -57,7 +57,6 @@ def test_what_the_document_says_holds(tmp_path: Path) -> None:
             document = client.get("/openapi.json").json()
             operations = sum(len(item) for item in document["paths"].values())
             assert f"Tested: {operations}\n" in done.stdout
-            errors = {record.getMessage() for record in records if record.levelname == "ERROR"}
-            assert not {error for error in errors if not error.startswith("could not reload model ")}
+            assert not [record for record in records if record.levelname == "ERROR"]
             assert client.post("/predict", json={"groups": VALUES}).json()["complete"]
             until(lambda: "\nanytime_open_predictions 0.0\n" in client.get("/metrics").text)
