@@ -6,8 +6,9 @@ columns that predict the target alone, columns that number the rows, and gaps th
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -46,6 +47,9 @@ MAX_LOOKED_AT = 5_000
 
 MAX_CLASSES = 20
 """Most classes whose shares are compared with gaps."""
+
+CHUNK = 2**20
+"""Values that are looked at at once, 8 MiB."""
 
 MAX_NAMED = 3
 """Most columns that one sentence describes."""
@@ -88,7 +92,7 @@ def _named(texts: Sequence[str], sentence: str) -> str:
 def _wild_values(sample: Sample, names: Iterable[str]) -> str:
     """Return which columns have a few values far from all others, the worst first, and in which rows."""
     worst: list[tuple[float, str]] = []
-    for name in dict.fromkeys(names):
+    for name in _perhaps_wild(sample, [*dict.fromkeys(names)]):
         values = np.asarray(sample.columns[name], dtype=np.float64)
         known = np.flatnonzero(np.isfinite(values))
         if len(known) < MIN_ROWS:
@@ -109,6 +113,22 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
         "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
         "columns by --clamp 0.01",
     )
+
+
+def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
+    """Yield the columns that may have wild values: all but complete ones whose values are near their quantiles.
+
+    Many columns at once take a third of the time of one after the other.
+    """
+    if sample.rows < MIN_ROWS:
+        return
+    step = max(1, CHUNK // sample.rows)
+    for some in (names[start : start + step] for start in range(0, len(names), step)):
+        values = np.array([sample.columns[name] for name in some], dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], axis=1)
+            near = (np.abs(values - middle[:, np.newaxis]) <= WILD * (high - low)[:, np.newaxis]).all(axis=1)
+        yield from itertools.compress(some, ~near)
 
 
 @dataclass(frozen=True)
@@ -140,8 +160,9 @@ def _predicts(
     It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
     all rows that share a value have one class.
     """
-    known = present(column)
-    column, values, codes = column[known], target.values[known], target.codes[known]
+    known, values, codes = present(column), target.values, target.codes
+    if not known.all():
+        column, values, codes = column[known], values[known], codes[known]
     if len(column) < MIN_ROWS or (codes == codes[0]).all() or (column == column[0]).all():
         return False
     if numeric := column.dtype.kind in "iufb":
