@@ -105,7 +105,7 @@ class Series:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tabulated:
-    """A table of results: columns, of which a shorter one ends in empty cells, a caption above and notes below."""
+    """A table of results: columns (a shorter one ends in empty cells), a caption above it and notes below it."""
 
     columns: tuple[Series, ...]
     caption: str = ""

@@ -220,7 +220,7 @@ class Candidates:
 
 
 def _per_cost(gain: float, cost: Any) -> float:
-    """Return the gain per cost; free groups come first, whatever they add, so that rounding does not decide."""
+    """Return the gain per cost; free groups are first, whatever they add, so that rounding does not decide."""
     return float(gain / cost) if cost > 0 else np.inf
 
 

@@ -1,7 +1,7 @@
 """Training on a stream of rows by least squares: each call adds rows, and learns from all of them so far.
 
-Rows are kept, and the bases learned again, until there are as many rows as bases are learned from. From then on only
-the moments are kept.
+Rows are stored, and the bases learned again, until there are as many rows as bases are learned from. From then on only
+the moments are stored.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MoreRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The rows of a stream so far: those kept to learn bases from, the folds of the next rows, and the moments.
+    """The rows of a stream so far: those stored to learn bases from, the folds of the next rows, and the moments.
 
     Without rows, there is one clamp.
     """
 
-    kept: tuple[MoreRows, ...]
+    stored: tuple[MoreRows, ...]
     assigner: FoldAssigner
     clamped: list[Clamped]
     source: TrainingTable
@@ -49,7 +49,7 @@ class Stream:
         source = self.source
         fitted = fit_clamped(self.clamped, source.options)
         stream = self
-        if not self.kept:
+        if not self.stored:
             (chosen,) = (each for each in self.clamped if each.clamp == fitted.clamp)
             source = replace(source, dataset=replace(source.dataset, groups=chosen.groups))
             stream = replace(self, clamped=[chosen], source=source)
@@ -76,8 +76,8 @@ def extended(
     """
     if not 0.0 <= decay <= 1.0:
         raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-    if stream is None or stream.kept:
-        earlier = () if stream is None else tuple(each._replace(weights=each.weights * decay) for each in stream.kept)
+    if stream is None or stream.stored:
+        earlier = () if stream is None else tuple(each._replace(weights=each.weights * decay) for each in stream.stored)
         return _learned((*earlier, rows), roles, options, target, observer)
     dataset = replace(stream.source.dataset, table=rows.table.with_columns(_weights_column(roles, rows.weights)))
     assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
@@ -89,17 +89,19 @@ def extended(
     return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)], source=source)
 
 
-def _learned(kept: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer) -> Stream:
+def _learned(
+    stored: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer
+) -> Stream:
     """Return the stream of some rows, with bases learned from them."""
-    joined = JoinedMemory([each.table for each in kept])
-    table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in kept])))
+    joined = JoinedMemory([each.table for each in stored])
+    table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in stored])))
     source, clamped = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
     learns = source.found.sample is not None or bool(source.open_columns)
-    keeps = learns and table.rows < sample_size(len(roles.groups.features))
-    return Stream(kept if keeps else (), assigner, clamped, source)
+    stores = learns and table.rows < sample_size(len(roles.groups.features))
+    return Stream(stored if stores else (), assigner, clamped, source)
 
 
 def _weights_column(roles: Roles, weights: Float) -> Mapping[str, Float]:

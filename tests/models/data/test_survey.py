@@ -143,9 +143,9 @@ def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(learning, "SAMPLE_ROWS", 100)
     X, y = frame()
     stream = AnytimeRegressor(basis="hinge:2", min_level_rows=10).partial_fit(X[:60], y[:60])
-    assert len(stream._stream.kept) == 1
+    assert len(stream._stream.stored) == 1
     stream.partial_fit(X[60:120], y[60:120])
-    assert not stream._stream.kept
+    assert not stream._stream.stored
     bases = stream.model_.groups.bases
     stream.partial_fit(X[120:], y[120:])
     assert stream.model_.groups.bases == bases
