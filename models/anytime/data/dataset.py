@@ -70,10 +70,10 @@ def stated_weights(by_class: Mapping[Label, float], classes: Sequence[Label]) ->
     if unknown := [label for label in by_class if label not in classes]:
         raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}")
     weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
-    wrong = ~(valid_weights(weights) & (weights > 0))
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise TrainingError(f"class_weight of {classes[at]!r} is {weights[at]:g}; expected above {WEIGHTS}")
+    valid = valid_weights(weights)
+    if not valid.all():
+        at = int(valid.argmin())
+        raise TrainingError(f"class_weight of {classes[at]!r} is {weights[at]:g}; expected {WEIGHTS}")
     return tuple(weights.tolist())
 
 
@@ -189,7 +189,10 @@ class Dataset:
             weights, query, folds = (None if each is None else each[kept] for each in (weights, query, folds))
         if self.class_weights is not None and len(Y):
             factors = np.array(self.class_weights)[class_codes(Y)]
-            weights = factors if weights is None else weights * factors
+            weights, used = factors if weights is None else weights * factors, factors > 0
+            if not used.all():
+                X, Y, weights = X[used], Y[used], weights[used]
+                query, folds = (None if each is None else each[used] for each in (query, folds))
         return Rows(X, Y, weights, query, folds)
 
     def weighted(self, by_class: Literal["balanced"] | Mapping[Label, float]) -> Dataset:

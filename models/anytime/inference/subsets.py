@@ -190,10 +190,12 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     with solved.lock:
         process = os.getpid()  # a fork inherits the sets that wait, and no thread that solves them
         waiting = [each for each in solved.waiting if each[0] == process]
-        if (process, groups) not in waiting and len(waiting) < MAX_WAITING:
+        begin = (process, groups) not in waiting and len(waiting) < MAX_WAITING
+        if begin:
             solved.waiting.add((process, groups))
-            _background(process).submit(_solve_waiting, model, groups)
         parts = [each for each in solved.sets.values() if each.groups <= groups]
+    if begin:  # without the lock, which other answers wait for
+        _background(process).submit(_solve_waiting, model, groups)
     longest = max(prefix for prefix, names in enumerate(model.needed) if names <= groups)
     prefix = cached_arrived_model(model, model.needed[longest])
     assert prefix is not None  # noqa: S101

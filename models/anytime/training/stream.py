@@ -45,7 +45,7 @@ class Stream:
     source: TrainingTable
 
     def trained(self) -> tuple[Self, Trained]:
-        """Learn the sequence; return the stream, without clamps that were not selected if it keeps no rows."""
+        """Learn the sequence; return the stream, without clamps that were not selected if it stores no rows."""
         source = self.source
         fitted = fit_clamped(self.clamped, source.options)
         stream = self

@@ -55,7 +55,7 @@ class Observer:
     """What a caller shows while the trainer works; by default nothing."""
 
     warnings: Sequence[str] = ()
-    """What users should know of the table; why its training fails, perhaps."""
+    """Warnings about the table, set before the fit: they may explain why it fails."""
 
     def reading(self, name: str, rows: int) -> AbstractContextManager[Progress]:
         """Show a pass over the rows of a table."""
@@ -256,7 +256,7 @@ def open_training(
     if learned is not None:
         stated |= learned.known_types
     given = groups if learned is None else groups.with_bases(learned.bases)
-    selects = options.folds != 0
+    selects, drops = options.folds != 0, options.missing_target == "drop"
     least = options.min_level_rows
     clamp = None if options.clamp == "auto" and not selects else options.clamp
     groups, found = surveyed(
@@ -268,14 +268,13 @@ def open_training(
         stated=stated,
         option=None if learned is not None or (options.basis == "auto" and not selects) else options.basis,
         clamp=None if learned is not None else clamp,
-        drop_missing=options.missing_target == "drop",
+        drop_missing=drops,
         min_level_rows=MIN_LEVEL_ROWS if least == "auto" and not selects else least,
         seed=options.seed,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, options.task, options.family, partial=partial)
     check_family(known.family.label, known)
-    drops = options.missing_target == "drop"
     dataset = Dataset(table, groups, known, roles.query, roles.weights, drops, roles.folds)
     if options.class_weight is not None:
         dataset = dataset.weighted(options.class_weight)

@@ -40,6 +40,20 @@ def test_class_weights_are_weights_of_the_rows(target: str, family: Any, weighti
     np.testing.assert_allclose(found.predict_proba(frame[X]), expected.predict_proba(frame[X]), atol=1e-9)
 
 
+def test_rows_of_a_class_of_weight_0_are_left_out() -> None:
+    frame = rows()
+    weights = {label: float(label > 0) for label in np.unique(frame["three"]).tolist()}
+    options: dict[str, Any] = {"alpha": 1e-3, "family": "gaussian", "basis": "linear"}
+    found = AnytimeClassifier(class_weight=weights, **options).fit(frame[X], frame["three"])
+    used = frame[frame["three"] > 0]
+    assert found.model_.manifest.provenance.rows == len(used)
+    np.testing.assert_allclose(found.predict_proba(frame[X])[:, 0], 0.0, atol=1e-9)
+    with pytest.raises(TrainingError, match=r"class_weight of 1 is -2; expected 0, or 1e-100 to 1e\+100"):
+        AnytimeClassifier(class_weight={1: -2}, **options).fit(frame[X], frame["three"])
+    with pytest.raises(TrainingError, match="class_weight has 7; expected classes of the target"):
+        AnytimeClassifier(class_weight={7: 1.0}, **options).fit(frame[X], frame["three"])
+
+
 @pytest.mark.parametrize("weights", [None, "w"])
 @pytest.mark.parametrize(("target", "family"), [("two", "binomial"), ("two", "gaussian"), ("three", "multinomial")])
 def test_the_command_trains_the_model_of_the_estimator(
