@@ -258,6 +258,15 @@ def test_no_test_asserts_on_time() -> None:
     assert not found
 
 
+def test_no_test_changes_the_time_of_other_threads() -> None:
+    """A server of the session runs in a thread of the tests: a fake clock replaces the name in one module."""
+    changed = re.compile(r"""setattr\(\s*(?:["'][\w.]*\b)?(?:asyncio|random|time)\b(?:,|\.\w)""")
+    assert changed.search('monkeypatch.setattr(time, "sleep", fake)')
+    assert changed.search('monkeypatch.setattr("client.transport.asyncio.sleep", fake)')
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]
+    assert not [str(path) for path in files if changed.search(path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.parametrize(
     ("body", "count"),
     [

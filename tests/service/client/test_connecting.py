@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
+from anytime_service.client import transport
 from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError
 from anytime_service.client.transport import Connection, Endpoint
 from anytime_service.settings import Settings
@@ -347,8 +349,8 @@ def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.
 
     async def keep() -> None:
         connection = Refusing(Endpoint.of("http://127.0.0.1:9", None, 1.0, None))
-        monkeypatch.setattr("anytime_service.client.transport.asyncio.sleep", sleep)
-        monkeypatch.setattr("anytime_service.client.transport.random.uniform", lambda _, high: high)
+        monkeypatch.setattr(transport, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        monkeypatch.setattr(transport, "random", SimpleNamespace(uniform=lambda _, high: high))
         with pytest.raises(asyncio.CancelledError):
             await connection._keep_open()
 

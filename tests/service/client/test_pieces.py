@@ -8,10 +8,12 @@ import copyreg
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from anytime.inference.prediction import Prediction
+from anytime_service.client import engine
 from anytime_service.client.engine import MAX_EVENTS, EventQueue
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import decode_problem, encode_values, seconds_of
@@ -120,7 +122,7 @@ def test_events_are_returned_in_order_until_the_deadline() -> None:
 def test_a_timer_that_fires_early_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         now = 0.0
-        monkeypatch.setattr(time, "perf_counter", lambda: now)
+        monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now))
         box: EventQueue[int] = EventQueue(0.02)
         waiting = asyncio.create_task(box.get())
         first = box._timer
