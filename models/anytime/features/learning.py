@@ -26,6 +26,7 @@ from anytime.features.bases import (
     learned,
 )
 from anytime.features.expansion import Column, Expansion
+from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
 
@@ -207,11 +208,11 @@ def learned_groups(
             basis = learned(given, kind, option, found)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        is_numeric = kind in NUMERIC and not basis.by_level and len(found.values) > 0
+        is_numeric = kind in NUMERIC and not isinstance(basis.reader, Levels) and len(found.values) > 0
         numbers = found if is_numeric else None
         if numbers and found.values.dtype != np.float64:
             numbers = replace(found, values=found.values.astype(np.float64))
-        ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
+        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, numbers, clamp)
         column = Column(name, basis, ends)
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
@@ -270,6 +271,8 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     return lost, f"levels of fewer than {least} rows share one term: of {listing}"
 
 
-def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
+def _range(basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
     own = basis.clamp if clamp is None or clamp == "auto" else clamp
+    if kind == "date" and own == "off" and clamp != "off":  # a line of dates ends where the training rows do
+        own = 0.0
     return None if basis.clamp is None or numbers is None else numbers.ends(own)

@@ -32,7 +32,7 @@ from anytime.data.formats.cells import (
 )
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, pc, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
-from anytime.features.bases import DATES
+from anytime.features.readers import DATES
 from anytime.types import ColumnType
 
 
