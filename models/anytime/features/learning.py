@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, TypeAlias
@@ -25,6 +25,7 @@ from anytime.features.bases import (
     default_basis,
     learned,
 )
+from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.expansion import Column, Expansion
 from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis, FeatureGroups
@@ -250,7 +251,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
 
     A column whose gaps have an indicator keeps that.
     """
-    lost, shared = [], []
+    lost, rare, beyond = [], [], []
     least, types = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows, groups.known_types
     for name in columns:
         basis = groups.bases[name] if name in groups.bases else ColumnBasis()
@@ -258,17 +259,24 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
             continue
         found = sample.column(name)
         values, counts = found.counts
-        rare = ~np.isin(values.astype(str), [str(level) for level in basis.levels])
-        size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
+        others = counts[~np.isin(values.astype(str), [str(level) for level in basis.levels])]
+        size = f"{len(others)} {'level' if len(others) == 1 else 'levels'}, {others.sum():g} rows"
         gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if len(values) and not basis.levels and not gaps:
             lost.append((name, f"has no level that {least} rows share ({size})"))
-        elif rare.any() and not (basis.model_extra or {}).get("level_rows"):
-            shared.append(f"{name!r} ({size})")
-    if not shared:
-        return lost, ""
-    listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"levels of fewer than {least} rows share one term: of {listing}"
+        elif len(others) and others.max() >= least:
+            beyond.append(f"{name!r} ({size})")
+        elif len(others) and not (basis.model_extra or {}).get("level_rows"):
+            rare.append(f"{name!r} ({size})")
+    said = (
+        (f"levels of fewer than {least} rows share one term", rare),
+        (f"levels beyond the {MAX_LEVELS} most frequent share one term", beyond),
+    )
+    return lost, "; ".join(f"{what}: of {_first_ten(names)}" for what, names in said if names)
+
+
+def _first_ten(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _range(basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
