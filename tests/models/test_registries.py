@@ -36,7 +36,7 @@ from guides import ROOT, text_of
 Capture = pytest.CaptureFixture[str]
 
 REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
-    "selection criterion": (CRITERIA, "selection/criteria/__init__.py", {"name", *Criterion.__abstractmethods__}),
+    "selection criterion": (CRITERIA, "selection/criteria.py", {"name", *Criterion.__abstractmethods__}),
     "basis": (BASES, "features/bases/__init__.py", {"name", "fits", *Basis.__abstractmethods__}),
     "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *OneResponse.__abstractmethods__}),
     "table format": (SUFFIXES, "data/formats/__init__.py", {*Table.__abstractmethods__}),

@@ -24,8 +24,7 @@ from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Candidates, SolvedOrder, greedy
-from anytime.selection.rule import Rule
+from anytime.selection.greedy import NOISE, Candidates, Rule, SolvedOrder, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index
 

@@ -20,8 +20,7 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, GroupOrder, greedy
-from anytime.selection.rule import Rule
+from anytime.selection.greedy import Candidates, GroupOrder, Rule, greedy
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 

@@ -144,7 +144,7 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        rule, why = self.options.rule, self.learned.no_guarantee
+        rule, why = self.options, self.learned.no_guarantee
         if why is None and (rule.first or rule.c_min is not None):
             why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
         if why is not None:
@@ -175,7 +175,7 @@ class Fit:
         `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
         """
         groups, columns = self.selected
-        stopped, rule = self.stopped, self.options.rule
+        stopped, rule = self.stopped, self.options
         left_out = (*left_out, *rule.without)
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
@@ -196,7 +196,7 @@ class Fit:
             responses=target.responses,
             classes=target.classes,
             groups=groups,
-            method=rule.name,
+            method=rule.by.name,
             cost_blind=rule.cost_blind,
             doubling=rule.doubling,
             first=tuple(group for group in rule.first if group in groups.positions),

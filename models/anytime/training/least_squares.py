@@ -201,7 +201,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     def by_kernels(self) -> bool:
         """Return whether rows are so few that the folds are measured on them, rather than on moments."""
         sizes = self.terms.moments.rows, len(self.groups.features), len(self.groups)
-        return self.options.rule.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
+        return self.options.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
 
     @cached_property
     def _rows(self) -> dict[int, Float]:
@@ -233,8 +233,8 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
-            return kernel_sequencer(data, self.groups, self.options.rule)
-        return sequencer(data, self.groups, self.options.rule)
+            return kernel_sequencer(data, self.groups, self.options)
+        return sequencer(data, self.groups, self.options)
 
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:

@@ -256,7 +256,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     def orders(self, data: Design) -> Callable[[float], LikelihoodOrder]:
         stop = ROUGH if self._compared else EXACT
-        return lambda alpha: likelihood_sequence(data, self.groups, self.options.rule, alpha, stop=stop)
+        return lambda alpha: likelihood_sequence(data, self.groups, self.options, alpha, stop=stop)
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
@@ -276,10 +276,10 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
         """Return least squares, at the same penalty compared with the loss's curvature at the base rate."""
-        rule, gram = self.options.rule, self.terms.gram
-        if rule.epsilon is not None:
+        gram = self.terms.gram
+        if self.options.epsilon is not None:
             return None
-        squares, variance = sequencer(gram, self.groups, rule), float(np.mean(gram.y_scale**2))
+        squares, variance = sequencer(gram, self.groups, self.options), float(np.mean(gram.y_scale**2))
         return lambda alpha: squares(alpha / variance)
 
     def solved(self, choice: Choice[Any]) -> Choice[LikelihoodOrder]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,8 +17,8 @@ from anytime.families import Family, family_of
 from anytime.features.bases import Clamp, parsed_basis
 from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
-from anytime.selection import Rule, SelectionMethod
-from anytime.types import ColumnType, FamilyName, Label, Method, Task
+from anytime.selection import Rule
+from anytime.types import ColumnType, FamilyName, Label, Task
 
 MAX_PAIRS = 256
 
@@ -31,8 +30,8 @@ GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Training options.
+class Options(Rule):
+    """Training options: the rule that orders the groups, and all others.
 
     Attributes
     ----------
@@ -42,8 +41,6 @@ class Options:
         The likelihood; "gaussian" is least squares. None is the default of the task, and of classes that of their size.
     class_weight : Literal["balanced"] | Mapping[Label, float] | None
         Factors of the weights of rows by class; "balanced" makes all classes equally heavy.
-    method, cost_blind, doubling, c_min, epsilon, first, without
-        As in `Rule`.
     alpha : float | Literal["cv"]
         The penalty, 0 or more, or "cv" to choose from `GRID`.
     one_se : bool
@@ -78,13 +75,6 @@ class Options:
     task: Task | Literal["auto"] = "auto"
     family: FamilyName | None = None
     class_weight: Literal["balanced"] | Mapping[Label, float] | None = None
-    method: Method | SelectionMethod = Rule.method
-    cost_blind: bool = Rule.cost_blind
-    doubling: bool = Rule.doubling
-    c_min: float | None = Rule.c_min
-    epsilon: float | None = Rule.epsilon
-    first: tuple[str, ...] = Rule.first
-    without: tuple[str, ...] = Rule.without
     alpha: float | Literal["cv"] = "cv"
     one_se: bool = False
     nested: bool = False
@@ -99,19 +89,6 @@ class Options:
     drop: tuple[str, ...] = ()
     seed: int = 0
     n_jobs: int | None = None
-
-    @cached_property
-    def rule(self) -> Rule:
-        """Return how the groups are ordered."""
-        return Rule(
-            self.method,
-            cost_blind=self.cost_blind,
-            doubling=self.doubling,
-            c_min=self.c_min,
-            epsilon=self.epsilon,
-            first=self.first,
-            without=self.without,
-        )
 
     @property
     def fitted_family(self) -> Family:
@@ -132,7 +109,7 @@ class Options:
         return None if self.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
-        _ = self.rule  # which checks its own options
+        super().__post_init__()
         if self.basis is not None:
             parsed_basis(self.basis)
         checked_clamp(self.clamp)
@@ -141,9 +118,9 @@ class Options:
             raise TrainingError(f"folds is {self.folds}; expected 2 or more, or 0 for none")
         if self.folds == 0 and (self.alpha == "cv" or self.nested):
             raise TrainingError("folds is 0; --alpha cv and --nested need 2 or more")
-        if not (self.fitted_family.least_squares or self.rule.by.likelihoods):
+        if not (self.fitted_family.least_squares or self.by.likelihoods):
             raise TrainingError(
-                f"method {self.rule.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "
+                f"method {self.by.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "
                 "gaussian"
             )
         if isinstance(self.alpha, str):
@@ -151,14 +128,10 @@ class Options:
                 raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
         elif not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-        if self.pairs is not None:
-            self._check_pairs()
-
-    def _check_pairs(self) -> None:
         number = isinstance(self.pairs, int) and not isinstance(self.pairs, bool) and 1 <= self.pairs <= MAX_PAIRS
-        if self.pairs != "auto" and not number:
+        if self.pairs not in (None, "auto") and not number:
             raise TrainingError(f"pairs is {self.pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'")
-        if not self.rule.by.pairs:
+        if self.pairs is not None and not self.by.pairs:
             raise TrainingError(
-                f"method {self.rule.name} does not support pairs; choose another method, or train without pairs"
+                f"method {self.by.name} does not support pairs; choose another method, or train without pairs"
             )

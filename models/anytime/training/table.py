@@ -244,7 +244,7 @@ def open_training(
     TrainingError
         The target does not fit the family or the options.
     """
-    complete = options.rule.remaining(roles.groups if options.rows is None else roles.groups.for_rows(options.rows))
+    complete = options.remaining(roles.groups if options.rows is None else roles.groups.for_rows(options.rows))
     for name in options.drop:
         if name not in complete.features:
             raise GroupsError(f"--drop {name}: no group has this feature; {suggestion(name, complete.features)}")
@@ -405,7 +405,7 @@ def open_moments(
             "'anytime moments'"
         )
     groups = record.groups if costs is None else record.groups.with_costs(costs)
-    groups = options.rule.remaining(groups if options.rows is None else groups.for_rows(options.rows))
+    groups = options.remaining(groups if options.rows is None else groups.for_rows(options.rows))
     return TrainingMoments(stored, groups, replace(options, family=family), observer or Observer())
 
 
