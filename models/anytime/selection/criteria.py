@@ -169,7 +169,9 @@ class ForwardRegression(Criterion):
         return 1.0
 
     def scores(self, state: SelectionState) -> Float:
-        return state.scores(gains(each.blocks, state.b[each.rows], state.reference[each.rows]) for each in state.classes)
+        return state.scores(
+            gains(each.blocks, state.b[each.rows], state.reference[each.rows]) for each in state.classes
+        )
 
     def union_score(self, state: SelectionState, rows: Index) -> float:
         return gain(state.conditional(rows), state.b[rows], state.reference[rows])

@@ -28,11 +28,6 @@ ROUNDING_SHARE = 1e-12
 """Second moments below this share of a column's own are rounding: penalties of 1e-7 move by a hundred-thousandth."""
 
 
-def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
-    """Return whether kernels of so many rows take less time, and no more memory, than the moments of the columns."""
-    return groups * rows**2 <= 3 * columns**2 and groups**2 * rows**3 <= 10 * columns**3
-
-
 def rotated_rows(part: Moments) -> Float:
     """Return rows R (r + 1, 1 + D + P + M) of [1, X, Y, U], up to a rotation; about (D + P + M)^2 r operations.
 

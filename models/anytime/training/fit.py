@@ -7,7 +7,7 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -327,13 +327,12 @@ def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Pr
     The likelihood of classes in few rows takes the lines, unless hinges reduce its own error on held-out rows, too: one
     line may separate classes whose indicators it fits badly.
     """
-    (squares, selected), *others = found
-    problem = _problem(squares(), observed)
+    problems = ((_problem(squares(), observed), record) for squares, record in found)
+    problem, selected = next(problems)
     if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
-        for lines, record in others:
-            other = _problem(lines(), observed)
-            if not problem.has_less_error(other):
-                problem, selected = other, record
+        for lines, record in problems:
+            if not problem.has_less_error(lines):
+                problem, selected = lines, record
     return problem, selected
 
 
@@ -369,55 +368,40 @@ def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
     alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
-    return (*alike, *_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
+    return (*alike, *_warnings(fitted, target))
 
 
-def _worse_prefixes(fitted: Fit) -> list[str]:
-    """Warn if the last prefixes have a larger error than a shorter one, beyond the noise of the folds."""
-    measured = fitted.measured
-    if measured is None:
-        return []
-    mean = measured.mean
-    best = int(mean.argmin())
-    # Differences within folds: their errors share what makes a fold difficult.
-    later = measured.between(best)
-    rise, noise = later.mean[best + 1 :], later.standard_error[best + 1 :]
-    worse = best + 1 + np.flatnonzero((rise > WORSE_ERRORS * noise) | (rise > WORSE_SHARE * mean[best]))
-    worse = worse[mean[worse] > mean[best] * (1 + 1e-9)]
-    if not len(worse):
-        return []
-    last, costs = int(worse[-1]), fitted.sequence.costs
-    where = f"step {best}" if best else "the base rate"
-    cost = fitted.expansion.groups.amount(costs[best])
-    prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
-    return [
-        f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {cost}) and worse at "
-        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
-        f"a budget of {costs[best]:g}, or leave out the later groups"
-    ]
-
-
-def _largest_penalties(fitted: Fit) -> list[str]:
-    """Warn if many prefixes have the largest penalty of the grid: what they add helps little on held-out rows."""
+def _warnings(fitted: Fit, target: Target) -> Iterator[str]:
+    """Warn about prefixes worse than shorter ones, penalties at the end of the grid, and classes of one row."""
+    sequence, measured = fitted.sequence, fitted.measured
+    if measured is not None:
+        mean = measured.mean
+        best = int(mean.argmin())
+        later = measured.between(best)  # within folds: their errors share what makes a fold difficult
+        beyond_noise = (later.mean > WORSE_ERRORS * later.standard_error) | (later.mean > WORSE_SHARE * mean[best])
+        last = max(np.flatnonzero(beyond_noise & (mean > mean[best] * (1 + 1e-9))).tolist(), default=best)
+        if last > best:
+            where = f"step {best}" if best else "the base rate"
+            cost, costs = fitted.expansion.groups.amount(sequence.costs[best]), sequence.costs
+            prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
+            yield (
+                f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {cost}) and worse at "
+                f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
+                f"a budget of {costs[best]:g}, or leave out the later groups"
+            )
     grid, alphas = fitted.options.grid, fitted.alphas[1:]
     largest = int((alphas == max(grid)).sum())
-    if len(grid) == 1 or not largest or largest < LARGEST_SHARE * len(alphas):
-        return []
-    return [
-        f"{largest} of {len(alphas)} prefixes have the largest penalty of the grid, {max(grid):g}: their columns help "
-        "little on held-out rows; look for wild values (--clamp 0.01), curves (--basis auto) or groups to leave out"
-    ]
-
-
-def _single_rows(fitted: Fit, target: Target) -> list[str]:
-    """Warn about classes of one row, whose probability is little more than a guess."""
+    if len(grid) > 1 and largest and largest >= LARGEST_SHARE * len(alphas):
+        yield (
+            f"{largest} of {len(alphas)} prefixes have the largest penalty of the grid, {max(grid):g}: their columns "
+            "help little on held-out rows; look for wild values (--clamp 0.01), curves (--basis auto) or groups to "
+            "leave out"
+        )
     moments = fitted.moments
-    if target.classes is None or moments.weight != moments.rows:  # with weights, shares do not count rows
-        return []
-    means = moments.mean[moments.features : moments.features + moments.responses]
-    counts = np.rint(moments.rows * class_shares(means))
-    single = [label for label, count in zip(target.classes, counts.tolist(), strict=True) if count == 1]
-    if not single:
-        return []
-    what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
-    return [f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"]
+    if target.classes is not None and moments.weight == moments.rows:  # with weights, shares do not count rows
+        means = moments.mean[moments.features : moments.features + moments.responses]
+        counts = np.rint(moments.rows * class_shares(means)).tolist()
+        single = [label for label, count in zip(target.classes, counts, strict=True) if count == 1]
+        if single:
+            what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
+            yield f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"

@@ -14,7 +14,7 @@ from anytime._linalg import factorise, factorise_into, single_blas_thread
 from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
-from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
+from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
 from anytime.training.model_selection import Choice, Learned, Problem, others, with_rows
 from anytime.types import Float, Index
 
@@ -156,6 +156,11 @@ def split_rows(rows: Mapping[int, Float], like: Moments) -> dict[int, Kernels]:
     return {f: Kernels.of([rows[g] for g in rows if g != f], like) for f in rows}
 
 
+def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
+    """Return whether kernels of so many rows take less time, and no more memory, than the moments of the columns."""
+    return groups * rows**2 <= 3 * columns**2 and groups**2 * rows**3 <= 10 * columns**3
+
+
 @dataclass(frozen=True, eq=False)
 class LearnedSquares(Learned):
     """Least squares as a model file stores it: the moments, which every other set of groups is solved from."""
@@ -185,11 +190,6 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     like: LeastSquares | None = None
 
     @property
-    def root(self) -> LeastSquares:
-        """Return the problem whose kernels this one uses."""
-        return self if self.like is None else self.like.root
-
-    @property
     def data(self) -> Gram | Kernels:
         return Kernels.of([*self._rows.values()], self.terms.moments) if self.by_kernels else self.terms.gram
 
@@ -206,7 +206,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _rows(self) -> dict[int, Float]:
         """Return the rotated rows of each fold with rows."""
-        return self.root._rows if self.like else self._rotated(self.terms.parts)
+        return self.like._rows if self.like else self._rotated(self.terms.parts)
 
     @cached_property
     def _held(self) -> dict[int, Float]:
@@ -220,7 +220,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _kernels(self) -> dict[int, Kernels]:
         """Return the kernels without each fold."""
-        return self.root._kernels if self.like else split_rows(self._rows, self.terms.moments)
+        return self.like._kernels if self.like else split_rows(self._rows, self.terms.moments)
 
     @cached_property
     def folds(self) -> Sequence[Fold | KernelFold]:
@@ -228,7 +228,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return []
         if self.by_kernels:
             return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
-        like = self.root.folds if self.like else None
+        like = self.like.folds if self.like else None
         return split(self.terms.parts, self.terms.held, like)  # type: ignore[arg-type]  # not by kernels, as this one
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:

@@ -95,8 +95,7 @@ class _HeldOut:
         longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
-        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, ending=STATED).folds[0]
-        return errors
+        return np.asarray(_fold_errors(self.train, [self], columns, ends, alphas, ending=STATED).folds[0])
 
 
 def _fold_errors(
@@ -156,7 +155,8 @@ def _fold_errors(
         reported: set[int] = set()
         fits = begin
         while True:
-            best = _best(found, weights, one_se=one_se)
+            known = sorted(found)
+            best = known[int(pick(Errors(np.stack([found[rank] for rank in known], axis=1), weights), one_se))]
             if coarse or ending is not COMPARED:
                 break
             near = [rank for rank in (best - 1, best + 1) if 0 <= rank < len(rising) and rank not in found]
@@ -174,12 +174,6 @@ def _fold_errors(
         share = np.arange(1, after - prefix)[:, np.newaxis] / (after - prefix)
         errors[:, prefix + 1 : after] = (1 - share) * errors[:, [prefix]] + share * errors[:, [after]]
     return Errors(errors.transpose(2, 0, 1), weights)
-
-
-def _best(found: dict[int, Float], weights: Float, *, one_se: bool) -> int:
-    """Return the rank to choose, of those measured."""
-    ranks = sorted(found)
-    return ranks[int(pick(Errors(np.stack([found[rank] for rank in ranks], axis=1), weights), one_se))]
 
 
 def _growing(count: int) -> Index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing import current_process
@@ -57,14 +57,12 @@ class Observer:
     warnings: Sequence[str] = ()
     """Warnings about the table, set before the fit: they may explain why it fails."""
 
-    def reading(self, name: str, rows: int) -> AbstractContextManager[Progress]:
+    def reading(self, name: str, rows: int) -> AbstractContextManager[Progress]:  # noqa: ARG002
         """Show a pass over the rows of a table."""
-        del name, rows
         return nullcontext(ignored)
 
-    def ordering(self, groups: int) -> AbstractContextManager[None]:
+    def ordering(self, groups: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Show that groups are ordered."""
-        del groups
         return nullcontext()
 
     def screening(self) -> None:
@@ -73,7 +71,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """A table for training, the folds of its rows, and the options as they apply to it.
+    """A table for training, the folds of its rows, and the options as they apply to it. Its iteration reads the rows.
 
     Attributes
     ----------
@@ -184,6 +182,8 @@ class TrainingTable:
     def blocks(self) -> Iterator[Block]:
         return self.dataset.blocks(self._assigner)
 
+    __iter__ = blocks
+
     @property
     def _assigner(self) -> FoldAssigner:
         return FoldAssigner(self.folds, self.options.seed, stratified=self.target.family.by_class)
@@ -194,18 +194,8 @@ class TrainingTable:
         if family.least_squares:
             return None
         if self.cluster is None:
-            return Observed(_Blocks(self.blocks), self.target, self.jobs)
+            return Observed(self, self.target, self.jobs)
         return self.cluster.observed(self.dataset, self.folds, seed=self.options.seed, stratified=family.by_class)
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The blocks of some rows; each iteration reads the rows again."""
-
-    read: Callable[[], Iterator[Block]]
-
-    def __iter__(self) -> Iterator[Block]:
-        return self.read()
 
 
 def open_training(

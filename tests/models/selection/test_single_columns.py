@@ -14,9 +14,7 @@ from anytime.selection import Candidates, Factored, FactoredOrder, Rule, SolvedO
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.least_squares import single_columns
 from anytime.selection.sweep import Sweep
-from anytime.types import Float
 from models.properties import quick
-
 
 B = {"name": "b", "features": ["y"], "cost": 1}
 
