@@ -46,8 +46,9 @@ def _made(kind: type[Family], parameter: str | None) -> Family:
 
 def family_names(task: Task) -> list[FamilyName]:
     """Return the names of the families that fit a task, likelihoods first."""
-    fitting = [name for name, kind in FAMILIES.items() if task in kind.tasks]
-    return sorted(fitting, key=lambda name: FAMILIES[name].least_squares)
+    return sorted(
+        (name for name, kind in FAMILIES.items() if task in kind.tasks), key=lambda name: FAMILIES[name].least_squares
+    )
 
 
 def default_family(task: Task) -> FamilyName:

@@ -102,11 +102,6 @@ class QuadraticModels:
         nearest = [int(np.abs(ends - at).argmin()) for at in np.linspace(ends[-1], 0, count)]
         return np.unique(nearest).astype(np.intp)
 
-    @staticmethod
-    def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
-        lower = np.tril_indices(len(found[0].r))
-        return QuadraticModels(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
-
     def at(self, index: int, columns: Index | None = None) -> QuadraticModel:
         """Return the model at the prefix of that index, for all or some columns; reads d^2 of the D^2 numbers."""
         rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
@@ -150,8 +145,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    order = greedy(search, groups, rule)
-    return SolvedOrder.of_order(order, Optima(tuple(search.optima), search.curvatures))
+    return SolvedOrder.of_order(greedy(search, groups, rule), Optima(tuple(search.optima), search.curvatures))
 
 
 def base_rate(design: Design) -> Optimum:

@@ -243,8 +243,7 @@ class Model(Tabular):
 
     def total_cost(self, groups: Iterable[str], rows: int) -> float:
         """Return the cost of some groups, each with those that it requires, for this many rows together."""
-        index = self.groups.position
-        paid = {p for g in map(index, groups) for p in (g, *self.groups.prerequisites[g])}
+        paid = {p for g in map(self.groups.position, groups) for p in (g, *self.groups.prerequisites[g])}
         return float(self.groups.call_costs(rows)[sorted(paid)].sum())
 
     @cached_property
@@ -436,5 +435,6 @@ class Model(Tabular):
         ArtifactError
             The file is not writable, or a number of the model is not finite.
         """
-        manifest = write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
-        return replace(self, manifest=manifest)
+        return replace(
+            self, manifest=write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
+        )

@@ -17,14 +17,14 @@ import numpy as np
 from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
-from anytime.errors import TrainingError, listed
+from anytime.errors import TrainingError, listed, refuse
 from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
-from anytime.model.prefixes import PrefixModels
+from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, Step, given_sequence
 from anytime.target import Target, check_family, class_shares
@@ -54,7 +54,7 @@ class Fit:
     moments, gram
         Moments of the training rows, and their normal equations.
     learned : Learned
-        What the loss adds: deviances, the arrays that a model stores.
+        What a likelihood adds: deviances and curvatures.
     alpha : float
         The penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : Float | None
@@ -95,8 +95,7 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        r2 = None if self.r2 is None or not len(self.r2) else self.r2
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, r2, tuple(self.chosen))
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, self.r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:
@@ -144,10 +143,12 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        rule, why = self.options, self.learned.no_guarantee
-        if why is None and (rule.first or rule.c_min is not None):
+        rule, why = self.options, ""
+        if self.learned.deviance is not None:
+            why = "the theorems are for least squares"
+        elif rule.first or rule.c_min is not None:
             why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
-        if why is not None:
+        if why:
             return Guarantee(why=why, doubling_until=self.sequence.doubling_until)
         groups, columns = self.groups.with_own_products()
         return guarantee(
@@ -216,12 +217,22 @@ class Fit:
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        return Model(manifest, prefixes, **self.learned.stored(columns) if keep_moments else {})
+        if not keep_moments:
+            return Model(manifest, prefixes)
+        moments = self.moments.restricted(columns) if self.learned.deviance is None else None
+        return Model(manifest, prefixes, moments, self.learned.curvatures)
 
-    @property
+    @cached_property
     def r2(self) -> Float | None:
-        """Return `Learned.r2`."""
-        return self.learned.r2
+        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
+
+        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
+        """
+        deviance, own = self.learned.deviance, self.gram.own
+        if deviance is not None:
+            return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
+        with single_blas_thread():
+            return own.r2(explained_variances(self.prefixes, own))
 
     def _records(self) -> tuple[StepRecord, ...]:
         costs, deviance = self.sequence.costs, self.learned.deviance
@@ -272,8 +283,8 @@ def fit(
     validation : Validation | None
         Rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
-    only = Clamped(None, groups, parts, parts)
-    return fit_clamped([only], options, observed, validation=validation, expansion=expansion)
+    clamped = [Clamped(None, groups, parts, parts)]
+    return fit_clamped(clamped, options, observed, validation=validation, expansion=expansion)
 
 
 def fit_clamped(
@@ -287,12 +298,15 @@ def fit_clamped(
     """Learn as `fit`, with the clamp of the least cross-validated error."""
     _, groups, parts, _ = clamped[0]
     moments = Moments.merged(parts)
-    if moments.rows < 2 or not moments.weight > 0:
-        raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
-    if len(parts) == 1 and options.alpha == "cv":
-        raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
-    if len(parts) == 1 and options.nested:
-        raise TrainingError("nested errors need folds; give at least 2")
+    refuse(
+        {
+            f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight": (
+                moments.rows < 2 or not moments.weight > 0
+            ),
+            "alpha 'cv' needs folds; give at least 2, or a number for alpha": len(parts) == 1 and options.alpha == "cv",
+            "nested errors need folds; give at least 2": len(parts) == 1 and options.nested,
+        }
+    )
     choices = [lambda: Terms(expansion, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
         problem, selected = _selected(least_error(choices, options), observed)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from anytime._linalg import factorise, factorise_into, single_blas_thread
-from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase, staircases
+from anytime._linalg import factorise, factorise_into
+from anytime.model.prefixes import PrefixModels, prefix_models, staircase, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
@@ -162,25 +162,6 @@ def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedSquares(Learned):
-    """Least squares as a model file stores it: the moments, which every other set of groups is solved from."""
-
-    moments: Moments
-    gram: Gram
-    prefixes: PrefixModels
-    deviance = no_guarantee = None
-
-    @cached_property
-    def r2(self) -> Float | None:
-        held = self.gram.own
-        with single_blas_thread():
-            return held.r2(explained_variances(self.prefixes, held))
-
-    def stored(self, columns: Index) -> dict[str, Any]:
-        return {"moments": self.moments.restricted(columns)}
-
-
-@dataclass(frozen=True, eq=False)
 class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     """Least squares: the moments are sufficient.
 
@@ -228,8 +209,8 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return []
         if self.by_kernels:
             return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
-        like = self.like.folds if self.like else None
-        return split(self.terms.parts, self.terms.held, like)  # type: ignore[arg-type]  # not by kernels, as this one
+        like: Any = self.like.folds if self.like else None  # not by kernels, as this one
+        return split(self.terms.parts, self.terms.held, like)
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
@@ -255,4 +236,4 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
         return prefix_models(gram, order.columns, order.ends, W)
 
     def learned(self, choice: Choice[FactoredOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
-        return LearnedSquares(self.terms.moments, self.terms.gram, prefixes)
+        return Learned()

@@ -75,9 +75,8 @@ class Observed:
     n_jobs: int | None = None
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
-        ridge = np.ones(len(gram.x_mean))
         blocks = row_blocks_of(self.blocks, gram, expansion)
-        return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
+        return BlockDesign(gram, family, weight, np.ones(len(gram.x_mean)), row_blocks=blocks, n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,32 +194,6 @@ def _rises(design: Design, folds: int, coefficients: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedLikelihood(Learned):
-    """A likelihood as a model file stores it.
-
-    Attributes
-    ----------
-    curvatures : QuadraticModels | None
-        Second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where there
-        are too many coefficients.
-    varied : bool
-        Whether no response is constant.
-    """
-
-    deviance: Float
-    curvatures: QuadraticModels | None
-    varied: bool
-    no_guarantee = "the theorems are for least squares"
-
-    @property
-    def r2(self) -> Float | None:
-        return 1.0 - self.deviance / self.deviance[0] if self.varied else None
-
-    def stored(self, columns: Index) -> dict[str, Any]:  # noqa: ARG002
-        return {"curvatures": self.curvatures}
-
-
-@dataclass(frozen=True, eq=False)
 class Likelihood(Problem[Design, LikelihoodOrder]):
     """A likelihood of some rows.
 
@@ -254,15 +227,18 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        one_se, few = self.options.one_se, self.data.totals.rows <= SMALL
-        ending = STATED if not self._compared else REPORTED if few else COMPARED
-        roughly = self._compared and self.options.epsilon is None
-
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
-            coarse = roughly and len(alphas) == 1
-            own = SCREENED if coarse else ending
+            coarse = self._compared and self.options.epsilon is None and len(alphas) == 1
+            few = self.data.totals.rows <= SMALL
             return _fold_errors(
-                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=own, coarse=coarse
+                self.data,
+                self.folds,
+                order.columns,
+                order.ends,
+                alphas,
+                one_se=self.options.one_se,
+                ending=SCREENED if coarse else STATED if not self._compared else REPORTED if few else COMPARED,
+                coarse=coarse,
             )
 
         return errors
@@ -313,7 +289,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
         design, sequence = self.data, choice.sequence
         least = design.totals.saturated / design.weight
         deviance = np.array([2 * (optimum.loss - least) for optimum in sequence.state.optima])
-        return LearnedLikelihood(deviance, _curvatures(design, sequence), bool(self.terms.gram.yy.all()))
+        return Learned(deviance, _curvatures(design, sequence))
 
 
 def _check(design: Design, target: Target) -> None:
@@ -394,4 +370,5 @@ def _curvatures(design: Design, sequence: LikelihoodOrder) -> QuadraticModels | 
         theta = on_all_columns(optima[prefix].theta, np.searchsorted(selected, used), len(selected))
         etas = design.view(used).predictors(optima[prefix].theta)
         models.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
-    return QuadraticModels.packed_from(stored, models)
+    lower = np.tril_indices(len(models[0].r))
+    return QuadraticModels(stored, np.array([c.H[lower] for c in models]), np.array([c.r for c in models]))

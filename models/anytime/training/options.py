@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from anytime.errors import TrainingError
+from anytime.errors import refuse
 from anytime.families import Family, family_of
 from anytime.features.bases import Clamp, parsed_basis
 from anytime.features.learning import checked_clamp, checked_level_rows
@@ -114,24 +114,24 @@ class Options(Rule):
             parsed_basis(self.basis)
         checked_clamp(self.clamp)
         checked_level_rows(self.min_level_rows)
-        if self.folds is not None and (self.folds < 0 or self.folds == 1):
-            raise TrainingError(f"folds is {self.folds}; expected 2 or more, or 0 for none")
-        if self.folds == 0 and (self.alpha == "cv" or self.nested):
-            raise TrainingError("folds is 0; --alpha cv and --nested need 2 or more")
-        if not (self.fitted_family.least_squares or self.by.likelihoods):
-            raise TrainingError(
-                f"method {self.by.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "
-                "gaussian"
-            )
-        if isinstance(self.alpha, str):
-            if self.alpha != "cv":
-                raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
-        elif not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-        number = isinstance(self.pairs, int) and not isinstance(self.pairs, bool) and 1 <= self.pairs <= MAX_PAIRS
-        if self.pairs not in (None, "auto") and not number:
-            raise TrainingError(f"pairs is {self.pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'")
-        if self.pairs is not None and not self.by.pairs:
-            raise TrainingError(
-                f"method {self.by.name} does not support pairs; choose another method, or train without pairs"
-            )
+        name, alpha, folds, pairs = self.by.name, self.alpha, self.folds, self.pairs
+        is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
+        refuse(
+            {
+                f"folds is {folds}; expected 2 or more, or 0 for none": folds is not None and (folds < 0 or folds == 1),
+                "folds is 0; --alpha cv and --nested need 2 or more": folds == 0 and (alpha == "cv" or self.nested),
+                f"method {name!r} supports family gaussian, not {self.family}; choose method 'fr' or family gaussian": (
+                    not (self.fitted_family.least_squares or self.by.likelihoods)
+                ),
+                f"alpha is {alpha!r}; expected a number, 0 or more, or 'cv'": isinstance(alpha, str) and alpha != "cv",
+                f"alpha is {alpha}; expected a finite number, 0 or more, or 'cv'": (
+                    not isinstance(alpha, str) and not (math.isfinite(alpha) and alpha >= 0)
+                ),
+                f"pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'": (
+                    pairs not in (None, "auto") and not is_count
+                ),
+                f"method {name} does not support pairs; choose another method, or train without pairs": (
+                    pairs is not None and not self.by.pairs
+                ),
+            }
+        )

@@ -17,7 +17,7 @@ from anytime.data.columns import ColumnError
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, settle_target, surveyed, without_columns
-from anytime.errors import GroupsError, TrainingError, suggestion
+from anytime.errors import GroupsError, refuse, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
@@ -246,8 +246,7 @@ def open_training(
     if learned is not None:
         stated |= learned.known_types
     given = groups if learned is None else groups.with_bases(learned.bases)
-    selects, drops = options.folds != 0, options.missing_target == "drop"
-    least = options.min_level_rows
+    selects, drops, least = options.folds != 0, options.missing_target == "drop", options.min_level_rows
     clamp = None if options.clamp == "auto" and not selects else options.clamp
     groups, found = surveyed(
         table,
@@ -368,10 +367,6 @@ def open_moments(
     stored, what = StoredMoments.load(path), f"{str(path)!r} contains moments"
     record = stored.record
     family = options.family or ("gaussian" if options.task == "auto" else default_family(options.task))
-    if not family_of(family).least_squares:
-        raise TrainingError(f"family {family!r} is fitted on rows, and {what}; train on the table")
-    if options.pairs is not None:
-        raise TrainingError(f"--pairs requires a table; {what}, without rows to screen")
     stated = {
         "--query": query,
         "--weights": weights,
@@ -382,18 +377,23 @@ def open_moments(
         "--clamp": options.clamp not in (None, "auto"),
         "--min-level-rows": options.min_level_rows not in ("auto", MIN_LEVEL_ROWS),
     }
-    for option, value in stated.items():
-        if value:
-            raise TrainingError(f"{option} requires a table; {what}, which determine it")
-    if target and tuple(target) != record.target:
-        raise TrainingError(f"--target is {', '.join(target)}; the moments are of {', '.join(record.target)}")
-    if options.task not in ("auto", record.task):
-        raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
-    if record.classes is not None and not stored.target.is_consistent:
-        raise TrainingError(
-            f"{str(path)!r} contains moments of the class {record.classes[0]!r} alone; add those of other classes with "
-            "'anytime moments'"
-        )
+    (only, *_) = record.classes or (None,)
+    refuse(
+        {
+            f"family {family!r} is fitted on rows, and {what}; train on the table": not family_of(family).least_squares,
+            f"--pairs requires a table; {what}, without rows to screen": options.pairs is not None,
+            **{f"{each} requires a table; {what}, which determine it": bool(value) for each, value in stated.items()},
+            f"--target is {', '.join(target)}; the moments are of {', '.join(record.target)}": (
+                len(target) > 0 and tuple(target) != record.target
+            ),
+            f"--task is {options.task}; the moments are of task {record.task}": (
+                options.task not in ("auto", record.task)
+            ),
+            f"{what} of the class {only!r} alone; add those of other classes with 'anytime moments'": (
+                record.classes is not None and not stored.target.is_consistent
+            ),
+        }
+    )
     groups = record.groups if costs is None else record.groups.with_costs(costs)
     groups = options.remaining(groups if options.rows is None else groups.for_rows(options.rows))
     return TrainingMoments(stored, groups, replace(options, family=family), observer or Observer())
@@ -401,9 +401,5 @@ def open_moments(
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
     """Return the moments of the columns of some of the groups."""
-    columns = [
-        np.arange(s.start, s.stop)
-        for name, s in zip(groups.names, groups.slices, strict=True)
-        if name in remaining.positions
-    ]
-    return moments.restricted(np.concatenate(columns))
+    slices = [s for name, s in zip(groups.names, groups.slices, strict=True) if name in remaining.positions]
+    return moments.restricted(np.concatenate([np.arange(s.start, s.stop) for s in slices]))

@@ -59,11 +59,10 @@ class Trained:
     def model(self, name: str, *, keep_moments: bool = True) -> Model:
         """Return the model of this name."""
         source = self.source
-        folds = source.folds if source.folds > 1 else None
         return self.fit.model(
             name,
             self.target,
-            provenance(self.fit, self.data, folds=folds, seed=self.seed),
+            provenance(self.fit, self.data, folds=source.folds if source.folds > 1 else None, seed=self.seed),
             query=self.query,
             keep_moments=keep_moments,
             left_out=source.emptied,
