@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
 from typing import ClassVar
@@ -121,6 +121,13 @@ def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str
 def reason_of(error: OSError) -> str:
     """Return why a file operation failed, in lower case; Arrow has the system's words after its own."""
     return re.sub(r"^.*detail: \[errno \d+\] ", "", (error.strerror or str(error)).lower())
+
+
+def refuse(reasons: Mapping[str, bool]) -> None:
+    """Raise TrainingError with the first message whose condition is true."""
+    for message, applies in reasons.items():
+        if applies:
+            raise TrainingError(message)
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:

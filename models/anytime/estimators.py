@@ -49,9 +49,8 @@ from anytime.selection import SelectionMethod
 from anytime.target import Target
 from anytime.training.fit import Fit
 from anytime.training.options import Options
-from anytime.training.stream import MoreRows, Stream, extended
 from anytime.training.table import Observer, Roles, open_training
-from anytime.training.train import Trained, train
+from anytime.training.train import MoreRows, Stream, Trained, extended, train
 from anytime.types import FamilyName, Float, Index, Label, Method, Policy, Task
 
 

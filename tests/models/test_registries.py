@@ -37,7 +37,7 @@ from guides import ROOT, text_of
 Capture = pytest.CaptureFixture[str]
 
 REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
-    "selection criterion": (CRITERIA, "selection/criteria/__init__.py", {"name", *Criterion.__abstractmethods__}),
+    "selection criterion": (CRITERIA, "selection/criteria.py", {"name", *Criterion.__abstractmethods__}),
     "basis": (BASES, "features/bases/__init__.py", {"name", "fits", *Basis.__abstractmethods__}),
     "operation of a term": (OPERATIONS, "features/operations.py", {"form", "code", *Operation.__abstractmethods__}),
     "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *OneResponse.__abstractmethods__}),

@@ -153,7 +153,7 @@ def result(file: str, outcome: str, line: int = 1) -> Result:
 
 
 def test_the_report_has_the_share_of_each_folder_and_the_survivors() -> None:
-    selection, cli = "models/anytime/selection/criteria/cp.py", "models/anytime/cli/train.py"
+    selection, cli = "models/anytime/selection/criteria.py", "models/anytime/cli/train.py"
     lines = report(
         [
             result(cli, "survived"),

@@ -81,7 +81,7 @@ def resequence(
     if stated:
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
         groups = priced.with_stated_costs(stated)
-    kept = changes.options(loaded.manifest).rule.remaining(loaded.groups)
+    kept = changes.options(loaded.manifest).remaining(loaded.groups)
     retrained = open_refit(loaded, kept, refit)
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")

@@ -1,4 +1,4 @@
-"""Families of generalised linear models: one file each, and this registry, which every command and file reads."""
+"""Families of generalised linear models, and this registry, which every command and file reads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from functools import cache
 from anytime.errors import TrainingError
 from anytime.families.binomial import Binomial
 from anytime.families.family import Family
-from anytime.families.gamma import Gamma
 from anytime.families.gaussian import Gaussian
+from anytime.families.log_link import Gamma, NegativeBinomial, Poisson
 from anytime.families.multinomial import Multinomial
-from anytime.families.negative_binomial import NegativeBinomial
-from anytime.families.poisson import Poisson
 from anytime.types import FamilyName, Task
 
 __all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of"]
@@ -19,7 +17,7 @@ __all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of"]
 FAMILIES: dict[str, type[Family]] = {
     kind.name: kind for kind in (Gaussian, Binomial, Multinomial, Poisson, Gamma, NegativeBinomial)
 }
-"""Every family by name. Of a task that several fit, the first likelihood is the default."""
+"""Every family by name. Of those that fit a task, the first is the default: least squares before any likelihood."""
 
 
 def family_of(name: FamilyName) -> Family:
@@ -48,10 +46,11 @@ def _made(kind: type[Family], parameter: str | None) -> Family:
 
 def family_names(task: Task) -> list[FamilyName]:
     """Return the names of the families that fit a task, likelihoods first."""
-    fitting = [name for name, kind in FAMILIES.items() if task in kind.tasks]
-    return sorted(fitting, key=lambda name: FAMILIES[name].least_squares)
+    return sorted(
+        (name for name, kind in FAMILIES.items() if task in kind.tasks), key=lambda name: FAMILIES[name].least_squares
+    )
 
 
 def default_family(task: Task) -> FamilyName:
     """Return the family of a task where none is stated: least squares if it fits, else the first likelihood."""
-    return min(family_names(task), key=lambda name: not FAMILIES[name].least_squares)
+    return next(name for name, kind in FAMILIES.items() if task in kind.tasks)

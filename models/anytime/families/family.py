@@ -161,35 +161,3 @@ class OneResponse(Family):
     def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:
         h = self.curvature(eta, Y)
         return lambda direction: h * direction
-
-
-MAX_SCORE = 500.0
-"""Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
-
-
-class LogLink(OneResponse):
-    """A family of one response, 0 or more, whose expectation is exp(eta)."""
-
-    link = Link(
-        "log",
-        "logarithm of the expected value",
-        """\
-    for (size_t r = 0; r < ${NAME}_OUTPUTS; r++)
-        output[r] = exp(scores[r] > 500 ? 500 : scores[r]);""",
-    )
-    extrapolates = False
-    least = 0.0
-
-    @abstractmethod
-    def variance(self, mean: Float) -> Float:
-        """Return the variance of a response with this mean, up to a constant factor."""
-
-    def start(self, mean: Float) -> Float:
-        return np.log(mean)
-
-    def mean(self, scores: Float) -> Float:
-        return np.exp(np.minimum(scores, MAX_SCORE))
-
-    def deviation(self, mean: Float, scale: Float) -> Float:  # noqa: ARG002
-        """Return standard deviations (rows, 1) of the responses, with which scores are Pearson residuals."""
-        return np.sqrt(self.variance(mean))

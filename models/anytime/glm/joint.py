@@ -282,8 +282,7 @@ class JointFits:
 
     def _own(self, f: int, single: bool) -> Float:
         """Return the second derivatives of the rows outside a fold, at its own coefficients."""
-        train = self._trains[f].single if single else self._trains[f]
-        view = train.view(self._columns)
+        view = (self._trains[f].single if single else self._trains[f]).view(self._columns)
         hessian = view.evaluate(view.predictors(self.thetas[f]), hessian=True).hessian
         assert hessian is not None  # noqa: S101
         return _in_units(hessian.astype(np.float64, copy=False), self._units[f], self._varies[f])
@@ -313,8 +312,7 @@ class JointFits:
     def _held_deviance(self, f: int, theta: Float) -> float:
         """Return the mean deviance on one fold, in double precision."""
         varies = self._varies[f, :, 0]
-        view = self._trains[f].view(self._columns[varies[1:]])
-        return view.held_deviance(theta[varies]) / float(self._weights[f])
+        return self._trains[f].view(self._columns[varies[1:]]).held_deviance(theta[varies]) / float(self._weights[f])
 
 
 def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:

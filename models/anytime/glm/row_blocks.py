@@ -20,16 +20,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise
 from operator import iadd
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime.errors import TableError, file_error
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
-from anytime.moments.accumulate import Block, dense, rows_of
+from anytime.moments.accumulate import Block, dense, in_threads, rows_of
 from anytime.moments.moments import Gram
 from anytime.target import class_codes
 from anytime.types import Bool, Float, Index
@@ -170,7 +169,7 @@ def row_blocks_of(
     Raise TableError if the disk has too little space for the temporary file.
     """
     stored, width = 0, len(gram.x_mean) + 1
-    store: _Store | None = None
+    file: IO[bytes] | None = None
     row_blocks = []
     try:
         for part in (part for block in blocks for part in _cut(block)):
@@ -179,13 +178,14 @@ def row_blocks_of(
             Y = np.asfortranarray(part.Y, dtype=np.float64)  # a response is contiguous
             row_block = RowBlock(Z, Y, part.weights, part.folds, gaps).merged()
             stored += row_block.Z.nbytes
-            if stored > held_bytes and store is None:
-                store = _Store()
-            row_blocks.append(row_block if store is None else row_block.in_file(store.append(row_block.Z.nbytes)))
-            row_blocks[-1].release()
+            if stored > held_bytes:
+                file = file or tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (closed below)
+                row_block = row_block.in_file(_appended(file, row_block.Z.nbytes))
+            row_blocks.append(row_block)
+            row_block.release()
     finally:
-        if store is not None:
-            store.file.close()  # the maps remain valid
+        if file is not None:
+            file.close()  # the maps remain valid
     return tuple(row_blocks)
 
 
@@ -216,28 +216,19 @@ def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dic
     return gaps
 
 
-class _Store:
-    """An unnamed temporary file for mapped blocks; the operating system deletes it with the process."""
-
-    def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (`row_blocks_of` closes it)
-        self._end = 0
-
-    def append(self, size: int) -> mmap.mmap:
-        """Append bytes to the file, reserve their disk space, and map them."""
-        step = mmap.ALLOCATIONGRANULARITY
-        size = -(-size // step) * step
-        try:
-            if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
-                os.posix_fallocate(self.file.fileno(), self._end, size)
-            else:
-                self.file.truncate(self._end + size)
-            mapped = mmap.mmap(self.file.fileno(), size, offset=self._end)
-        except OSError as error:
-            doing = f"store {self._end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
-            raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
-        self._end += size
-        return mapped
+def _appended(file: IO[bytes], size: int) -> mmap.mmap:
+    """Append bytes to a file, reserve their disk space, and map them."""
+    end, step = os.fstat(file.fileno()).st_size, mmap.ALLOCATIONGRANULARITY
+    size = -(-size // step) * step
+    try:
+        if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
+            os.posix_fallocate(file.fileno(), end, size)
+        else:
+            file.truncate(end + size)
+        return mmap.mmap(file.fileno(), size, offset=end)
+    except OSError as error:
+        doing = f"store {end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
+        raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
 
 
 CHUNK_VALUES = 2**17
@@ -259,7 +250,6 @@ SMALL_PRODUCT, MIN_PIECE = 10**6, 500
 """Number of products up to which OpenBLAS multiplies matrices without copies of them, and least number of rows to split
 off for that: the gradients of 20,000 rows x 60 columns for 5 folds take a fourth of the time."""
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -578,15 +568,6 @@ class BlockView(View):
         """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
         h, w = self.design.family.hessian(eta, row_block.Y[rows]), row_block.weights
         return h if w is None else h * w[rows, np.newaxis, np.newaxis]
-
-
-def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
-    """Yield the results in order."""
-    if len(items) == 1 or effective_n_jobs(n_jobs) == 1:
-        return map(task, items)
-    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-    results: Iterator[T] = parallel(delayed(task)(item) for item in items)
-    return results
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:

@@ -24,8 +24,7 @@ from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Candidates, SolvedOrder, greedy
-from anytime.selection.rule import Rule
+from anytime.selection.greedy import NOISE, Candidates, Rule, SolvedOrder, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index
 
@@ -103,11 +102,6 @@ class QuadraticModels:
         nearest = [int(np.abs(ends - at).argmin()) for at in np.linspace(ends[-1], 0, count)]
         return np.unique(nearest).astype(np.intp)
 
-    @staticmethod
-    def packed_from(prefixes: Index, found: list[QuadraticModel]) -> QuadraticModels:
-        lower = np.tril_indices(len(found[0].r))
-        return QuadraticModels(prefixes, np.array([c.H[lower] for c in found]), np.array([c.r for c in found]))
-
     def at(self, index: int, columns: Index | None = None) -> QuadraticModel:
         """Return the model at the prefix of that index, for all or some columns; reads d^2 of the D^2 numbers."""
         rows = np.arange(self.r.shape[1]) if columns is None else np.concatenate([[0], columns + 1])
@@ -151,8 +145,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    order = greedy(search, groups, rule)
-    return SolvedOrder.of_order(order, Optima(tuple(search.optima), search.curvatures))
+    return SolvedOrder.of_order(greedy(search, groups, rule), Optima(tuple(search.optima), search.curvatures))
 
 
 def base_rate(design: Design) -> Optimum:
@@ -184,8 +177,15 @@ class LikelihoodSearch:
         self._order: list[int] = []
         exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
         self._curved = self._criterion.needs_blocks and exact
-        self._bound = None if exact or not self._criterion.needs_blocks else _bounded(design, groups, alpha)
-        self._curved_share = 1.0 if self._bound is None else _share_of_bound(design, self.optima[0])
+        self._bound: Sweep | None = None
+        self._curved_share = 1.0
+        if self._criterion.needs_blocks and not exact:
+            gram = design.gram
+            bounded = replace(gram, S=BOUND * gram.S, q=np.zeros((len(gram.S), design.predictors)))  # gradients follow
+            self._bound = Sweep(bounded, groups.slices, alpha, blocks=True)
+            # The second derivatives of a row at the base rate, summed over the predictors, as a share of the bound.
+            hessian = design.family.hessian(self.optima[0].theta, gram.y_mean[np.newaxis])
+            self._curved_share = float(np.trace(hessian[0])) / BOUND
         self._curvature: QuadraticModel | None = None
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
@@ -210,18 +210,11 @@ class LikelihoodSearch:
         columns = np.array(self.columns, dtype=np.intp)
         last, curved = self.optima[-1].theta, self._curvature
         start = np.pad(last, ((0, len(columns) + 1 - len(last)), (0, 0)))
-        known = None if curved is None else curved.evaluation(self._padded(), columns, self._loss)
+        known = None if curved is None else curved.evaluation(self._padded, columns, self._loss)
         try:
             return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self._groups, adds) from None
-
-    def _padded(self) -> Float:
-        """Return the last optimum on all columns, (D + 1, Q)."""
-        return on_all_columns(self.optima[-1].theta, self._fitted_columns(), self._all_columns.width - 1)
-
-    def _fitted_columns(self) -> Index:
-        return np.array(self.columns[: len(self.optima[-1].theta) - 1], dtype=np.intp)
 
     def _candidates(self) -> Candidates:
         state = self._state()
@@ -231,8 +224,9 @@ class LikelihoodSearch:
 
     def _state(self) -> SelectionState:
         """Return the remaining groups, with their gradients at the last optimum."""
-        theta, design, last = self._padded(), self._design, self.optima[-1]
-        etas = design.view(self._fitted_columns()).predictors(last.theta)
+        design, last, columns = self._design, self.optima[-1], np.array(self.columns, dtype=np.intp)
+        self._padded = theta = on_all_columns(last.theta, columns, self._all_columns.width - 1)
+        etas = design.view(columns).predictors(last.theta)
         at = self._all_columns.evaluate(etas, hessian=self._curved)
         self._scale = self._scale or float(np.abs(at.score).max())
         # That of the optimum is predicted by its last step, and may be of single precision.
@@ -245,7 +239,7 @@ class LikelihoodSearch:
             sweep = Sweep(self._curvature.gram(design.gram), self._groups.slices, self._alpha, blocks=True)
         if sweep is None:
             b = at.score[1:].copy()
-            b[np.array(self.columns, dtype=np.intp)] = 0.0
+            b[columns] = 0.0
             state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
             state.selected[self._order] = True
             state.stack()
@@ -261,16 +255,3 @@ class LikelihoodSearch:
         factor = 1.0 if known else max(2.0 * (last.loss - design.totals.saturated / design.weight), 0.0)
         sweep.noise = factor * self._curved_share / design.weight
         return sweep
-
-
-def _share_of_bound(design: Design, base: Optimum) -> float:
-    """Return the second derivatives of a row at the base rate, summed over the predictors, as a share of the bound."""
-    hessian = design.family.hessian(base.theta, design.gram.y_mean[np.newaxis])
-    return float(np.trace(hessian[0])) / BOUND
-
-
-def _bounded(design: Design, groups: FeatureGroups, alpha: float) -> Sweep:
-    """Return a sweep over Boehning's bound of the Hessian; the caller sets its gradients."""
-    gram = design.gram
-    q = np.zeros((len(gram.S), design.predictors))
-    return Sweep(replace(gram, S=BOUND * gram.S, q=q), groups.slices, alpha, blocks=True)

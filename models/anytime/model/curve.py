@@ -60,8 +60,7 @@ def stopping_cost(costs: Float, explained: Float, level: float) -> float:
 
     `costs` and `explained` (steps + 1,) are the cumulative cost and F of each prefix, the empty prefix first.
     """
-    reached = np.flatnonzero(explained >= level * explained[-1] * (1 - 1e-12))
-    return float(costs[reached[0]])
+    return float(costs[np.flatnonzero(explained >= level * explained[-1] * (1 - 1e-12))[0]])
 
 
 def plateau_level(costs: Float, explained: Float) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -45,7 +46,7 @@ class StepRecord(_Record):
     explained_variance: float
     r2: float | None
     cv_error: float | None
-    best: int | None = Field(default=None, ge=0, exclude_if=lambda best: best is None)
+    best: int | None = Field(default=None, ge=0, exclude_if=partial(operator.is_, None))
     alpha: float = Field(ge=0)
     deviance: float | None = None
 

@@ -176,6 +176,7 @@ class Model(Tabular):
     def table(self) -> Tabulated:
         """Return the steps as a table with a row for each prefix; bounds and calibrated sizes are not in its frame."""
         steps, calibration, unit = self.manifest.steps, self.manifest.calibration, self.groups.cost_unit
+        size = "width" if self.manifest.classes is None else "set size"
         return Tabulated.of(
             Series("step", range(self.steps + 1)),
             Series(f"adds ({unit})", ["(base rate)", *(" + ".join(step.adds) for step in steps)], "adds"),
@@ -185,15 +186,10 @@ class Model(Tabular):
             Series("cv error", [each.cv_error for each in self._expected], "cv_error"),
             Series("alpha", [None, *(step.alpha for step in steps)], form=".2g", missing=""),
             Series("of best", self.certified, None),
-            Series(self.size_name, calibration and calibration.sizes, None),
+            Series(size, calibration and calibration.sizes, None),
             Series("ECE", calibration and calibration.reliability, None),
             caption=f"{self.name} {self.version}".rstrip() + f": {self.manifest.task}, costs in {unit}",
         )
-
-    @property
-    def size_name(self) -> str:
-        """Return what the calibrated size of a prediction is: the width of an interval, or the number of classes."""
-        return "width" if self.manifest.classes is None else "set size"
 
     @property
     def name(self) -> str:
@@ -247,8 +243,7 @@ class Model(Tabular):
 
     def total_cost(self, groups: Iterable[str], rows: int) -> float:
         """Return the cost of some groups, each with those that it requires, for this many rows together."""
-        index = self.groups.position
-        paid = {p for g in map(index, groups) for p in (g, *self.groups.prerequisites[g])}
+        paid = {p for g in map(self.groups.position, groups) for p in (g, *self.groups.prerequisites[g])}
         return float(self.groups.call_costs(rows)[sorted(paid)].sum())
 
     @cached_property
@@ -387,10 +382,10 @@ class Model(Tabular):
     @property
     def certified(self) -> tuple[str, ...] | None:
         """Return, for each prefix, (steps + 1,), its share of the best possible F in words; None if unknown."""
-        certificate, shares = self.manifest.certificate, self.certified_shares
-        if certificate is None or shares is None:
+        certificate = self.manifest.certificate
+        if certificate is None:
             return None
-        words = ("best" if share >= BEST else at_least(share) for share in shares)
+        words = ("best" if share >= BEST else at_least(share) for share in self.certified_shares or ())
         return tuple(
             word if exact or word == "best" else f">= {word}"
             for word, exact in zip(words, certificate.exact, strict=True)
@@ -440,5 +435,6 @@ class Model(Tabular):
         ArtifactError
             The file is not writable, or a number of the model is not finite.
         """
-        manifest = write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
-        return replace(self, manifest=manifest)
+        return replace(
+            self, manifest=write_model(Path(path), self.manifest, self.prefixes, self.moments, self.curvatures)
+        )

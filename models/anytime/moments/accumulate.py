@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import ChainMap, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
-from joblib import effective_n_jobs
+from joblib import Parallel, delayed, effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime._files import memory_limit
@@ -373,3 +373,16 @@ class _Sums:
                     j, columns, "holds values that are too small to square; rescale it"
                 )
         return varying
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
+    """Yield the results in order."""
+    if len(items) == 1 or effective_n_jobs(n_jobs) == 1:
+        yield from map(task, items)
+        return
+    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
+    yield from parallel(delayed(task)(item) for item in items)

@@ -1,17 +1,16 @@
 """Sequencing: the order in which the groups are computed."""
 
-from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod
-from anytime.selection.greedy import Candidates, GroupOrder, SolvedOrder, Step, greedy
+from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod, method_of, methods
+from anytime.selection.greedy import Candidates, GroupOrder, Rule, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
     FactoredOrder,
-    factored,
+    SweepSearch,
     given_sequence,
     sequence,
     sequencer,
     swept,
 )
-from anytime.selection.rule import Rule, method_of, methods
 
 __all__ = [
     "Candidates",
@@ -24,7 +23,7 @@ __all__ = [
     "SelectionMethod",
     "SolvedOrder",
     "Step",
-    "factored",
+    "SweepSearch",
     "given_sequence",
     "greedy",
     "method_of",

@@ -9,22 +9,109 @@ is therefore that of the best bundle: the group, what it requires, and other gro
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from anytime.errors import GroupsError, TrainingError
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.selection.criteria.criterion import TIE, Criterion, best
-from anytime.selection.rule import Rule
+from anytime.selection.criteria import TIE, Criterion, ForwardRegression, SelectionMethod, best, method_of, methods
 from anytime.selection.sweep import SelectionState
-from anytime.types import Bool, Float, Index
+from anytime.types import Bool, Float, Index, Method
 
 NOISE = 1e-14
 """Scores below this, where the variance of a response is 1, are rounding."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the groups are ordered.
+
+    Attributes
+    ----------
+    method : Method | SelectionMethod
+        A name of `methods`, or an object that states what it needs, as `anytime.selection.Criterion`.
+    cost_blind : bool
+        Ignore the costs in selection.
+    doubling : bool
+        Select no step that costs more than all before it (Algorithm 2).
+    c_min : float | None
+        With doubling, the cost that the first steps may have while nothing is spent, above 0; by default the smallest
+        positive cost of a step.
+    epsilon : float | None
+        Stop when the residual's projection on every remaining group is at most this long, in standard units
+        (`Criterion.lengths`; Group-OMP, Figure 1).
+    first : tuple[str, ...]
+        Groups placed before all others, in this order, each after its requirements.
+    without : tuple[str, ...]
+        Groups that are left out.
+    """
+
+    method: Method | SelectionMethod = "fr"
+    _: KW_ONLY
+    cost_blind: bool = False
+    doubling: bool = False
+    c_min: float | None = None
+    epsilon: float | None = None
+    first: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, stated in (("doubling", self.doubling), ("epsilon", self.epsilon is not None)):
+            if not getattr(self.by, option) and stated:  # a method that does not exist is an error, whatever is stated
+                others = ", ".join(name for name, kind in methods().items() if getattr(kind, option))
+                raise TrainingError(
+                    f"method {self.by.name!r} does not support {option}; turn {option} off, or choose one of {others}"
+                )
+        for option, number in (("epsilon", self.epsilon), ("c_min", self.c_min)):
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise TrainingError(f"{option} is {number}; expected a finite number above 0")
+        if self.c_min is not None and not self.doubling:
+            raise TrainingError(f"c_min is {self.c_min:g} without doubling, which it limits; add doubling")
+        if both := [name for name in self.first if name in self.without]:
+            raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
+
+    @cached_property
+    def by(self) -> SelectionMethod:
+        """Return the method itself."""
+        return method_of(self.method)
+
+    @property
+    def criterion(self) -> Criterion:
+        """Return the method, which scores groups; raise TrainingError for a path, which does not."""
+        if not isinstance(self.by, Criterion):
+            raise TrainingError(
+                f"method {self.by.name!r} states the whole order; expected one that scores the next group"
+            )
+        return self.by
+
+    @property
+    def scores_gains(self) -> bool:
+        """Return whether scores are gains of F, so that searches by other computations of these are equal."""
+        return type(self.by) is ForwardRegression
+
+    def remaining(self, groups: FeatureGroups) -> FeatureGroups:
+        """Return the groups that are not left out; raise GroupsError if the rule does not fit them."""
+        for name in (*self.without, *self.first):
+            groups.position(name)
+        if set(groups.names) <= set(self.without):
+            raise GroupsError("all groups are left out; keep at least one")
+        return without(groups, self.without, ", which is left out; leave out both")
+
+
+def without(groups: FeatureGroups, names: Iterable[str], why: str) -> FeatureGroups:
+    """Return the groups without some that no other may require; `why` explains the error."""
+    absent = set(names)
+    remaining = [g for g, name in enumerate(groups.names) if name not in absent]
+    for g in remaining:
+        if missing := [name for name in groups.groups[g].requires if name in absent]:
+            raise GroupsError(f"group {groups.names[g]!r} requires {missing[0]!r}{why}")
+    return groups.only(remaining) if absent else groups
 
 
 @dataclass(frozen=True)
@@ -135,9 +222,6 @@ class Candidates:
     def unpaid(self, group: int) -> set[int]:
         return {p for p in self.groups.prerequisites[group] if not self.state.selected[p]}
 
-    def remaining(self) -> Index:
-        return np.flatnonzero(~self.state.selected)
-
     def step_costs(self) -> Float:
         """Return the total cost of each group's step, (groups,)."""
         costs = self.groups.costs.copy()
@@ -156,9 +240,6 @@ class Candidates:
                 scores[group] = self._union(self.adds(group))
         scores[np.abs(scores) < self.noise] = 0.0
         return scores
-
-    def longest(self, scores: Float) -> float:
-        return float(self.criterion.lengths(scores[self.remaining()]).max(initial=0.0))
 
     def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
         """Return the best step: groups in order of computation, the selected one last.
@@ -199,7 +280,8 @@ class Candidates:
             gains = {g: self._union(self.adds(*bundle, g)) - score for g in dependents}
             if not gains:
                 return bundle, density
-            richest = max(gains, key=lambda g: (_per_cost(gains[g], self.groups.costs[g]), -g))
+            per_cost = {g: _per_cost(gain, self.groups.costs[g]) for g, gain in gains.items()}
+            richest = max(per_cost, key=per_cost.__getitem__)  # the first of equal ones
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
             # A free group never lowers the density, so it must not end the growth even if it adds nothing.
             if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
@@ -261,26 +343,26 @@ def greedy(search: Search, groups: FeatureGroups, rule: Rule) -> GroupOrder:
     spent = 0.0
     doubling_until: int | None = 0 if rule.doubling and rule.first else None
     longest: float | None = None
-    forced_groups = deque(rule.forced(groups))
-    while len(search.candidates.remaining()):
+    forced_groups = deque(map(groups.position, rule.first))
+    while (remaining := ~search.candidates.state.selected).any():
         candidates = search.candidates
-        costs = candidates.step_costs()
-        remaining = ~candidates.state.selected
         if forced_groups:
             group = forced_groups.popleft()
             if not remaining[group]:
                 continue
             adds = candidates.adds(group)
         else:
-            allowed = remaining
+            allowed, costs = remaining, candidates.step_costs()
             if rule.doubling:
-                allowed, capable = within_doubling(costs, candidates.remaining(), spent, rule.c_min)
+                allowed, capable = within_doubling(costs, np.flatnonzero(remaining), spent, rule.c_min)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
             scores = candidates.scores(allowed if rule.epsilon is None else remaining)
-            if rule.epsilon is not None and (length := candidates.longest(scores)) <= rule.epsilon:
-                longest = length
-                break
+            if rule.epsilon is not None:
+                length = float(candidates.criterion.lengths(scores[remaining]).max(initial=0.0))
+                if length <= rule.epsilon:
+                    longest = length
+                    break
             adds = candidates.choose(allowed, costs, scores)
         cost = cost_of(groups, adds)
         spent += cost

@@ -20,18 +20,12 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, GroupOrder, greedy
-from anytime.selection.rule import Rule
+from anytime.selection.greedy import Candidates, GroupOrder, Rule, greedy
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
 ROUNDING_SHARE = 1e-12
 """Second moments below this share of a column's own are rounding: penalties of 1e-7 move by a hundred-thousandth."""
-
-
-def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
-    """Return whether kernels of so many rows take less time, and no more memory, than the moments of the columns."""
-    return groups * rows**2 <= 3 * columns**2 and groups**2 * rows**3 <= 10 * columns**3
 
 
 def rotated_rows(part: Moments) -> Float:

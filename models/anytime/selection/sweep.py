@@ -15,7 +15,7 @@ the same as OMP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,11 +80,11 @@ class SelectionState:
             rows = self.starts[groups, np.newaxis] + np.arange(size)
             self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
 
-    def scores(self, scored: Callable[[SizeClass], Float]) -> Float:
-        """Return the scores of all groups, (groups,), given those of the groups of one size; 0 without columns."""
+    def scores(self, of_classes: Iterable[Float]) -> Float:
+        """Return the scores of all groups, (groups,), given those of each of the `classes`; 0 without columns."""
         scores = np.zeros(len(self.sizes))
-        for stack in self.classes:
-            scores[stack.groups] = scored(stack)
+        for stack, own in zip(self.classes, of_classes, strict=True):
+            scores[stack.groups] = own
         return scores
 
     def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)

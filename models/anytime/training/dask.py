@@ -257,9 +257,8 @@ class ClusterDesign(Design):
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        gram = light(self.gram)
-        kept = self.held, self.retained, self.centre, self.dtype
-        design = BlockDesign(gram, self.family, self.weight, self.ridge, *kept, n_jobs=1)
+        kept = self.ridge, self.held, self.retained, self.centre, self.dtype
+        design = BlockDesign(light(self.gram), self.family, self.weight, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             results: list[Any] = self.client.gather(futures)
@@ -300,8 +299,8 @@ class ClusterView(View):
         return self._sum(BlockView.weighted_gram, etas)
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
-        sums = list(self._over(BlockView.evaluate_folds, thetas, folds))
-        return FoldSums(*(np.sum(values, axis=0) for values in zip(*sums, strict=True)))
+        sums = zip(*self._over(BlockView.evaluate_folds, thetas, folds), strict=True)
+        return FoldSums(*(np.sum(values, axis=0) for values in sums))
 
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         return self._sum(BlockView.fold_hessians, theta, folds)

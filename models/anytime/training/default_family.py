@@ -96,8 +96,8 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
         Numbers of rows to learn from, and of folds.
     """
     squares, likelihood = default_family(target.task), family_names(target.task)[0]
-    if not options.rule.by.likelihoods:
-        return DefaultFamily(squares, f"least squares on their indicators, which method {options.rule.name} needs")
+    if not options.by.likelihoods:
+        return DefaultFamily(squares, f"least squares on their indicators, which method {options.by.name} needs")
     if 0.0 in options.grid:
         hint = f"without a penalty, a {likelihood} likelihood may have no optimum"
         return DefaultFamily(squares, f"least squares on their indicators: {hint}")

@@ -7,7 +7,7 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,14 +17,14 @@ import numpy as np
 from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
-from anytime.errors import TrainingError, listed
+from anytime.errors import TrainingError, listed, refuse
 from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
-from anytime.model.prefixes import PrefixModels
+from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, Step, given_sequence
 from anytime.target import Target, check_family, class_shares
@@ -54,7 +54,7 @@ class Fit:
     moments, gram
         Moments of the training rows, and their normal equations.
     learned : Learned
-        What the loss adds: deviances, the arrays that a model stores.
+        What a likelihood adds: deviances and curvatures.
     alpha : float
         The penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
     errors : Float | None
@@ -95,8 +95,7 @@ class Fit:
 
     @property
     def curve(self) -> Curve:
-        r2 = None if self.r2 is None or not len(self.r2) else self.r2
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, r2, tuple(self.chosen))
+        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, self.r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:
@@ -144,10 +143,12 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        rule, why = self.options.rule, self.learned.no_guarantee
-        if why is None and (rule.first or rule.c_min is not None):
+        rule, why = self.options, ""
+        if self.learned.deviance is not None:
+            why = "the theorems are for least squares"
+        elif rule.first or rule.c_min is not None:
             why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
-        if why is not None:
+        if why:
             return Guarantee(why=why, doubling_until=self.sequence.doubling_until)
         groups, columns = self.groups.with_own_products()
         return guarantee(
@@ -175,7 +176,7 @@ class Fit:
         `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
         """
         groups, columns = self.selected
-        stopped, rule = self.stopped, self.options.rule
+        stopped, rule = self.stopped, self.options
         left_out = (*left_out, *rule.without)
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
@@ -196,7 +197,7 @@ class Fit:
             responses=target.responses,
             classes=target.classes,
             groups=groups,
-            method=rule.name,
+            method=rule.by.name,
             cost_blind=rule.cost_blind,
             doubling=rule.doubling,
             first=tuple(group for group in rule.first if group in groups.positions),
@@ -216,12 +217,22 @@ class Fit:
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        return Model(manifest, prefixes, **self.learned.stored(columns) if keep_moments else {})
+        if not keep_moments:
+            return Model(manifest, prefixes)
+        moments = self.moments.restricted(columns) if self.learned.deviance is None else None
+        return Model(manifest, prefixes, moments, self.learned.curvatures)
 
-    @property
+    @cached_property
     def r2(self) -> Float | None:
-        """Return `Learned.r2`."""
-        return self.learned.r2
+        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
+
+        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
+        """
+        deviance, own = self.learned.deviance, self.gram.own
+        if deviance is not None:
+            return 1.0 - deviance / deviance[0] if self.gram.yy.all() else None
+        with single_blas_thread():
+            return own.r2(explained_variances(self.prefixes, own))
 
     def _records(self) -> tuple[StepRecord, ...]:
         costs, deviance = self.sequence.costs, self.learned.deviance
@@ -272,8 +283,8 @@ def fit(
     validation : Validation | None
         Rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
-    only = Clamped(None, groups, parts, parts)
-    return fit_clamped([only], options, observed, validation=validation, expansion=expansion)
+    clamped = [Clamped(None, groups, parts, parts)]
+    return fit_clamped(clamped, options, observed, validation=validation, expansion=expansion)
 
 
 def fit_clamped(
@@ -287,12 +298,15 @@ def fit_clamped(
     """Learn as `fit`, with the clamp of the least cross-validated error."""
     _, groups, parts, _ = clamped[0]
     moments = Moments.merged(parts)
-    if moments.rows < 2 or not moments.weight > 0:
-        raise TrainingError(f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight")
-    if len(parts) == 1 and options.alpha == "cv":
-        raise TrainingError("alpha 'cv' needs folds; give at least 2, or a number for alpha")
-    if len(parts) == 1 and options.nested:
-        raise TrainingError("nested errors need folds; give at least 2")
+    refuse(
+        {
+            f"{moments.rows} rows of weight {moments.weight:g}; expected at least 2 rows with weight": (
+                moments.rows < 2 or not moments.weight > 0
+            ),
+            "alpha 'cv' needs folds; give at least 2, or a number for alpha": len(parts) == 1 and options.alpha == "cv",
+            "nested errors need folds; give at least 2": len(parts) == 1 and options.nested,
+        }
+    )
     choices = [lambda: Terms(expansion, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
         problem, selected = _selected(least_error(choices, options), observed)
@@ -327,13 +341,12 @@ def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Pr
     The likelihood of classes in few rows takes the lines, unless hinges reduce its own error on held-out rows, too: one
     line may separate classes whose indicators it fits badly.
     """
-    (squares, selected), *others = found
-    problem = _problem(squares(), observed)
+    problems = ((_problem(squares(), observed), record) for squares, record in found)
+    problem, selected = next(problems)
     if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
-        for lines, record in others:
-            other = _problem(lines(), observed)
-            if not problem.has_less_error(other):
-                problem, selected = other, record
+        for lines, record in problems:
+            if not problem.has_less_error(lines):
+                problem, selected = lines, record
     return problem, selected
 
 
@@ -369,55 +382,40 @@ def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
     alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
-    return (*alike, *_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
+    return (*alike, *_warnings(fitted, target))
 
 
-def _worse_prefixes(fitted: Fit) -> list[str]:
-    """Warn if the last prefixes have a larger error than a shorter one, beyond the noise of the folds."""
-    measured = fitted.measured
-    if measured is None:
-        return []
-    mean = measured.mean
-    best = int(mean.argmin())
-    # Differences within folds: their errors share what makes a fold difficult.
-    later = measured.between(best)
-    rise, noise = later.mean[best + 1 :], later.standard_error[best + 1 :]
-    worse = best + 1 + np.flatnonzero((rise > WORSE_ERRORS * noise) | (rise > WORSE_SHARE * mean[best]))
-    worse = worse[mean[worse] > mean[best] * (1 + 1e-9)]
-    if not len(worse):
-        return []
-    last, costs = int(worse[-1]), fitted.sequence.costs
-    where = f"step {best}" if best else "the base rate"
-    cost = fitted.expansion.groups.amount(costs[best])
-    prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
-    return [
-        f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {cost}) and worse at "
-        f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
-        f"a budget of {costs[best]:g}, or leave out the later groups"
-    ]
-
-
-def _largest_penalties(fitted: Fit) -> list[str]:
-    """Warn if many prefixes have the largest penalty of the grid: what they add helps little on held-out rows."""
+def _warnings(fitted: Fit, target: Target) -> Iterator[str]:
+    """Warn about prefixes worse than shorter ones, penalties at the end of the grid, and classes of one row."""
+    sequence, measured = fitted.sequence, fitted.measured
+    if measured is not None:
+        mean = measured.mean
+        best = int(mean.argmin())
+        later = measured.between(best)  # within folds: their errors share what makes a fold difficult
+        beyond_noise = (later.mean > WORSE_ERRORS * later.standard_error) | (later.mean > WORSE_SHARE * mean[best])
+        last = max(np.flatnonzero(beyond_noise & (mean > mean[best] * (1 + 1e-9))).tolist(), default=best)
+        if last > best:
+            where = f"step {best}" if best else "the base rate"
+            cost, costs = fitted.expansion.groups.amount(sequence.costs[best]), sequence.costs
+            prior = f", above {mean[0]:.4g} of the base rate" if best and mean[last] > mean[0] else ""
+            yield (
+                f"the cross-validated error is least at {where} ({mean[best]:.4g}, cost {cost}) and worse at "
+                f"step {last} ({mean[last]:.4g}, cost {costs[last]:g}{prior}): answer by the policy best or "
+                f"a budget of {costs[best]:g}, or leave out the later groups"
+            )
     grid, alphas = fitted.options.grid, fitted.alphas[1:]
     largest = int((alphas == max(grid)).sum())
-    if len(grid) == 1 or not largest or largest < LARGEST_SHARE * len(alphas):
-        return []
-    return [
-        f"{largest} of {len(alphas)} prefixes have the largest penalty of the grid, {max(grid):g}: their columns help "
-        "little on held-out rows; look for wild values (--clamp 0.01), curves (--basis auto) or groups to leave out"
-    ]
-
-
-def _single_rows(fitted: Fit, target: Target) -> list[str]:
-    """Warn about classes of one row, whose probability is little more than a guess."""
+    if len(grid) > 1 and largest and largest >= LARGEST_SHARE * len(alphas):
+        yield (
+            f"{largest} of {len(alphas)} prefixes have the largest penalty of the grid, {max(grid):g}: their columns "
+            "help little on held-out rows; look for wild values (--clamp 0.01), curves (--basis auto) or groups to "
+            "leave out"
+        )
     moments = fitted.moments
-    if target.classes is None or moments.weight != moments.rows:  # with weights, shares do not count rows
-        return []
-    means = moments.mean[moments.features : moments.features + moments.responses]
-    counts = np.rint(moments.rows * class_shares(means))
-    single = [label for label, count in zip(target.classes, counts.tolist(), strict=True) if count == 1]
-    if not single:
-        return []
-    what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
-    return [f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"]
+    if target.classes is not None and moments.weight == moments.rows:  # with weights, shares do not count rows
+        means = moments.mean[moments.features : moments.features + moments.responses]
+        counts = np.rint(moments.rows * class_shares(means)).tolist()
+        single = [label for label, count in zip(target.classes, counts, strict=True) if count == 1]
+        if single:
+            what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
+            yield f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"

@@ -62,27 +62,33 @@ def guarantee(
     doubling_until: int | None = None,
 ) -> Guarantee:
     """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in `GroupOrder`."""
-    if groups.products:
-        why = "pairs of columns join groups that gain more together, which the theorems do not cover"
-        return Guarantee(why=why, doubling_until=doubling_until)
-    if any(group.requires for group in groups.groups):
-        return Guarantee(why="groups that require others share costs, which the theorems do not cover")
-    by = method_of(method)
+    by, doubled = method_of(method), doubling_until is not None
+    covering = []
     if by.whitening_share(np.ones(1)) is None:
-        covered = " and ".join(
-            sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
-        )
-        return Guarantee(why=f"the theorems cover {covered}, not {by.name}")
-    if cost_blind:
-        return Guarantee(why="the theorems cover selection by gain per cost, not cost-blind selection")
-    if doubling_until is None:
-        return Guarantee(gamma=spectral_gamma(gram, groups, method, alpha))
-    if not by.doubling_theorem:
-        return Guarantee(why="the theorem on doubling is proved for fr only", doubling_until=doubling_until)
-    if len(groups) > ENUMERATED:
-        limit = f"it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
-        return Guarantee(why=f"gamma of Eq. 9 is unknown: {limit}", doubling_until=doubling_until)
-    return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
+        covering = sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
+    limit = f"it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
+    reasons = (
+        (
+            bool(groups.products),
+            "pairs of columns join groups that gain more together, which the theorems do not cover",
+            doubling_until,
+        ),
+        (
+            any(group.requires for group in groups.groups),
+            "groups that require others share costs, which the theorems do not cover",
+            None,
+        ),
+        (bool(covering), f"the theorems cover {' and '.join(covering)}, not {by.name}", None),
+        (cost_blind, "the theorems cover selection by gain per cost, not cost-blind selection", None),
+        (doubled and not by.doubling_theorem, "the theorem on doubling is proved for fr only", doubling_until),
+        (doubled and len(groups) > ENUMERATED, f"gamma of Eq. 9 is unknown: {limit}", doubling_until),
+    )
+    for applies, why, until in reasons:
+        if applies:
+            return Guarantee(why=why, doubling_until=until)
+    if doubled:
+        return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
+    return Guarantee(gamma=spectral_gamma(gram, groups, method, alpha))
 
 
 def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method | SelectionMethod, alpha: float) -> float:

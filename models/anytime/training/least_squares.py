@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from anytime._linalg import factorise, factorise_into, single_blas_thread
-from anytime.model.prefixes import PrefixModels, explained_variances, prefix_models, staircase, staircases
+from anytime._linalg import factorise, factorise_into
+from anytime.model.prefixes import PrefixModels, prefix_models, staircase, staircases
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
-from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
+from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
 from anytime.training.model_selection import Choice, Learned, Problem, others, with_rows
 from anytime.types import Float, Index
 
@@ -156,23 +156,9 @@ def split_rows(rows: Mapping[int, Float], like: Moments) -> dict[int, Kernels]:
     return {f: Kernels.of([rows[g] for g in rows if g != f], like) for f in rows}
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedSquares(Learned):
-    """Least squares as a model file stores it: the moments, which every other set of groups is solved from."""
-
-    moments: Moments
-    gram: Gram
-    prefixes: PrefixModels
-    deviance = no_guarantee = None
-
-    @cached_property
-    def r2(self) -> Float | None:
-        held = self.gram.own
-        with single_blas_thread():
-            return held.r2(explained_variances(self.prefixes, held))
-
-    def stored(self, columns: Index) -> dict[str, Any]:
-        return {"moments": self.moments.restricted(columns)}
+def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
+    """Return whether kernels of so many rows take less time, and no more memory, than the moments of the columns."""
+    return groups * rows**2 <= 3 * columns**2 and groups**2 * rows**3 <= 10 * columns**3
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,11 +169,6 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     """
 
     like: LeastSquares | None = None
-
-    @property
-    def root(self) -> LeastSquares:
-        """Return the problem whose kernels this one uses."""
-        return self if self.like is None else self.like.root
 
     @property
     def data(self) -> Gram | Kernels:
@@ -201,12 +182,12 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     def by_kernels(self) -> bool:
         """Return whether rows are so few that the folds are measured on them, rather than on moments."""
         sizes = self.terms.moments.rows, len(self.groups.features), len(self.groups)
-        return self.options.rule.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
+        return self.options.scores_gains and rows_are_fewer(*sizes) and self.options.alpha == "cv"
 
     @cached_property
     def _rows(self) -> dict[int, Float]:
         """Return the rotated rows of each fold with rows."""
-        return self.root._rows if self.like else self._rotated(self.terms.parts)
+        return self.like._rows if self.like else self._rotated(self.terms.parts)
 
     @cached_property
     def _held(self) -> dict[int, Float]:
@@ -220,7 +201,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _kernels(self) -> dict[int, Kernels]:
         """Return the kernels without each fold."""
-        return self.root._kernels if self.like else split_rows(self._rows, self.terms.moments)
+        return self.like._kernels if self.like else split_rows(self._rows, self.terms.moments)
 
     @cached_property
     def folds(self) -> Sequence[Fold | KernelFold]:
@@ -228,13 +209,13 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return []
         if self.by_kernels:
             return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
-        like = self.root.folds if self.like else None
-        return split(self.terms.parts, self.terms.held, like)  # type: ignore[arg-type]  # not by kernels, as this one
+        like: Any = self.like.folds if self.like else None  # not by kernels, as this one
+        return split(self.terms.parts, self.terms.held, like)
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
-            return kernel_sequencer(data, self.groups, self.options.rule)
-        return sequencer(data, self.groups, self.options.rule)
+            return kernel_sequencer(data, self.groups, self.options)
+        return sequencer(data, self.groups, self.options)
 
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:
@@ -255,4 +236,4 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
         return prefix_models(gram, order.columns, order.ends, W)
 
     def learned(self, choice: Choice[FactoredOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
-        return LearnedSquares(self.terms.moments, self.terms.gram, prefixes)
+        return Learned()

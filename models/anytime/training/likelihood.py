@@ -75,9 +75,8 @@ class Observed:
     n_jobs: int | None = None
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
-        ridge = np.ones(len(gram.x_mean))
         blocks = row_blocks_of(self.blocks, gram, expansion)
-        return BlockDesign(gram, family, weight, ridge, row_blocks=blocks, n_jobs=self.n_jobs)
+        return BlockDesign(gram, family, weight, np.ones(len(gram.x_mean)), row_blocks=blocks, n_jobs=self.n_jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +94,7 @@ class _HeldOut:
         longest: Sequence[int] | None = None,  # noqa: ARG002
     ) -> Float:
         """Return mean deviances, (alphas, steps + 1)."""
-        errors: Float = _fold_errors(self.train, [self], columns, ends, alphas, ending=STATED).folds[0]
-        return errors
+        return np.asarray(_fold_errors(self.train, [self], columns, ends, alphas, ending=STATED).folds[0])
 
 
 def _fold_errors(
@@ -156,7 +154,8 @@ def _fold_errors(
         reported: set[int] = set()
         fits = begin
         while True:
-            best = _best(found, weights, one_se=one_se)
+            known = sorted(found)
+            best = known[int(pick(Errors(np.stack([found[rank] for rank in known], axis=1), weights), one_se))]
             if coarse or ending is not COMPARED:
                 break
             near = [rank for rank in (best - 1, best + 1) if 0 <= rank < len(rising) and rank not in found]
@@ -176,12 +175,6 @@ def _fold_errors(
     return Errors(errors.transpose(2, 0, 1), weights)
 
 
-def _best(found: dict[int, Float], weights: Float, *, one_se: bool) -> int:
-    """Return the rank to choose, of those measured."""
-    ranks = sorted(found)
-    return ranks[int(pick(Errors(np.stack([found[rank] for rank in ranks], axis=1), weights), one_se))]
-
-
 def _growing(count: int) -> Index:
     """Return numbers from 0 to count - 1: all up to 3, and then each about `GROWTH` times the one before."""
     grown = GROWTH ** np.arange(1, 1 + np.log(count) / np.log(GROWTH))
@@ -198,32 +191,6 @@ def _rises(design: Design, folds: int, coefficients: int) -> float:
     rows, counts = design.totals.rows, design.totals.responses
     fewest = min(counts.min(), rows - counts.sum()) if len(counts) == 1 and rows > counts.sum() else counts.min()
     return RISEN if fewest >= FEW * folds else RISEN + 1
-
-
-@dataclass(frozen=True, eq=False)
-class LearnedLikelihood(Learned):
-    """A likelihood as a model file stores it.
-
-    Attributes
-    ----------
-    curvatures : QuadraticModels | None
-        Second-order models at some of the prefixes, for the columns of the sequence (ascending), or None where there
-        are too many coefficients.
-    varied : bool
-        Whether no response is constant.
-    """
-
-    deviance: Float
-    curvatures: QuadraticModels | None
-    varied: bool
-    no_guarantee = "the theorems are for least squares"
-
-    @property
-    def r2(self) -> Float | None:
-        return 1.0 - self.deviance / self.deviance[0] if self.varied else None
-
-    def stored(self, columns: Index) -> dict[str, Any]:  # noqa: ARG002
-        return {"curvatures": self.curvatures}
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,19 +223,22 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
 
     def orders(self, data: Design) -> Callable[[float], LikelihoodOrder]:
         stop = ROUGH if self._compared else EXACT
-        return lambda alpha: likelihood_sequence(data, self.groups, self.options.rule, alpha, stop=stop)
+        return lambda alpha: likelihood_sequence(data, self.groups, self.options, alpha, stop=stop)
 
     @property
     def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        one_se, few = self.options.one_se, self.data.totals.rows <= SMALL
-        ending = STATED if not self._compared else REPORTED if few else COMPARED
-        roughly = self._compared and self.options.epsilon is None
-
         def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
-            coarse = roughly and len(alphas) == 1
-            own = SCREENED if coarse else ending
+            coarse = self._compared and self.options.epsilon is None and len(alphas) == 1
+            few = self.data.totals.rows <= SMALL
             return _fold_errors(
-                self.data, self.folds, order.columns, order.ends, alphas, one_se=one_se, ending=own, coarse=coarse
+                self.data,
+                self.folds,
+                order.columns,
+                order.ends,
+                alphas,
+                one_se=self.options.one_se,
+                ending=SCREENED if coarse else STATED if not self._compared else REPORTED if few else COMPARED,
+                coarse=coarse,
             )
 
         return errors
@@ -276,10 +246,10 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
         """Return least squares, at the same penalty compared with the loss's curvature at the base rate."""
-        rule, gram = self.options.rule, self.terms.gram
-        if rule.epsilon is not None:
+        gram = self.terms.gram
+        if self.options.epsilon is not None:
             return None
-        squares, variance = sequencer(gram, self.groups, rule), float(np.mean(gram.y_scale**2))
+        squares, variance = sequencer(gram, self.groups, self.options), float(np.mean(gram.y_scale**2))
         return lambda alpha: squares(alpha / variance)
 
     def solved(self, choice: Choice[Any]) -> Choice[LikelihoodOrder]:
@@ -319,7 +289,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
         design, sequence = self.data, choice.sequence
         least = design.totals.saturated / design.weight
         deviance = np.array([2 * (optimum.loss - least) for optimum in sequence.state.optima])
-        return LearnedLikelihood(deviance, _curvatures(design, sequence), bool(self.terms.gram.yy.all()))
+        return Learned(deviance, _curvatures(design, sequence))
 
 
 def _check(design: Design, target: Target) -> None:
@@ -400,4 +370,5 @@ def _curvatures(design: Design, sequence: LikelihoodOrder) -> QuadraticModels | 
         theta = on_all_columns(optima[prefix].theta, np.searchsorted(selected, used), len(selected))
         etas = design.view(used).predictors(optima[prefix].theta)
         models.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
-    return QuadraticModels.packed_from(stored, models)
+    lower = np.tril_indices(len(models[0].r))
+    return QuadraticModels(stored, np.array([c.H[lower] for c in models]), np.array([c.r for c in models]))

@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.glm.row_blocks import in_threads
+from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.prefixes import PrefixModels
+from anytime.moments.accumulate import in_threads
 from anytime.moments.moments import Moments
 from anytime.selection import GroupOrder
 from anytime.training.options import Options
@@ -164,25 +165,15 @@ class Choice(Generic[S]):
         return Choice(self.alpha, self.sequence.upto(steps), self.alphas[: steps + 1], errors, measured)
 
 
-class Learned(ABC):
-    """What one loss learned besides the order: what a model file stores of it."""
+class Learned(NamedTuple):
+    """What a likelihood learned besides the order and the coefficients; least squares has neither.
 
-    deviance: Float | None
-    """Mean deviance of each prefix on the training rows, (steps + 1,); None for least squares."""
-    no_guarantee: str | None
-    """Why the theorems do not apply; None where they may."""
+    `deviance` (steps + 1,) are mean deviances of the prefixes on the training rows. `curvatures` are second-order
+    models at some of the prefixes, for the columns of the sequence (ascending); None of too many coefficients.
+    """
 
-    @property
-    @abstractmethod
-    def r2(self) -> Float | None:
-        """Return the R² of each prefix on the training table (steps + 1,), from its own coefficients, without penalty.
-
-        For a likelihood it is 1 - deviance/null deviance. None where a response is constant.
-        """
-
-    @abstractmethod
-    def stored(self, columns: Index) -> dict[str, Any]:
-        """Return what a `Model` of some terms (ascending) stores, so that other sets of groups can be solved."""
+    deviance: Float | None = None
+    curvatures: QuadraticModels | None = None
 
 
 @dataclass(frozen=True, eq=False)

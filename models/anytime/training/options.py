@@ -8,18 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from anytime.errors import TrainingError
+from anytime.errors import refuse
 from anytime.families import Family, family_of
 from anytime.features.bases import Clamp, parsed_basis
 from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import FeatureGroups
-from anytime.selection import Rule, SelectionMethod
-from anytime.types import ColumnType, FamilyName, Label, Method, Task
+from anytime.selection import Rule
+from anytime.types import ColumnType, FamilyName, Label, Task
 
 MAX_PAIRS = 256
 
@@ -31,8 +30,8 @@ GRID: tuple[float, ...] = tuple(np.logspace(-7, 1, 20).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Training options.
+class Options(Rule):
+    """Training options: the rule that orders the groups, and all others.
 
     Attributes
     ----------
@@ -42,8 +41,6 @@ class Options:
         The likelihood; "gaussian" is least squares. None is the default of the task, and of classes that of their size.
     class_weight : Literal["balanced"] | Mapping[Label, float] | None
         Factors of the weights of rows by class; "balanced" makes all classes equally heavy.
-    method, cost_blind, doubling, c_min, epsilon, first, without
-        As in `Rule`.
     alpha : float | Literal["cv"]
         The penalty, 0 or more, or "cv" to choose from `GRID`.
     one_se : bool
@@ -78,13 +75,6 @@ class Options:
     task: Task | Literal["auto"] = "auto"
     family: FamilyName | None = None
     class_weight: Literal["balanced"] | Mapping[Label, float] | None = None
-    method: Method | SelectionMethod = Rule.method
-    cost_blind: bool = Rule.cost_blind
-    doubling: bool = Rule.doubling
-    c_min: float | None = Rule.c_min
-    epsilon: float | None = Rule.epsilon
-    first: tuple[str, ...] = Rule.first
-    without: tuple[str, ...] = Rule.without
     alpha: float | Literal["cv"] = "cv"
     one_se: bool = False
     nested: bool = False
@@ -99,19 +89,6 @@ class Options:
     drop: tuple[str, ...] = ()
     seed: int = 0
     n_jobs: int | None = None
-
-    @cached_property
-    def rule(self) -> Rule:
-        """Return how the groups are ordered."""
-        return Rule(
-            self.method,
-            cost_blind=self.cost_blind,
-            doubling=self.doubling,
-            c_min=self.c_min,
-            epsilon=self.epsilon,
-            first=self.first,
-            without=self.without,
-        )
 
     @property
     def fitted_family(self) -> Family:
@@ -132,33 +109,29 @@ class Options:
         return None if self.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
-        _ = self.rule  # which checks its own options
+        super().__post_init__()
         if self.basis is not None:
             parsed_basis(self.basis)
         checked_clamp(self.clamp)
         checked_level_rows(self.min_level_rows)
-        if self.folds is not None and (self.folds < 0 or self.folds == 1):
-            raise TrainingError(f"folds is {self.folds}; expected 2 or more, or 0 for none")
-        if self.folds == 0 and (self.alpha == "cv" or self.nested):
-            raise TrainingError("folds is 0; --alpha cv and --nested need 2 or more")
-        if not (self.fitted_family.least_squares or self.rule.by.likelihoods):
-            raise TrainingError(
-                f"method {self.rule.name!r} supports family gaussian, not {self.family}; choose method 'fr' or family "
-                "gaussian"
-            )
-        if isinstance(self.alpha, str):
-            if self.alpha != "cv":
-                raise TrainingError(f"alpha is {self.alpha!r}; expected a number, 0 or more, or 'cv'")
-        elif not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise TrainingError(f"alpha is {self.alpha}; expected a finite number, 0 or more, or 'cv'")
-        if self.pairs is not None:
-            self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        number = isinstance(self.pairs, int) and not isinstance(self.pairs, bool) and 1 <= self.pairs <= MAX_PAIRS
-        if self.pairs != "auto" and not number:
-            raise TrainingError(f"pairs is {self.pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'")
-        if not self.rule.by.pairs:
-            raise TrainingError(
-                f"method {self.rule.name} does not support pairs; choose another method, or train without pairs"
-            )
+        name, alpha, folds, pairs = self.by.name, self.alpha, self.folds, self.pairs
+        is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
+        refuse(
+            {
+                f"folds is {folds}; expected 2 or more, or 0 for none": folds is not None and (folds < 0 or folds == 1),
+                "folds is 0; --alpha cv and --nested need 2 or more": folds == 0 and (alpha == "cv" or self.nested),
+                f"method {name!r} supports family gaussian, not {self.family}; choose method 'fr' or family gaussian": (
+                    not (self.fitted_family.least_squares or self.by.likelihoods)
+                ),
+                f"alpha is {alpha!r}; expected a number, 0 or more, or 'cv'": isinstance(alpha, str) and alpha != "cv",
+                f"alpha is {alpha}; expected a finite number, 0 or more, or 'cv'": (
+                    not isinstance(alpha, str) and not (math.isfinite(alpha) and alpha >= 0)
+                ),
+                f"pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'": (
+                    pairs not in (None, "auto") and not is_count
+                ),
+                f"method {name} does not support pairs; choose another method, or train without pairs": (
+                    pairs is not None and not self.by.pairs
+                ),
+            }
+        )

@@ -18,7 +18,7 @@ from anytime.model.manifest import Manifest
 from anytime.model.model import Model, checked_budget
 from anytime.moments.moments import Moments
 from anytime.selection.criteria import SelectionMethod
-from anytime.selection.rule import without
+from anytime.selection.greedy import without
 from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
@@ -127,7 +127,7 @@ def resequence(
     if groups is not None:
         why = " in the new file, which the model left out; train a new model"
         priced = priced.with_costs(without(groups, left_out(model, groups), why))
-    remaining = options.rule.remaining(priced)
+    remaining = options.remaining(priced)
     target = old.learned
     if not target.family.least_squares:
         if data is None:
@@ -275,7 +275,7 @@ def what_if(
             )
         changes = Changes(without=without)
         if isinstance(data, Table):
-            data = open_retrained(model, data, changes.options(model.manifest).rule.remaining(priced))
+            data = open_retrained(model, data, changes.options(model.manifest).remaining(priced))
         after = resequence(model, priced if costs else None, data=data, changes=changes)
     full = model.expected(model.steps).r2
     return WhatIf(model, after, ", ".join(words) or "no change", tuple(_at(model, after, full, b) for b in asked))

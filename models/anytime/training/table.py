@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing import current_process
@@ -17,7 +17,7 @@ from anytime.data.columns import ColumnError
 from anytime.data.dataset import Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, settle_target, surveyed, without_columns
-from anytime.errors import GroupsError, TrainingError, suggestion
+from anytime.errors import GroupsError, refuse, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
@@ -57,14 +57,12 @@ class Observer:
     warnings: Sequence[str] = ()
     """Warnings about the table, set before the fit: they may explain why it fails."""
 
-    def reading(self, name: str, rows: int) -> AbstractContextManager[Progress]:
+    def reading(self, name: str, rows: int) -> AbstractContextManager[Progress]:  # noqa: ARG002
         """Show a pass over the rows of a table."""
-        del name, rows
         return nullcontext(ignored)
 
-    def ordering(self, groups: int) -> AbstractContextManager[None]:
+    def ordering(self, groups: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Show that groups are ordered."""
-        del groups
         return nullcontext()
 
     def screening(self) -> None:
@@ -73,7 +71,7 @@ class Observer:
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """A table for training, the folds of its rows, and the options as they apply to it.
+    """A table for training, the folds of its rows, and the options as they apply to it. Its iteration reads the rows.
 
     Attributes
     ----------
@@ -184,6 +182,8 @@ class TrainingTable:
     def blocks(self) -> Iterator[Block]:
         return self.dataset.blocks(self._assigner)
 
+    __iter__ = blocks
+
     @property
     def _assigner(self) -> FoldAssigner:
         return FoldAssigner(self.folds, self.options.seed, stratified=self.target.family.by_class)
@@ -194,18 +194,8 @@ class TrainingTable:
         if family.least_squares:
             return None
         if self.cluster is None:
-            return Observed(_Blocks(self.blocks), self.target, self.jobs)
+            return Observed(self, self.target, self.jobs)
         return self.cluster.observed(self.dataset, self.folds, seed=self.options.seed, stratified=family.by_class)
-
-
-@dataclass(frozen=True)
-class _Blocks:
-    """The blocks of some rows; each iteration reads the rows again."""
-
-    read: Callable[[], Iterator[Block]]
-
-    def __iter__(self) -> Iterator[Block]:
-        return self.read()
 
 
 def open_training(
@@ -244,7 +234,7 @@ def open_training(
     TrainingError
         The target does not fit the family or the options.
     """
-    complete = options.rule.remaining(roles.groups if options.rows is None else roles.groups.for_rows(options.rows))
+    complete = options.remaining(roles.groups if options.rows is None else roles.groups.for_rows(options.rows))
     for name in options.drop:
         if name not in complete.features:
             raise GroupsError(f"--drop {name}: no group has this feature; {suggestion(name, complete.features)}")
@@ -256,8 +246,7 @@ def open_training(
     if learned is not None:
         stated |= learned.known_types
     given = groups if learned is None else groups.with_bases(learned.bases)
-    selects, drops = options.folds != 0, options.missing_target == "drop"
-    least = options.min_level_rows
+    selects, drops, least = options.folds != 0, options.missing_target == "drop", options.min_level_rows
     clamp = None if options.clamp == "auto" and not selects else options.clamp
     groups, found = surveyed(
         table,
@@ -378,10 +367,6 @@ def open_moments(
     stored, what = StoredMoments.load(path), f"{str(path)!r} contains moments"
     record = stored.record
     family = options.family or ("gaussian" if options.task == "auto" else default_family(options.task))
-    if not family_of(family).least_squares:
-        raise TrainingError(f"family {family!r} is fitted on rows, and {what}; train on the table")
-    if options.pairs is not None:
-        raise TrainingError(f"--pairs requires a table; {what}, without rows to screen")
     stated = {
         "--query": query,
         "--weights": weights,
@@ -392,28 +377,29 @@ def open_moments(
         "--clamp": options.clamp not in (None, "auto"),
         "--min-level-rows": options.min_level_rows not in ("auto", MIN_LEVEL_ROWS),
     }
-    for option, value in stated.items():
-        if value:
-            raise TrainingError(f"{option} requires a table; {what}, which determine it")
-    if target and tuple(target) != record.target:
-        raise TrainingError(f"--target is {', '.join(target)}; the moments are of {', '.join(record.target)}")
-    if options.task not in ("auto", record.task):
-        raise TrainingError(f"--task is {options.task}; the moments are of task {record.task}")
-    if record.classes is not None and not stored.target.is_consistent:
-        raise TrainingError(
-            f"{str(path)!r} contains moments of the class {record.classes[0]!r} alone; add those of other classes with "
-            "'anytime moments'"
-        )
+    (only, *_) = record.classes or (None,)
+    refuse(
+        {
+            f"family {family!r} is fitted on rows, and {what}; train on the table": not family_of(family).least_squares,
+            f"--pairs requires a table; {what}, without rows to screen": options.pairs is not None,
+            **{f"{each} requires a table; {what}, which determine it": bool(value) for each, value in stated.items()},
+            f"--target is {', '.join(target)}; the moments are of {', '.join(record.target)}": (
+                len(target) > 0 and tuple(target) != record.target
+            ),
+            f"--task is {options.task}; the moments are of task {record.task}": (
+                options.task not in ("auto", record.task)
+            ),
+            f"{what} of the class {only!r} alone; add those of other classes with 'anytime moments'": (
+                record.classes is not None and not stored.target.is_consistent
+            ),
+        }
+    )
     groups = record.groups if costs is None else record.groups.with_costs(costs)
-    groups = options.rule.remaining(groups if options.rows is None else groups.for_rows(options.rows))
+    groups = options.remaining(groups if options.rows is None else groups.for_rows(options.rows))
     return TrainingMoments(stored, groups, replace(options, family=family), observer or Observer())
 
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:
     """Return the moments of the columns of some of the groups."""
-    columns = [
-        np.arange(s.start, s.stop)
-        for name, s in zip(groups.names, groups.slices, strict=True)
-        if name in remaining.positions
-    ]
-    return moments.restricted(np.concatenate(columns))
+    slices = [s for name, s in zip(groups.names, groups.slices, strict=True) if name in remaining.positions]
+    return moments.restricted(np.concatenate([np.arange(s.start, s.stop) for s in slices]))

@@ -12,7 +12,7 @@ from anytime.errors import TrainingError
 from anytime.features.bases import Clamp
 from anytime.model.manifest import Candidate, Selected
 from anytime.selection import GroupOrder
-from anytime.selection.criteria.criterion import TIE
+from anytime.selection.criteria import TIE
 from anytime.training.clamping import CLAMPS
 from anytime.training.least_squares import LeastSquares
 from anytime.training.model_selection import Errors, NoStepsError, along, areas

@@ -21,7 +21,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.prefixes import staircase
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
-from anytime.selection.criteria.omp import whitening
+from anytime.selection.criteria import whitening
 from anytime.types import Bool, Float
 from anytime_reproduction.estimates import merged
 from anytime_reproduction.experiment import Result, Setting

@@ -40,7 +40,7 @@ from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection.criteria.criterion import PathMethod, best
+from anytime.selection.criteria import PathMethod, best
 from anytime.types import Bool, Float
 from anytime_reproduction.lasso.group_lasso import Descent, LassoProblem, PathPoint
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,9 +22,8 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Candidates, Rule, greedy, sequence
-from anytime.selection.criteria.criterion import best
-from anytime.selection.criteria.omp import whitening
+from anytime.selection import Candidates, Rule, SweepSearch, greedy, sequence
+from anytime.selection.criteria import best, whitening
 from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
@@ -157,21 +156,20 @@ def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
     rule = Rule(method)
     criterion = rule.criterion.on(gram)
     sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
-    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock), groups, rule)
+    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock=clock), groups, rule)
     return clock.path()
 
 
-class _Clocked:
-    """Least-squares search with a clock, as `greedy` expects it."""
+@dataclass
+class _Clocked(SweepSearch):
+    """Least-squares search with a clock."""
 
-    def __init__(self, sweep: Sweep, candidates: Candidates, clock: _Clock) -> None:
-        self._sweep, self.candidates, self._clock = sweep, candidates, clock
-        self._explained = 0.0
+    clock: _Clock = field(kw_only=True)
 
     def select(self, adds: tuple[int, ...]) -> float:
-        self._explained += sum(self._sweep.select(group) for group in adds)
-        self._clock.record(adds[-1], self._explained)
-        return self._explained
+        explained = super().select(adds)
+        self.clock.record(adds[-1], explained)
+        return explained
 
 
 TURNS, QUICK_TURNS, TURNS_OF_ROWS = 15, 3, 2  # measurements of each way, in turns; the fastest time of each step counts

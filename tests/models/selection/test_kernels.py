@@ -13,9 +13,9 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import Rule, sequence, sequencer, swept
-from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows, rows_are_fewer
+from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
 from anytime.training.fit import fit
-from anytime.training.least_squares import KernelFold, split, split_rows
+from anytime.training.least_squares import KernelFold, rows_are_fewer, split, split_rows
 from anytime.training.options import GRID, Options
 from anytime.types import Float
 from models.properties import quick

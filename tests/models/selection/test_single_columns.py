@@ -7,34 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime._linalg import Factor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import FactoredOrder, GroupOrder, Rule, factored, sequence
+from anytime.selection import Candidates, Factored, FactoredOrder, Rule, SolvedOrder, SweepSearch, greedy, sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.greedy import Candidates, greedy
-from anytime.selection.single_columns import are_single_columns, single_columns
+from anytime.selection.least_squares import single_columns
 from anytime.selection.sweep import Sweep
-from anytime.types import Float
 from models.properties import quick
+
+B = {"name": "b", "features": ["y"], "cost": 1}
 
 
 def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredOrder:
     """By the sweep over groups of any size."""
     criterion = CRITERIA["fr"]().on(gram)
     sweep = Sweep(gram, groups.slices, alpha, blocks=True)
-
-    class Search:
-        candidates = Candidates(groups, sweep, criterion, cost_blind)
-        explained = 0.0
-
-        def select(self, adds: tuple[int, ...]) -> float:
-            self.explained += sum(sweep.select(group) for group in adds)
-            return self.explained
-
-    found = greedy(Search(), groups, Rule("fr", cost_blind=cost_blind))
-    return factored(found, *sweep.factor())
+    search = SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))
+    found = greedy(search, groups, Rule("fr", cost_blind=cost_blind))
+    return SolvedOrder.of_order(found, Factored(*sweep.factor()))
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:
@@ -76,26 +67,21 @@ def test_the_short_way_comes_to_the_same(
 
 def test_it_is_taken_where_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     gram, groups = problem(np.random.default_rng(0), 9, 1, "plain")
-    taken: list[float] = []
+    taken: list[Gram] = []
 
-    def spied(*_: object, **__: object) -> tuple[GroupOrder, Factor, Float]:
-        taken.append(1.0)
-        return single_columns(gram, groups, 0.1, cost_blind=False)
+    def spied(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind: bool) -> FactoredOrder:
+        taken.append(gram)
+        return single_columns(gram, groups, alpha, cost_blind=cost_blind)
+
+    def named(**changes: object) -> FeatureGroups:
+        return load_groups({"groups": [{"name": "a", "features": ["x"], "cost": 1}, B | changes]})
 
     monkeypatch.setattr("anytime.selection.least_squares.single_columns", spied)
     sequence(gram, groups, "fr", 0.1)
-    assert len(taken) == 1
+    sequence(gram.restricted(np.arange(2)), named(), "fr", 0.1)
+    assert len(taken) == 2
     for options in ({"doubling": True}, {"epsilon": 0.1}, {"first": (groups.names[3],)}, {"method": "omp"}):
         sequence(gram, groups, **{"method": "fr", "alpha": 0.1} | options)  # type: ignore[arg-type]
-    assert len(taken) == 1
-
-
-def test_which_groups_are_single_columns() -> None:
-    def named(**changes: object) -> FeatureGroups:
-        groups = [{"name": "a", "features": ["x"], "cost": 1}, {"name": "b", "features": ["y"], "cost": 1} | changes]
-        return load_groups({"groups": groups})
-
-    assert are_single_columns(named())
-    assert not are_single_columns(named(features=["y", "z"]))
-    assert not are_single_columns(named(requires=["a"]))
-    assert not are_single_columns(named(features=[]))
+    for other in (named(features=["y", "z"]), named(requires=["a"]), named(features=[])):
+        sequence(gram.restricted(np.arange(len(other.features))), other, "fr", 0.1)
+    assert len(taken) == 2

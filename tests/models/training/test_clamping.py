@@ -136,15 +136,14 @@ def test_candidates_with_the_same_training_rows_share_what_they_solve_there_and_
     own = term_selection._problems
     monkeypatch.setattr(term_selection, "_problems", lambda *given: seen(own(*given)))
     one = fitted()
-    twins = [problem for problem in shared if problem.like is not None]
+    twins = [(problem, problem.like) for problem in shared if problem.like is not None]
     assert twins
-    assert any(problem.by_kernels for problem in twins) == (rows == 60)
+    assert any(problem.by_kernels for problem, _ in twins) == (rows == 60)
     if rows > 60:
-        solved = [problem.folds[0].solved for problem in twins]  # type: ignore[union-attr]  # not by kernels
-        assert all(of is problem.root.folds[0].solved for of, problem in zip(solved, twins, strict=True))  # type: ignore[union-attr]
-        assert all(solved)
-    assert all(problem.root.terms.clamp != problem.terms.clamp for problem in twins)
-    assert all(problem.root.terms.size == problem.terms.size for problem in twins)
+        solved = [[each.folds[0].solved for each in pair] for pair in twins]  # type: ignore[union-attr]  # not by kernels
+        assert all(own is other and own for own, other in solved)
+    assert all(like.terms.clamp != problem.terms.clamp for problem, like in twins)
+    assert all(like.terms.size == problem.terms.size for problem, like in twins)
     monkeypatch.setattr(term_selection, "_problems", alone)
     other = fitted()
     found = [selected.candidates for model in (one, other) if (selected := model.model_.manifest.selected) is not None]

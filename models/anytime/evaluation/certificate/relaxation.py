@@ -42,7 +42,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from anytime._linalg import RANK_TOLERANCE, Factor, factorise
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria.fr import gain, gains
+from anytime.selection.criteria import gain, gains
 from anytime.types import Bool, Float, Index
 
 SETTLED = 0.3
