@@ -361,7 +361,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 known = replace(self._target, columns=roles.target)
                 roles = replace(roles, weights=_free(rows, "weights"))
                 more = MoreRows(rows, np.ones(table.rows) if weights is None else weights)
-                stream, trained = extended(stream, more, decay, roles, options, known, observer).trained()
+                stream = extended(stream, more, decay, roles, options, known, observer)
+                trained = stream.trained()
         finally:
             self._warn(observer.warnings)  # a fit that fails may do so because of what they name
         self._stream = stream

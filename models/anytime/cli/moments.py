@@ -104,7 +104,7 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: 
         if found:  # the columns are those of the first input
             parts = source.moments()
         else:
-            source, ((_, _, parts, _),) = source.read()
+            source, parts = source.read()
         for each in source.warnings:
             remark(each)
         unusable += source.found.unusable

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from scipy.special import ndtri
 
 from anytime.errors import GroupsError
-from anytime.features.bases import LEVEL_ROWS, UNSTATED, Basis, ColumnSample, checked, suffixes
+from anytime.features.bases import LEVEL_ROWS, UNSTATED, Basis, Choice, ColumnSample, checked, suffixes
 from anytime.features.operations import MISSING, VALUE, Hinge, Operands, Operation, Ramp, Term, same_values
 from anytime.features.readers import DATES, Levels, Reader
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
@@ -219,7 +219,7 @@ class Columns:
             each.expand(x[a.column], x[b.column], out[start:stop])
         for operation, of in self._by_operation.items():
             if operation is not None:
-                operation.write(X.T if operation.recurs else x, of, out)
+                operation.write(X.T if operation.raw else x, of, out)
             elif len(of.terms) == len(out):
                 x.take(of.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
                 out -= of.a
@@ -417,12 +417,17 @@ class Expansion(Columns):
     @property
     def needs_size(self) -> bool:
         """Return whether the size of a basis is to be selected."""
-        return len(self.sizes) > 1
+        return any(column.basis.choices for column in self.columns)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return the sizes that cross-validation selects from, ascending; (0,) if there is nothing to select."""
-        return tuple(sorted({size for column in self.columns for size in column.basis.choices})) or (0,)
+    def choices(self) -> list[Choice]:
+        """Return what cross-validation selects from, the simplest first: lines, clamped lines, and then curves."""
+        lines = {column.basis.line for column in self.columns}
+        clamp, none = (True, False) if lines & {"own", "same"} else (None, None)
+        free = [Choice(0, none), *([Choice(0, clamp)] if "own" in lines else [])]
+        sizes = sorted({size for column in self.columns for size in column.basis.choices if size})
+        forms = [*free, *(Choice(size, clamp) for size in sizes)] if sizes else [Choice()]
+        return [form._replace(level_rows=least) for least in self.level_rows or (None,) for form in forms]
 
     @property
     def level_rows(self) -> tuple[int, ...]:
@@ -431,20 +436,21 @@ class Expansion(Columns):
         kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
         return tuple(kept[each] for each in reversed(kept)) if counts else ()
 
-    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Expansion, Spans]:
-        """Return the expansion with this size of each basis that has a choice, and without levels of fewer rows.
+    def reduced(self, choice: Choice) -> tuple[Expansion, Spans]:
+        """Return the expansion of one choice, and the terms of this one, (start, stop), whose sum each of its terms is.
 
-        None changes nothing. Also return the terms of this one, (start, stop), whose sum each of its terms is; both
-        without indicators of missing values.
+        Both are counted without indicators of missing values.
         """
         columns, bases, spans = list(self.columns), dict(self.groups.bases), []
         for j, (column, (start, _)) in enumerate(zip(self.columns, self.plain.spans, strict=True)):
-            basis, own = column.basis.reduced(size if column.basis.choices else None, level_rows)
+            basis, own = column.basis.reduced(choice)
             spans += [(start + first, start + last) for first, last in own]
             if basis is not column.basis:
-                stated = bases[column.name].model_dump(exclude_unset=True, exclude={"knots", "levels", "level_rows"})
-                bases[column.name] = ColumnBasis(**(stated | basis.described().model_dump(exclude_unset=True)))
-                columns[j] = replace(column, basis=basis)
+                ends = None if column.basis.line and not choice.size and not choice.clamp else column.range
+                given = bases[column.name].model_dump(exclude_unset=True, exclude={*column.basis.parts, "level_rows"})
+                stated = given | {"range": ends} | basis.described().model_dump(exclude_unset=True)
+                bases[column.name] = ColumnBasis(**stated)
+                columns[j] = replace(column, basis=basis, range=ends)
         spans += [(k, k + 1) for k in range(self.plain.column_terms, self.plain.size)]
         return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), spans
 

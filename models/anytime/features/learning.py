@@ -26,7 +26,8 @@ from anytime.features.bases import (
     learned,
 )
 from anytime.features.bases.categories import MAX_LEVELS
-from anytime.features.expansion import Column, Expansion
+from anytime.features.bases.hinge import Octiles
+from anytime.features.expansion import Column
 from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
@@ -96,6 +97,7 @@ class Sample:
 
     Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
     `numbers` (rows,) are those of the rows in their table, if known. `min_level_rows` is that of `ColumnSample`.
+    `is_whole` says whether these are all rows.
     """
 
     columns: Columns
@@ -103,6 +105,7 @@ class Sample:
     numbers: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     min_level_rows: int = MIN_LEVEL_ROWS
     selects_levels: bool = False
+    is_whole: bool = True
 
     @property
     def rows(self) -> int:
@@ -157,7 +160,7 @@ def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int =
             parts = [Sample._joined(parts)._where(keys < bound)]
             keys = keys[keys < bound]
     if len(keys) > limit:
-        return Sample._joined(parts)._where(keys < np.partition(keys, limit)[limit])
+        return replace(Sample._joined(parts)._where(keys < np.partition(keys, limit)[limit]), is_whole=False)
     return Sample._joined(parts) if parts else Sample({})
 
 
@@ -213,7 +216,12 @@ def learned_groups(
         numbers = found if is_numeric else None
         if numbers and found.values.dtype != np.float64:
             numbers = replace(found, values=found.values.astype(np.float64))
-        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, numbers, clamp)
+        if "range" in given.model_fields_set:
+            ends = given.range
+        else:
+            ends = _range(basis, kind, numbers, clamp)
+            if isinstance(basis, Octiles) and numbers and clamp in (None, "auto"):
+                basis = replace(basis, line="same" if sample.is_whole and ends == numbers.ends(0.0) else "own")
         column = Column(name, basis, ends)
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
@@ -227,23 +235,6 @@ def learned_groups(
             )
             bases[name] = column.described().model_copy(update=own)
     return groups.with_bases(bases)
-
-
-def clampable(expansion: Expansion, stated: FeatureGroups, clamp: Clamp) -> tuple[str, ...]:
-    """Return the columns whose clamp is to be selected: numbers of a basis with a clamp, and no range in `stated`.
-
-    With the clamp "auto" these are of any basis; with None, of a basis whose size is to be selected, too.
-    """
-    if clamp not in (None, "auto"):
-        return ()
-    return tuple(
-        column.name
-        for column in expansion.columns
-        if column.basis.clamp is not None
-        and (clamp == "auto" or column.basis.choices)
-        and column.type in (None, "number", "integer")
-        and "range" not in stated.bases.get(column.name, ColumnBasis()).model_fields_set
-    )
 
 
 def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
@@ -280,7 +271,11 @@ def _first_ten(names: Sequence[str]) -> str:
 
 
 def _range(basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
-    own = basis.clamp if clamp is None or clamp == "auto" else clamp
-    if kind == "date" and own == "off" and clamp != "off":  # a line of dates ends where the training rows do
-        own = 0.0
-    return None if basis.clamp is None or numbers is None else numbers.ends(own)
+    """Return the ends that a column of numbers is clamped to: what grows faster than a line of numbers stops there."""
+    if basis.clamp is None or numbers is None or clamp == "off":
+        return None
+    if clamp is None:
+        clamp = 0.0 if kind == "date" else "auto" if basis.choices else basis.clamp
+    if clamp == "auto" and (basis.clamp != "off" or kind == "date"):
+        return numbers.without_outliers() or numbers.ends(0.0)
+    return numbers.ends(clamp)

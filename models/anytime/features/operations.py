@@ -43,8 +43,8 @@ class Operation(ABC):
         Of an operation max(u - a, floor): these are computed at once, for all columns. None for others.
     part : str | None
         For an indicator, what its levels are of: "value", or a part of it that recurs. None for others.
-    recurs : bool
-        Whether it is of the value before it was clamped, as the parts of a date are.
+    raw : bool
+        Whether it is of the value before it was clamped, as the parts of a date are, which recur.
     grows : bool
         Whether it grows without bound with the value.
     """
@@ -54,7 +54,7 @@ class Operation(ABC):
     helper: ClassVar[str] = ""
     floor: ClassVar[float | None] = None
     part: ClassVar[str | None] = None
-    recurs: ClassVar[bool] = False
+    raw: ClassVar[bool] = False
     grows: ClassVar[bool] = False
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Value(Operation):
 
     form = "value"
     code = 1
-    floor = -math.inf
+    floor: ClassVar[float | None] = -math.inf
     grows = True
 
     def values(self, x: Float, of: Operands) -> Float:
@@ -148,6 +148,14 @@ class Value(Operation):
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
         return low, high
+
+
+@dataclass(frozen=True)
+class Line(Value):
+    """The value itself, before it was clamped."""
+
+    floor = None
+    raw = True
 
 
 @dataclass(frozen=True)
@@ -323,7 +331,7 @@ class Part(Category):
     """Whether a part of the date u that recurs is a; `first` and `last` are its least and largest value."""
 
     helper = CALENDAR
-    recurs = True
+    raw = True
     first: ClassVar[int]
     last: ClassVar[int]
     words: ClassVar[tuple[str, ...]] = ()
@@ -401,11 +409,11 @@ class Ramp(Operation):
 
 OPERATIONS: dict[str, type[Operation]] = {
     each.__name__: each
-    for each in (Value, Hinge, Power, Sine, Cosine, Level, Category, Other, Missing, Month, Weekday, Hour, Ramp)
+    for each in (Value, Line, Hinge, Power, Sine, Cosine, Level, Category, Other, Missing, Month, Weekday, Hour, Ramp)
 }
 """Every operation by the name of its class."""
 
-VALUE, MISSING = Term(Value()), Term(Missing(), " is missing")
+VALUE, LINE, MISSING = Term(Value()), Term(Line(), " as a line"), Term(Missing(), " is missing")
 
 
 def _indicators(found: Bool, x: Float) -> Float:

@@ -126,19 +126,14 @@ def fold_moments_of(
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
 
 
-CLAMP_MATRICES = 7
-"""Matrices of moments for each fold while clamps are compared: five of three clamps, and two while they are summed."""
-
-
-def check_memory(terms: int, folds: int, *, clamps: bool = False) -> None:
-    """Raise TrainingError if the moments of so many terms need more memory than there is, with `clamps` of each one."""
-    matrices = folds * (CLAMP_MATRICES if clamps else 1) + 2  # those of each fold, of a block, and their sum
+def check_memory(terms: int, folds: int) -> None:
+    """Raise TrainingError if the moments of so many terms need more memory than there is."""
+    matrices = folds + 2  # those of each fold, of a block, and their sum
     needed, limit = 8 * terms**2 * matrices, memory_limit()
     if limit is not None and needed > limit:
         raise TrainingError(
             f"the columns become {terms} terms, whose moments in {folds} folds need {needed} bytes of the {limit} that "
             "this machine has; use fewer columns, levels, knots or folds"
-            f"{', or state the basis or the clamp' if clamps else ''}"
         )
 
 

@@ -11,7 +11,6 @@ from anytime.families import default_family, family_names
 from anytime.features.expansion import Expansion
 from anytime.glm.newton import DENSE_MANY, forms_hessian
 from anytime.target import Target
-from anytime.training.clamping import CLAMPS
 from anytime.training.model_selection import SMALL
 from anytime.training.options import Options
 from anytime.types import FamilyName
@@ -49,14 +48,15 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> Size:
-        sizes = [len(expansion.reduced(size, None)[1]) for size in expansion.sizes]
+        choices = expansion.choices
+        sizes = [len(expansion.reduced(choice)[1]) for choice in choices if choice.level_rows == choices[0].level_rows]
         return cls(
             rows=rows,
             groups=len(expansion.groups),
             responses=len(target.responses),
             folds=folds,
             penalties=PENALTIES if len(options.grid) > 1 else 1,
-            candidates=len(sizes) * max(1, len(expansion.level_rows)) * (len(CLAMPS) - 1 if len(sizes) > 1 else 1),
+            candidates=len(choices),
             terms=sizes[-1],
             selected=sizes[len(sizes) // 2],
         )

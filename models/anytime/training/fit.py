@@ -18,7 +18,6 @@ from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
-from anytime.features.bases import Clamp
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -28,14 +27,13 @@ from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, Step, given_sequence
 from anytime.target import Target, check_family, class_shares
-from anytime.training.clamping import Clamped
 from anytime.training.guarantee import guarantee
 from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
 from anytime.training.options import Options
 from anytime.training.term_selection import Found, least_error
-from anytime.training.terms import Terms, candidates, level_remarks
+from anytime.training.terms import Terms, TermSets, level_remarks
 from anytime.types import Bool, Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -84,8 +82,6 @@ class Fit:
     held: Validated | None = None
     levels: tuple[str, ...] = ()
     """What is said of the least number of rows of a level, if it was selected."""
-    clamp: Clamp = None
-    """The clamp, if it was selected."""
     selected_terms: Selected | None = None
     """Which terms were selected, if some were."""
 
@@ -283,20 +279,6 @@ def fit(
     validation : Validation | None
         Rows that choose how many of the steps within `options.epsilon` the model keeps.
     """
-    clamped = [Clamped(None, groups, parts, parts)]
-    return fit_clamped(clamped, options, observed, validation=validation, expansion=expansion)
-
-
-def fit_clamped(
-    clamped: Sequence[Clamped],
-    options: Options,
-    observed: Observations | None = None,
-    *,
-    validation: Validation | None = None,
-    expansion: Expansion | None = None,
-) -> Fit:
-    """Learn as `fit`, with the clamp of the least cross-validated error."""
-    _, groups, parts, _ = clamped[0]
     moments = Moments.merged(parts)
     refuse(
         {
@@ -307,9 +289,13 @@ def fit_clamped(
             "nested errors need folds; give at least 2": len(parts) == 1 and options.nested,
         }
     )
-    choices = [lambda: Terms(expansion, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
-        problem, selected = _selected(least_error(choices, options), observed)
+        if expansion is None:
+            found = least_error(TermSets(Expansion.of(groups), parts, moments), options)
+        else:
+            given = Terms(expansion, parts, moments)
+            found = [Found(lambda: LeastSquares(given, options), None)]
+        problem, selected = _selected(found, observed)
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
@@ -330,7 +316,6 @@ def fit_clamped(
         learned=learned,
         held=held,
         levels=level_remarks(groups, terms),
-        clamp=terms.clamp,
         selected_terms=selected,
     )
 

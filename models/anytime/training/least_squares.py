@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,20 +22,12 @@ MIN_PARALLEL_COLUMNS = 400
 """Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
 
-SOLVED = 2**24
-"""Bytes of the solutions of each fold that are stored for other held-out rows."""
-
-
 @dataclass(frozen=True)
 class Fold:
-    """A held-out fold for least squares: the problem of the others, and its second moments in their standard units.
-
-    `solved` are coefficients by columns, ends and penalty, for the same fold with other held-out rows.
-    """
+    """A held-out fold for least squares: the problem of the others, and its second moments in their standard units."""
 
     train: Gram
     held: HeldOutMoments
-    solved: dict[tuple[bytes, bytes, float], list[tuple[slice, Float]]] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -61,25 +53,15 @@ class Fold:
     def _solutions(
         self, columns: Index, ends: Index, alphas: Sequence[float], last: Sequence[int]
     ) -> Iterator[Iterable[tuple[slice, Float]]]:
-        """Yield the `staircases` at each penalty, up to its last prefix; one Cholesky factorisation each, if new."""
-        C: Float | None = None
+        """Yield the `staircases` at each penalty, up to its last prefix; one Cholesky factorisation each."""
+        C, q = self.train.penalised(0.0, columns)
         for alpha, steps in zip(alphas, last, strict=True):
             used = ends[: steps + 1]
-            key = (columns[: used[-1]].tobytes(), used.tobytes(), alpha)
-            if key in self.solved:
-                yield self.solved[key]
-                continue
-            if C is None:
-                C, q = self.train.penalised(0.0, columns)
             L = C[: used[-1], : used[-1]].copy(order="F")
             diagonal = np.einsum("ii->i", L)
             diagonal += alpha
             factor = factorise_into(L, diagonal.copy())
-            solutions: Iterable[tuple[slice, Float]] = staircases(factor, factor.forward(q[: used[-1]]), used)
-            size = 8 * len(used) * q.shape[1] * int(used[-1])
-            if size * (len(self.solved) + 1) <= SOLVED:
-                solutions = self.solved[key] = [*solutions]
-            yield solutions
+            yield staircases(factor, factor.forward(q[: used[-1]]), used)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +93,7 @@ class KernelFold:
     ) -> Float:
         """Return mean squared errors, (alphas, steps + 1); penalties are at least 1e-9.
 
-        One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments, unless the training
-        rows were solved there for other held-out rows or another order.
+        One Cholesky factorisation per penalty and prefix, of its kernel or of its second moments.
         """
         (X, y), kernels = self._rows, self.train
         last = np.array(longest or [len(ends) - 1] * len(alphas))
@@ -136,24 +117,12 @@ class KernelFold:
         return np.asarray((errors * np.square(kernels.scale[len(kernels.A.T) :])).mean(axis=2))
 
 
-def split(
-    parts: Sequence[Moments], held: Sequence[Moments] | None = None, like: Sequence[Fold] | None = None
-) -> list[Fold]:
-    """Hold out each of the parts in turn, skip parts without rows; `held` are their moments as new rows have them.
-
-    `like` are folds of the same parts with others held out, whose solutions serve both.
-    """
-    full = with_rows(parts)
-    of_held = [(held or parts)[f] for f in full]
-    if like is not None:
-        return [replace(fold, held=fold.train.held_out_moments(part)) for fold, part in zip(like, of_held, strict=True)]
-    trained = map(Gram.of, others([parts[f] for f in full]))
-    return [Fold(train, train.held_out_moments(part)) for train, part in zip(trained, of_held, strict=True)]
-
-
-def split_rows(rows: Mapping[int, Float], like: Moments) -> dict[int, Kernels]:
-    """Return the kernels without each fold in turn, given the `rotated_rows` of each, which have the columns `like`."""
-    return {f: Kernels.of([rows[g] for g in rows if g != f], like) for f in rows}
+def split(parts: Sequence[Moments]) -> list[Fold]:
+    """Hold out each of the parts in turn; skip parts without rows."""
+    held = [parts[f] for f in with_rows(parts)]
+    return [
+        Fold(train, train.held_out_moments(part)) for train, part in zip(map(Gram.of, others(held)), held, strict=True)
+    ]
 
 
 def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
@@ -163,12 +132,7 @@ def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
-    """Least squares: the moments are sufficient.
-
-    `like` is a problem with the same training rows, whose kernels serve both.
-    """
-
-    like: LeastSquares | None = None
+    """Least squares: the moments are sufficient."""
 
     @property
     def data(self) -> Gram | Kernels:
@@ -187,30 +151,17 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @cached_property
     def _rows(self) -> dict[int, Float]:
         """Return the rotated rows of each fold with rows."""
-        return self.like._rows if self.like else self._rotated(self.terms.parts)
-
-    @cached_property
-    def _held(self) -> dict[int, Float]:
-        """Return the same rows as new rows have them."""
-        return self._rows if self.terms.held is None else self._rotated(self.terms.held)
-
-    def _rotated(self, parts: Sequence[Moments]) -> dict[int, Float]:
-        full, like = with_rows(self.terms.parts), self.terms.moments
-        return {f: rotated_rows(parts[f].with_indicators(like.missing).refilled(like.fill)) for f in full}
-
-    @cached_property
-    def _kernels(self) -> dict[int, Kernels]:
-        """Return the kernels without each fold."""
-        return self.like._kernels if self.like else split_rows(self._rows, self.terms.moments)
+        parts, like = self.terms.parts, self.terms.moments
+        return {f: rotated_rows(parts[f].with_indicators(like.missing).refilled(like.fill)) for f in with_rows(parts)}
 
     @cached_property
     def folds(self) -> Sequence[Fold | KernelFold]:
         if len(self.terms.parts) == 1:
             return []
-        if self.by_kernels:
-            return [KernelFold(kernels, self._held[f]) for f, kernels in self._kernels.items()]
-        like: Any = self.like.folds if self.like else None  # not by kernels, as this one
-        return split(self.terms.parts, self.terms.held, like)
+        if not self.by_kernels:
+            return split(self.terms.parts)
+        rows, like = self._rows, self.terms.moments
+        return [KernelFold(Kernels.of([rows[g] for g in rows if g != f], like), held) for f, held in rows.items()]
 
     def orders(self, data: Gram | Kernels) -> Callable[[float], GroupOrder]:
         if isinstance(data, Kernels):
@@ -220,8 +171,7 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:
             return choice
-        for name in ("folds", "_kernels"):  # of much memory, and made again when they are needed
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("folds", None)  # of much memory, and made again when they are needed
         return replace(choice, sequence=swept(self.terms.gram, self.groups, choice.sequence, choice.alpha))
 
     def prefixes(self, choice: Choice[FactoredOrder]) -> PrefixModels:

@@ -102,7 +102,7 @@ class Options(Rule):
     @property
     def needs_folds(self) -> bool:
         """Return whether an option leaves something to cross-validation."""
-        return self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis, self.clamp)
+        return self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
 
     def horizon(self, groups: FeatureGroups) -> float | None:
         """Return the cost up to which curves are compared: that of all groups, if curves may end at different costs."""

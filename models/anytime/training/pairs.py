@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
+from anytime.features.bases import Choice
+from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, sample_of
 from anytime.features.screening import screened_pairs, screened_rows
-from anytime.groups import Pair
+from anytime.groups import FeatureGroups, Pair
 from anytime.moments.accumulate import Block, dense
-from anytime.training.clamping import Clamped
-from anytime.training.fit import Fit, fit_clamped
+from anytime.moments.moments import Moments
+from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
 from anytime.training.model_selection import Errors, Validation, prefix_errors, with_rows
 from anytime.training.options import Options
 from anytime.training.table import TrainingTable
-from anytime.training.terms import candidates
+from anytime.training.terms import TermSets
 from anytime.types import Float, Index
 
 AUTO_PAIRS = 32
@@ -49,29 +51,26 @@ def check_folds(options: Options, folds: int) -> None:
 def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation | None = None) -> Fit:
     """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
 
-    Curves, clamp and levels are those that were selected without pairs. `validation` is as in `fit`.
+    Curves and levels are those that were selected without pairs. `validation` is as in `fit`.
     """
     options, folds, seed = additive.options, rows.folds, rows.options.seed
     screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
     count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
     found = _screened(additive, rows, screening, count, seed)
+
+    def with_pairs(pairs: Sequence[Pair]) -> tuple[FeatureGroups, Sequence[Moments]]:
+        groups = additive.expansion.groups.with_pairs(pairs)
+        return groups, rows.moments(groups)
+
     if options.pairs == "auto":
         by_gain = [tuple(side.column for side in pair) for pair in found]
-        count = _chosen_count(_with_pairs(additive, rows, found), by_gain, screening, options) if found else 0
+        count = _chosen_count(with_pairs(found), by_gain, screening, options) if found else 0
         found = _screened(additive, rows, folds, count, seed) if count else []
     if not found:
         return additive
-    fitted = fit_clamped([_with_pairs(additive, rows, found)], options, rows.observed(), validation=validation)
+    groups, parts = with_pairs(found)
+    fitted = fit(parts, groups, options, rows.observed(), validation=validation)
     return replace(fitted, levels=additive.levels, selected_terms=additive.selected_terms)
-
-
-def _with_pairs(additive: Fit, rows: TrainingTable, pairs: Sequence[Pair]) -> Clamped:
-    """Return the terms of a fit and of some pairs, with its clamp; held-out rows have the clamp of the other folds."""
-    groups = additive.expansion.groups.with_pairs(pairs)
-    if additive.clamp in (None, "off"):
-        parts = rows.moments(groups)
-        return Clamped(additive.clamp, groups, parts, parts)
-    return rows.clamped(groups, (additive.clamp,))[0]
 
 
 def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
@@ -110,9 +109,15 @@ def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sampl
     return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
 
 
-def _chosen_count(clamped: Clamped, by_gain: Sequence[tuple[str, ...]], screening: int, options: Options) -> int:
+def _chosen_count(
+    of_pairs: tuple[FeatureGroups, Sequence[Moments]],
+    by_gain: Sequence[tuple[str, ...]],
+    screening: int,
+    options: Options,
+) -> int:
     """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
-    terms = next(candidates([clamped]))()
+    groups, parts = of_pairs
+    terms = TermSets(Expansion.of(groups), parts, Moments.merged(parts)).terms(Choice())
     expansion = terms.expansion
     spans = {
         tuple(side.name for side in product.sides): np.arange(start, stop)
@@ -120,9 +125,7 @@ def _chosen_count(clamped: Clamped, by_gain: Sequence[tuple[str, ...]], screenin
     }
     blocks = [np.arange(expansion.column_terms), *(spans[pair] for pair in by_gain)]
     ends: Index = np.cumsum([0, *map(len, blocks)])
-    judging = [
-        fold for f, fold in zip(with_rows(terms.parts), split(terms.parts, terms.held), strict=True) if f >= screening
-    ]
+    judging = [fold for f, fold in zip(with_rows(terms.parts), split(terms.parts), strict=True) if f >= screening]
     if len(judging) < MIN_FOLDS - 1:
         raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
     with single_blas_thread():

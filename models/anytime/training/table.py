@@ -19,16 +19,14 @@ from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, refuse, suggestion
 from anytime.families import default_family, family_of
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
-from anytime.features.learning import clampable
 from anytime.folds import FoldAssigner, fold_count
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
-from anytime.training.clamping import CLAMPS, Clamped, clamped_moments
 from anytime.training.default_family import DefaultFamily, family_of_classes
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import FOLDS, Options
@@ -75,8 +73,6 @@ class TrainingTable:
 
     Attributes
     ----------
-    open_columns : tuple[str, ...]
-        Columns whose clamp cross-validation selects.
     unused : tuple[str, ...]
         Columns that have no role.
     given : tuple[str, ...]
@@ -93,7 +89,6 @@ class TrainingTable:
     options: Options
     folds: int
     found: Survey
-    open_columns: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     family: DefaultFamily | None = None
@@ -141,43 +136,19 @@ class TrainingTable:
                 return dataset.moments(self.folds, seed=seed, stratified=by_class, n_jobs=self.jobs, progress=advance)
             return self.cluster.moments(dataset, self.folds, seed=seed, stratified=by_class, progress=advance)
 
-    def read(self) -> tuple[Self, list[Clamped]]:
-        """Return the rows and the moments as `clamped`; without columns whose values have no moments, if others remain.
+    def read(self) -> tuple[Self, Sequence[Moments]]:
+        """Return the rows and the moments of each fold; without columns whose values have no moments, if others remain.
 
         Such values are infinite, or too large or too small to square.
         """
         try:
-            return self, self.clamped()
+            return self, self.moments()
         except ColumnError as error:
             dataset = self.dataset
             if error.column not in dataset.groups.features:
                 raise
             groups, found = without_columns(dataset.groups, dataset.infinite() or [error], self.found)
-        remaining = tuple(name for name in self.open_columns if name in groups.features)
-        return replace(self, dataset=replace(dataset, groups=groups), found=found, open_columns=remaining).read()
-
-    def clamped(self, groups: FeatureGroups | None = None, clamps: Sequence[Clamp] = CLAMPS) -> list[Clamped]:
-        """Return the moments of some clamps that cross-validation may select; those of the groups if it selects none.
-
-        Reads the rows twice, the first time for the ends of the clamps.
-        """
-        dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
-        if not self.open_columns or self.folds < 2:
-            parts = self.moments(groups)
-            return [Clamped(None, dataset.groups, parts, parts)]
-        check_memory(dataset.terms.size, self.folds, clamps=True)
-        with self.observer.reading(self.name, self.found.used) as advance:
-            passes = iter((ignored, advance))
-            found = clamped_moments(
-                dataset,
-                self.open_columns,
-                lambda of: of.blocks(self._assigner, n_jobs=self.jobs, progress=next(passes)),
-                self.folds,
-                seed=self.options.seed,
-                clamps=clamps,
-                n_jobs=self.jobs,
-            )
-        return found if self.target.family.extrapolates or len(found) == 1 else found[1:]
+        return replace(self, dataset=replace(dataset, groups=groups), found=found).read()
 
     def blocks(self) -> Iterator[Block]:
         return self.dataset.blocks(self._assigner)
@@ -247,7 +218,6 @@ def open_training(
         stated |= learned.known_types
     given = groups if learned is None else groups.with_bases(learned.bases)
     selects, drops, least = options.folds != 0, options.missing_target == "drop", options.min_level_rows
-    clamp = None if options.clamp == "auto" and not selects else options.clamp
     groups, found = surveyed(
         table,
         given,
@@ -256,7 +226,7 @@ def open_training(
         weights=roles.weights,
         stated=stated,
         option=None if learned is not None or (options.basis == "auto" and not selects) else options.basis,
-        clamp=None if learned is not None else clamp,
+        clamp=None if learned is not None else options.clamp,
         drop_missing=drops,
         min_level_rows=MIN_LEVEL_ROWS if least == "auto" and not selects else least,
         seed=options.seed,
@@ -264,6 +234,10 @@ def open_training(
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, options.task, options.family, partial=partial)
     check_family(known.family.label, known)
+    if not known.family.extrapolates:
+        lines = {name: basis for name, basis in groups.bases.items() if (basis.model_extra or {}).get("line")}
+        clamped = {name: basis.model_copy(update={"line": None}) for name, basis in lines.items()}
+        groups = groups.with_bases({**groups.bases, **clamped})
     dataset = Dataset(table, groups, known, roles.query, roles.weights, drops, roles.folds)
     if options.class_weight is not None:
         dataset = dataset.weighted(options.class_weight)
@@ -277,13 +251,11 @@ def open_training(
     if known.classes is not None and options.family is None and cluster is None:
         family = family_of_classes(known, options, dataset.terms, found.used, folds)
         dataset = replace(dataset, target=replace(known, family_name=family.name))
-    opens = not partial and folds > 1 and cluster is None
     return TrainingTable(
         dataset,
         replace(options, family=dataset.target.family.label, n_jobs=threads(options.n_jobs, LONG_PASS)),
         folds,
         found,
-        clampable(dataset.expansion, given, clamp) if opens else (),
         unused,
         complete.names,
         family,
@@ -335,11 +307,11 @@ class TrainingMoments:
         """Return a table whose columns have the meaning of those of the moments."""
         return Dataset(table, self.groups, self.target, self.query, self.stored.record.weights)
 
-    def read(self) -> tuple[Self, list[Clamped]]:
+    def read(self) -> tuple[Self, Sequence[Moments]]:
         """Return the moments of the groups."""
         terms, remaining = (Expansion.of(groups).plain.terms for groups in (self.stored.record.groups, self.groups))
         parts = [moments_of_groups(part, terms, remaining) for part in self.stored.parts]
-        return self, [Clamped(None, self.groups, parts, parts)]
+        return self, parts
 
     def observed(self) -> None:
         """Moments are for least squares only."""

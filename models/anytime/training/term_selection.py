@@ -1,34 +1,29 @@
-"""Selection of terms by cross-validation: the number of hinges, the clamp, and the least number of rows of a level."""
+"""Selection of terms by cross-validation: the number of hinges, and the least number of rows of a level."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from anytime.errors import TrainingError
-from anytime.features.bases import Clamp
+from anytime.features.bases import Choice
 from anytime.model.manifest import Candidate, Selected
 from anytime.selection import GroupOrder
 from anytime.selection.criteria import TIE
-from anytime.training.clamping import CLAMPS
 from anytime.training.least_squares import LeastSquares
 from anytime.training.model_selection import Errors, NoStepsError, along, areas
 from anytime.training.options import Options
-from anytime.training.terms import Terms
+from anytime.training.terms import TermSets
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
-"""Shares of the error that hinges, and a clamp of lines or none of curves, must reduce it by.
+"""Shares of the error that hinges, and a clamp of lines, must reduce it by.
 
 Hinges must be better by a standard error, too: without it, or with half of it, 2.6 instead of 1.6 % of 425 splits of
 public tables of 200 to 1,000 rows are worse than ridge regression of one-hot columns by .05.
 """
-
-SHARED = 2**24
-"""Bytes of the moments of a candidate up to which its problem is kept for the next with the same training rows; it is
-where there are few rows, whatever its size."""
 
 
 class Found(NamedTuple):
@@ -38,54 +33,38 @@ class Found(NamedTuple):
     selected: Selected | None
 
 
-def least_error(candidates: Iterable[Callable[..., Terms]], options: Options) -> list[Found]:
+def least_error(sets: TermSets, options: Options) -> list[Found]:
     """Return the terms whose sequence has the least cross-validated error; of hinges, also the lines without them.
 
     A likelihood may need no hinges where least squares does.
 
     Each is measured at a few penalties: between these, errors differ by less than candidates do. The error of all
-    groups decides a tie, then the number of terms. Hinges need a clearly smaller error than lines, and lines with a
-    clamp than those without: few rows decide what extreme values do, and new rows may be more extreme. Curves without a
-    clamp need one, too: the last piece of a curve seldom goes on.
+    groups decides a tie, then the number of terms. Hinges need a clearly smaller error than lines, and clamped lines
+    than others: few rows decide what extreme values do, and new rows may be more extreme.
     """
-    first, *others = candidates
-    if not others:
-        return [Found(lambda: LeastSquares(first(), options), None)]
-    tried = _tried([first, *others], options)
-    free = next((clamp for clamp in CLAMPS if any(curve.clamp == clamp for curve in tried)), None)
-    best = _selected(tried, free)
+    if len(sets.choices) == 1:
+        return [Found(lambda: LeastSquares(sets.terms(sets.choices[0]), options), None)]
+    tried = _tried(sets, options)
+    lines = [curve for curve in tried if not curve.choice.size]
+    line, best = _line(lines) if lines else None, _best(tried)
+    if line and not (best.choice.size and best.areas.is_clearly_less(line.areas, HINGES_GAIN)):
+        best = line
     if len(tried) == 1 or not math.isfinite(best.errors[0]):
         return [Found(best.problem, None)]
     records = tuple(curve.record for curve in tried if math.isfinite(curve.errors[0]))
-    lines = [curve for curve in tried if not curve.size] if best.size else []
-    found = [best, _selected(lines, free)] if lines else [best]
+    found = [best, line] if line and best is not line else [best]
     return [Found(each.problem, Selected(**each.record.model_dump(), candidates=records)) for each in found]
 
 
-def _selected(curves: Sequence[_Tried], free: Clamp) -> _Tried:
-    """Return the curve to select; `free` is the clamp that lines have."""
-    best, plain = _best(curves), _only(curves, free)
-    if plain:
-        other, lines = _best(plain), _only(plain, free, lines=True)
-        if other.size and lines and not other.areas.is_clearly_less((line := _best(lines)).areas, HINGES_GAIN):
-            other = line
-        # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
-        clear = other.size or best.areas.is_clearly_less(other.areas, CLAMP_GAIN, noisy=not other.is_useless)
-        if other.is_useless:  # where nothing predicts, each candidate does well on some fold
-            clear = clear and best.areas.is_clearly_less(best.base_rate, 0.0)
-        if best.clamp == free or not clear:
-            best = other
-    clamped = [curve for curve in curves if curve.size and curve.clamp != "off"]
-    if best.size and best.clamp == "off" and clamped:
-        other = _best(clamped)
-        if not best.areas.is_clearly_less(other.areas, CLAMP_GAIN):
-            best = other
-    return best
-
-
-def _only(tried: Iterable[_Tried], clamp: Clamp, *, lines: bool = False) -> list[_Tried]:
-    """Return the curves with a clamp, or only those without hinges."""
-    return [curve for curve in tried if curve.clamp == clamp and not (lines and curve.size)]
+def _line(lines: Sequence[_Tried]) -> _Tried:
+    """Return the lines, with a clamp if that is clearly better."""
+    free = [each for each in lines if not each.choice.clamp]
+    best, other = _best(lines), _best(free or lines)
+    # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
+    clear = best.areas.is_clearly_less(other.areas, CLAMP_GAIN, noisy=not other.is_useless)
+    if other.is_useless:  # where nothing predicts, each candidate does well on some fold
+        clear = clear and best.areas.is_clearly_less(best.base_rate, 0.0)
+    return best if clear else other
 
 
 def _best(tried: Sequence[_Tried]) -> _Tried:
@@ -100,35 +79,20 @@ def _best(tried: Sequence[_Tried]) -> _Tried:
 class _Tried:
     """A candidate, an order of its groups, and the errors (K, steps + 1) of each prefix at its best penalty."""
 
-    make: Callable[..., Terms]
+    sets: TermSets
     options: Options
-    size: int | None
-    clamp: Clamp
-    min_level_rows: int | None
+    choice: Choice
     order: GroupOrder
     measured: Errors
     horizon: float | None
 
-    @classmethod
-    def along(cls, make: Callable[..., Terms], problem: LeastSquares, order: GroupOrder) -> _Tried:
-        """Measure at a few penalties."""
-        order, terms = GroupOrder.of(order.steps, problem.groups), problem.terms
-        measured = along(problem, order, problem.curves, refine=False)[1]
-        chosen = terms.size, terms.clamp, terms.min_level_rows
-        return cls(make, problem.options, *chosen, order, measured, problem.horizon)
-
     def problem(self) -> LeastSquares:
-        return LeastSquares(self.make(), self.options)
+        return LeastSquares(self.sets.terms(self.choice), self.options)
 
     @cached_property
     def areas(self) -> Errors:
         """Return the error of the curve on each fold, (K,)."""
         return areas(self.order, self.measured, self.horizon)
-
-    @property
-    def base_rate(self) -> Errors:
-        """Return the error of the base rate on each fold, (K,)."""
-        return Errors(self.measured.folds[:, 0], self.measured.weights)
 
     @cached_property
     def errors(self) -> list[float]:
@@ -136,61 +100,53 @@ class _Tried:
         return [float(self.areas.mean), float(self.measured.mean[-1])]
 
     @property
-    def record(self) -> Candidate:
-        clamp = "range" if self.clamp == 0 else self.clamp
-        return Candidate(
-            hinges=self.size,
-            clamp=clamp,  # type: ignore[arg-type]  # a selected one
-            min_level_rows=self.min_level_rows,
-            error=self.errors[0],
-        )
+    def base_rate(self) -> Errors:
+        """Return the error of the base rate on each fold, (K,)."""
+        return Errors(self.measured.folds[:, 0], self.measured.weights)
 
     @property
     def is_useless(self) -> bool:
         """Return whether the base rate has a smaller error than the curve."""
         return bool(self.errors[0] > self.measured.mean[0])
 
+    @property
+    def record(self) -> Candidate:
+        size, clamp, least = self.choice
+        moved = any(column.basis.line == "own" for column in self.sets.whole.columns)
+        return Candidate(
+            hinges=size,
+            clamp=None if clamp is None else "off" if not clamp else "outliers" if moved else "range",
+            min_level_rows=least,
+            error=self.errors[0],
+        )
 
-def _tried(candidates: Sequence[Callable[..., Terms]], options: Options) -> list[_Tried]:
-    """Return the candidates with the errors along one order for each set of terms; raise NoStepsError without steps.
 
-    The order does not depend on the clamp, unless the sequence stops at epsilon.
+def _tried(sets: TermSets, options: Options) -> list[_Tried]:
+    """Return the candidates with their errors along an order of their own, all at a few penalties.
+
+    The first one chooses the penalty of the orders. Raise NoStepsError if none has steps.
     """
     tried: list[_Tried] = []
     refused: NoStepsError | None = None
     alpha: float | None = None
-    orders: dict[tuple[int | None, int | None], GroupOrder] = {}
-    for make, problem in _problems(candidates, options):
-        key = (problem.terms.size, problem.terms.min_level_rows)
+    for each in sets.choices:
+        problem = LeastSquares(sets.terms(each), options)
         try:
             if alpha is None:
                 choice = problem.chosen(refine=False)
-                alpha, orders[key] = choice.alpha, choice.sequence
-            if key not in orders or options.epsilon is not None:
-                orders[key] = problem.order_at(alpha)
+                alpha, steps = choice.alpha, choice.sequence.steps
+            else:
+                steps = problem.order_at(alpha).steps
         except NoStepsError as error:
             refused = error
             continue
-        tried.append(_Tried.along(make, problem, orders[key]))
+        order = GroupOrder.of(steps, problem.groups)
+        measured = along(problem, order, problem.curves, refine=False)[1]
+        tried.append(_Tried(sets, options, each, order, measured, problem.horizon))
         del problem  # before the next is made: they may be large
     if not tried:
         raise refused or TrainingError("no terms")
     return tried
-
-
-def _problems(
-    candidates: Iterable[Callable[..., Terms]], options: Options
-) -> Iterator[tuple[Callable[..., Terms], LeastSquares]]:
-    """Yield each candidate and its problem; it shares what the one before solved if the training rows are equal."""
-    before: LeastSquares | None = None
-    for make in candidates:
-        terms = make(None if before is None else before.terms)
-        if before is not None and before.terms.parts is not terms.parts:
-            before = None
-        before = LeastSquares(terms, options, before)
-        yield make, before
-        if not before.by_kernels and before.terms.moments.scatter.nbytes > SHARED:
-            before = None
 
 
 def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:

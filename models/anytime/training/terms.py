@@ -1,18 +1,17 @@
-"""The terms that a fit chooses from: what the groups state, with each clamp, number of hinges and least level."""
+"""The sets of terms that a fit chooses from: each is a subset of the terms of one set of moments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from anytime.errors import TrainingError
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
+from anytime.features.bases import MIN_LEVEL_ROWS, Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import MIN_MISSING
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, Moments
-from anytime.training.clamping import Clamped
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,94 +21,59 @@ class Terms:
     expansion: Expansion
     parts: Sequence[Moments]
     moments: Moments
-    held: Sequence[Moments] | None = None
-    """The parts as new rows have them, where that differs."""
-    size: int | None = None
-    clamp: Clamp = None
-    min_level_rows: int | None = None
-    """The number of hinges, the clamp, and the least number of rows of a level, each if it is selected."""
-    source: tuple[Sequence[Moments], int | None, int] | None = None
-    """The parts with all terms, and what selects from these; terms with the same have the same moments."""
+    choice: Choice = field(default_factory=Choice)
 
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
 
 
-def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:
-    """Yield a function for each clamp, number of hinges and least level, which returns its terms.
+@dataclass(frozen=True, eq=False)
+class TermSets:
+    """All terms that a fit may use, and their moments in each fold and in all."""
 
-    The numbers of hinges are ascending. Each call returns the same terms, so that large ones need not be stored. A
-    function that receives other terms of the same training rows returns terms that share their moments.
-    """
-    several = len(clamps[0].parts) > 1
-    merged = {id(clamped.parts): Moments.merged(clamped.parts) for clamped in clamps}
-    wholes = [(clamped, Expansion.of(clamped.groups), merged[id(clamped.parts)]) for clamped in clamps]
-    whole = wholes[0][1]
-    if whole.needs_size and not several:
-        raise TrainingError("basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K")
-    for least in whole.level_rows[: None if several else 1] or (None,):
-        for size in whole.sizes:
-            # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
-            bends = any(not c.is_identity and c.basis.clamp == 0 for c in whole.reduced(size, None)[0].columns)
-            for clamped, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
-                yield partial(_terms, clamped, own, moments, least, size)
+    whole: Expansion
+    parts: Sequence[Moments]
+    moments: Moments
 
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """Return what is selected from; without folds, the most frequent levels."""
+        if len(self.parts) > 1:
+            return self.whole.choices
+        if self.whole.needs_size:
+            raise TrainingError(
+                "basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K"
+            )
+        return self.whole.choices[:1]
 
-def _terms(
-    clamped: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int, like: Terms | None = None
-) -> Terms:
-    """Return the terms of one clamp, with one number of rows of a level and one size."""
-    sized, spans = whole.reduced(size, least)
-
-    def reduced(parts: Sequence[Moments]) -> list[Moments]:
-        return [part.reduced(spans) for part in parts]
-
-    (all_rows,) = reduced([moments])
-    expansion = with_indicators(sized, all_rows)
-
-    def indicated(parts: Sequence[Moments]) -> list[Moments]:
-        return [part.with_indicator_features(expansion.indicated) for part in reduced(parts)]
-
-    source = (clamped.parts, least, size)
-    if like is not None and like.source is not None and like.source[0] is source[0] and like.source[1:] == source[1:]:
-        parts, moments = like.parts, like.moments
-    else:
-        parts, moments = indicated(clamped.parts), all_rows.with_indicator_features(expansion.indicated)
-    return Terms(
-        expansion,
-        parts,
-        moments,
-        None if clamped.held is clamped.parts else indicated(clamped.held),
-        size if whole.needs_size else None,
-        clamped.clamp,
-        least,
-        source,
-    )
-
-
-def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
-    """Return the terms with the indicators of missing values that the groups file states or that gaps in rows need."""
-    shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
-    bases = expansion.groups.bases
-    return expansion.with_indicators(
-        {
-            column.name: shares.get(start, 0.0) >= MIN_MISSING
-            for column, (start, _) in zip(expansion.columns, expansion.plain.spans, strict=True)
-            if column.name not in bases or bases[column.name].missing is None
-        }
-    )
+    def terms(self, choice: Choice) -> Terms:
+        """Return one of the sets, with indicators of missing values; it is computed again by each call."""
+        reduced, spans = self.whole.reduced(choice)
+        moments = self.moments.reduced(spans)
+        shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
+        bases = reduced.groups.bases
+        expansion = reduced.with_indicators(  # those that the groups file states or that gaps in rows need
+            {
+                column.name: shares.get(start, 0.0) >= MIN_MISSING
+                for column, (start, _) in zip(reduced.columns, reduced.plain.spans, strict=True)
+                if column.name not in bases or bases[column.name].missing is None
+            }
+        )
+        parts = [part.reduced(spans).with_indicator_features(expansion.indicated) for part in self.parts]
+        all_rows = moments.with_indicator_features(expansion.indicated)
+        return Terms(expansion, parts, all_rows, choice)
 
 
 def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
     """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
-    if terms.min_level_rows is None:
+    if terms.choice.level_rows is None:
         return ()
     columns = [
         (column.name, column.basis.open_levels) for column in Expansion.of(groups).columns if column.basis.open_levels
     ]
     rare = [(name, [c for c in counts if c < MIN_LEVEL_ROWS], len(counts)) for name, counts in columns]
-    least = terms.min_level_rows
+    least = terms.choice.level_rows
     said = [
         f"{name!r} keeps {count - sum(c < least for c in few)} of {count} levels ({sum(few)} rows have a level of "
         f"fewer than {MIN_LEVEL_ROWS})"

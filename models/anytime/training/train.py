@@ -8,9 +8,9 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
+from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.clamping import Clamped
-from anytime.training.fit import Fit, fit_clamped, provenance, warnings_of
+from anytime.training.fit import Fit, fit, provenance, warnings_of
 from anytime.training.model_selection import Validation
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
@@ -92,11 +92,11 @@ def train(
     options = source.options
     if options.pairs is not None:
         check_folds(options, source.folds)
-    source, clamped = source.read()
+    source, parts = source.read()
     source.observer.warnings = source.warnings
     with source.observer.ordering(len(source.groups)):
         held = None if validation is None else validation(source.groups, source.target.family.label)
-        fitted = fit_clamped(clamped, options, source.observed(), validation=held)
+        fitted = fit(parts, source.groups, options, source.observed(), validation=held)
     if options.pairs is not None and isinstance(source, TrainingTable):
         source.observer.screening()
         fitted = fit_with_pairs(fitted, source, validation=held)
@@ -112,26 +112,18 @@ class MoreRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The rows of a stream so far: those stored to learn bases from, the folds of the next rows, and the moments.
-
-    Without rows, there is one clamp.
-    """
+    """The rows of a stream so far: those stored to learn bases from, the folds of the next rows, and the moments."""
 
     stored: tuple[MoreRows, ...]
     assigner: FoldAssigner
-    clamped: list[Clamped]
+    parts: Sequence[Moments]
     source: TrainingTable
 
-    def trained(self) -> tuple[Self, Trained]:
-        """Learn the sequence; return the stream, without clamps that were not selected if it stores no rows."""
+    def trained(self) -> Trained:
+        """Learn the sequence."""
         source = self.source
-        fitted = fit_clamped(self.clamped, source.options)
-        stream = self
-        if not self.stored:
-            (chosen,) = (each for each in self.clamped if each.clamp == fitted.clamp)
-            source = replace(source, dataset=replace(source.dataset, groups=chosen.groups))
-            stream = replace(self, clamped=[chosen], source=source)
-        return stream, Trained(fitted, source, source.name, source.target, None, source.options.seed)
+        fitted = fit(self.parts, source.groups, source.options)
+        return Trained(fitted, source, source.name, source.target, None, source.options.seed)
 
 
 def extended(
@@ -159,12 +151,11 @@ def extended(
         return _learned((*earlier, rows), roles, options, target, observer)
     dataset = replace(stream.source.dataset, table=rows.table.with_columns(_weights_column(roles, rows.weights)))
     assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-    ((clamp, groups, sums, _),) = stream.clamped
-    before = [moments.decayed(decay) for moments in sums]
+    before = [moments.decayed(decay) for moments in stream.parts]
     jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
     moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
     source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
-    return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)], source=source)
+    return replace(stream, assigner=assigner, parts=moments, source=source)
 
 
 def _learned(
@@ -173,13 +164,12 @@ def _learned(
     """Return the stream of some rows, with bases learned from them."""
     joined = JoinedMemory([each.table for each in stored])
     table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in stored])))
-    source, clamped = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
+    source, parts = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
-    learns = source.found.sample is not None or bool(source.open_columns)
-    stores = learns and table.rows < sample_size(len(roles.groups.features))
-    return Stream(stored if stores else (), assigner, clamped, source)
+    stores = source.found.sample is not None and table.rows < sample_size(len(roles.groups.features))
+    return Stream(stored if stores else (), assigner, parts, source)
 
 
 def _weights_column(roles: Roles, weights: Float) -> Mapping[str, Float]:

@@ -879,7 +879,7 @@ def test_a_wrong_test_table_is_found_before_the_training(
     def fit(*_: Any) -> None:
         raise AssertionError("the training began")
 
-    monkeypatch.setattr("anytime.training.train.fit_clamped", fit)
+    monkeypatch.setattr("anytime.training.train.fit", fit)
     other_test_columns()
     assert main([*TRAIN, "--test", "test.csv"]) == 2
     assert main([*TRAIN, "--calibrate", "test.csv"]) == 2
@@ -911,7 +911,7 @@ def test_lack_of_memory_is_one_line(desk: Path, capsys: Capture, monkeypatch: py
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("anytime.training.train.fit_clamped", fail)
+    monkeypatch.setattr("anytime.training.train.fit", fail)
     assert main(TRAIN) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: out of memory")
     assert not Path("m.safetensors").exists()
@@ -966,7 +966,7 @@ def test_an_interruption_says_so_without_a_traceback(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anytime.training.train.fit_clamped", interrupt)
+    monkeypatch.setattr("anytime.training.train.fit", interrupt)
     assert main(TRAIN) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "error: stopped"
     assert not Path("m.safetensors").exists()

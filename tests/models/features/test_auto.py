@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError
+from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, load_groups
@@ -58,8 +59,8 @@ def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(valu
     auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
     for size in SIZES[1:]:
-        direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}"))
-        found, spans = auto.reduced(size, None)
+        direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}", "auto"))
+        found, spans = auto.reduced(Choice(size))
         terms = [start for start, _ in spans]
         assert found.columns == direct.columns
         assert found.groups == direct.groups
@@ -70,8 +71,8 @@ def test_without_hinges_a_column_has_one_term_even_if_it_has_common_values() -> 
     sample = {"x": np.repeat([0.0, 1.0, 2.0, 3.0], 10)}
     groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
     auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
-    assert auto.reduced(1, None)[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
-    line, [(term, _)] = auto.reduced(0, None)
+    assert auto.reduced(Choice(1))[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
+    line, [(term, _)] = auto.reduced(Choice(0))
     assert line.terms.features == ("x",)
     np.testing.assert_array_equal(auto.expand(np.array([[2.0], [0.5]]))[:, term], [2.0, 0.5])
 

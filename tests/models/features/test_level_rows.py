@@ -13,7 +13,7 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError
-from anytime.features.bases import LEVEL_ROWS
+from anytime.features.bases import LEVEL_ROWS, Choice
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
@@ -65,7 +65,7 @@ def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> Non
         {"groups": [{"name": "g", "features": ["u", "v"], "cost": 1}], "bases": {"u": levels, "v": levels}}
     )
     whole = Expansion.of(groups)
-    joined, spans = whole.reduced(None, least)
+    joined, spans = whole.reduced(Choice(level_rows=least))
     starts = [start for start, _ in spans]
     assert joined.categories[0].labels == tuple("abcdef"[: sum(n >= least for n in levels["level_rows"])])
     found = moments_of(whole.expand(codes), y)

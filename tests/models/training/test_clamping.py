@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import r2_score
 
 from anytime import AnytimeRegressor
-from anytime.data.dataset import Dataset
-from anytime.data.formats.memory import table_of
 from anytime.features.bases import ColumnSample
-from anytime.folds import FoldAssigner
-from anytime.groups import load_groups
-from anytime.moments.accumulate import moments_of
-from anytime.moments.moments import Moments
-from anytime.target import Target
-from anytime.training import term_selection
-from anytime.training.clamping import Clamped, clamped_moments
-from anytime.training.least_squares import LeastSquares
-from anytime.training.options import Options
-from anytime.types import Float, Index
+from anytime.types import Float
 
 FOLDS = 3
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
@@ -44,114 +32,6 @@ def literal_ends(x: Float, clamp: Any, weights: Float, far: tuple[bool, bool] | 
     low, high = min(values), max(values)
     far = far or (bool(w > 0 and q1 - low > 2 * w), bool(w > 0 and high - q99 > 2 * w))
     return (q1 if far[0] else low, q99 if far[1] else high) if any(far) else (-np.inf, np.inf)
-
-
-def heavy(rows: int, seed: int) -> tuple[Float, Float, Float, Index]:
-    """Columns of a normal law, of a heavy tail with gaps, of few values, and with one wild cell; a response."""
-    rng = np.random.default_rng(seed)
-    X = np.column_stack(
-        [rng.normal(size=rows), rng.lognormal(0, 2, rows), rng.integers(0, 3, rows), rng.normal(size=rows)]
-    )
-    X[:: max(1, rows // 7), 1] = np.nan
-    X[rows // 2, 3] = -1e6
-    return X, rng.normal(size=(rows, 1)), rng.integers(1, 4, rows).astype(float), rng.integers(0, FOLDS, rows)
-
-
-def dataset_of(X: Float, Y: Float, weights: Float, folds: Index, basis: str) -> Dataset:
-    names = [f"x{j}" for j in range(X.shape[1])]
-    frame = pd.DataFrame(X, columns=names).assign(y=Y[:, 0], w=weights, fold=folds)
-    groups: dict[str, Any] = {"groups": [{"name": n, "features": [n], "cost": 1} for n in names]}
-    if basis == "hinge":
-        groups["bases"] = {n: {"basis": "hinge:2", "knots": [-0.5, 0.5], "levels": []} for n in names}
-    target = Target("regression", ("y",))
-    return Dataset(table_of("X", frame), load_groups(groups), target, weights="w", fold="fold")
-
-
-def found_of(dataset: Dataset) -> list[Clamped]:
-    def blocks(of: Dataset) -> Iterator[Any]:
-        return of.blocks(FoldAssigner(FOLDS, 0, stratified=False))
-
-    return clamped_moments(dataset, dataset.groups.features, blocks, FOLDS, seed=0)
-
-
-def literal_moments(dataset: Dataset, X: Float, Y: Float, weights: Float, ends: list[tuple[float, float]]) -> Moments:
-    clamped = np.array([[np.clip(v, *ends[j]) for j, v in enumerate(row)] for row in X]).reshape(X.shape)
-    return moments_of(dataset.terms.expand(clamped), Y, weights)
-
-
-@pytest.mark.parametrize("basis", ["linear", "hinge"])
-@pytest.mark.parametrize("rows", [12, 300])
-def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basis: str) -> None:
-    X, Y, weights, folds = heavy(rows, rows)
-    dataset = dataset_of(X, Y, weights, folds, basis)
-    found = found_of(dataset)
-    assert [each.clamp for each in found] == (["off", 0.0, "outliers"] if rows > 100 else ["off", 0.0])
-    assert found[1].parts is found[0].parts  # the range of all rows moves none of them
-    for each in found:
-        every = [literal_ends(x, each.clamp, weights) for x in X.T]
-        for name, (low, high) in zip(dataset.groups.features, every, strict=True):
-            basis_of = each.groups.bases.get(name)
-            assert (basis_of.range if basis_of else None) == ((low, high) if np.isfinite(low) else None)
-        for f in range(FOLDS):
-            own, rest = folds == f, folds != f
-            far = [
-                (bool(low > np.fmin.reduce(x)), bool(high < np.fmax.reduce(x)))
-                for (low, high), x in zip(every, X.T, strict=True)
-            ]
-            others = [literal_ends(x[rest], each.clamp, weights[rest], of) for x, of in zip(X.T, far, strict=True)]
-            for part, ends in ((each.parts[f], every), (each.held[f], others)):
-                expected = literal_moments(dataset, X[own], Y[own], weights[own], ends)
-                assert part.rows == expected.rows
-                np.testing.assert_allclose(part.imputed().mean, expected.imputed().mean, rtol=1e-9, atol=1e-9)
-                scale = np.sqrt(np.diagonal(expected.imputed().scatter)) + 1e-9
-                error = (part.imputed().scatter - expected.imputed().scatter) / np.outer(scale, scale)
-                assert np.abs(error).max() < 1e-7
-
-
-@pytest.mark.parametrize("rows", [60, 900])
-def test_candidates_with_the_same_training_rows_share_what_they_solve_there_and_measure_the_same(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(3)
-    X = rng.standard_t(3, size=(rows, 40))
-    y = np.abs(X[:, 0]) + X[:, 11] + 0.3 * rng.normal(size=rows)
-    names = [f"x{j}" for j in range(40)]
-    groups = load_groups(
-        {"groups": [{"name": f"g{k}", "features": names[10 * k : 10 * k + 10], "cost": 1.0} for k in range(4)]}
-    )
-    shared: list[LeastSquares] = []
-
-    def seen(problems: Any) -> Iterator[tuple[Any, LeastSquares]]:
-        for make, problem in problems:
-            shared.append(problem)
-            yield make, problem
-
-    def alone(candidates: Any, options: Options) -> Iterator[tuple[Any, LeastSquares]]:
-        for make in candidates:
-            yield make, LeastSquares(make(), options)
-
-    def fitted() -> AnytimeRegressor:
-        return AnytimeRegressor(groups, alpha="cv", **AUTO).fit(X, y)
-
-    own = term_selection._problems
-    monkeypatch.setattr(term_selection, "_problems", lambda *given: seen(own(*given)))
-    one = fitted()
-    twins = [(problem, problem.like) for problem in shared if problem.like is not None]
-    assert twins
-    assert any(problem.by_kernels for problem, _ in twins) == (rows == 60)
-    if rows > 60:
-        solved = [[each.folds[0].solved for each in pair] for pair in twins]  # type: ignore[union-attr]  # not by kernels
-        assert all(own is other and own for own, other in solved)
-    assert all(like.terms.clamp != problem.terms.clamp for problem, like in twins)
-    assert all(like.terms.size == problem.terms.size for problem, like in twins)
-    monkeypatch.setattr(term_selection, "_problems", alone)
-    other = fitted()
-    found = [selected.candidates for model in (one, other) if (selected := model.model_.manifest.selected) is not None]
-    for ours, theirs in zip(*found, strict=True):
-        assert ours.error == pytest.approx(theirs.error, rel=1e-9)
-        assert ours.model_dump(exclude={"error"}) == theirs.model_dump(exclude={"error"})
-    assert one.sequence_ == other.sequence_
-    np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-9)
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.sampled_from([1e3, 1e5, 1e6]))

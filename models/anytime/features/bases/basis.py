@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +153,18 @@ def are_whole(weights: Float) -> bool:
     return bool((weights == np.floor(weights)).all())
 
 
+class Choice(NamedTuple):
+    """What cross-validation selects of the bases of all columns; None of what it does not select.
+
+    `size` is the number of hinges, `clamp` whether lines are clamped as curves are, and `level_rows` the least number
+    of rows of a level.
+    """
+
+    size: int | None = None
+    clamp: bool | None = None
+    level_rows: int | None = None
+
+
 class Basis(ABC):
     """The terms of one column. A member is a frozen dataclass of what it learns.
 
@@ -172,6 +184,9 @@ class Basis(ABC):
         The default clamp; None if values are never clamped.
     choices : tuple[int, ...]
         K that cross-validation selects from; empty if it selects nothing.
+    line : Literal["own", "same"] | None
+        Where it selects between a clamp and a line without one: whether that line is a term of its own, or the same,
+        because no training row is outside the clamp.
     """
 
     name: ClassVar[str]
@@ -182,6 +197,7 @@ class Basis(ABC):
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
+    line: Literal["own", "same"] | None = None
 
     @classmethod
     def sized(cls, text: str) -> float:
@@ -222,11 +238,8 @@ class Basis(ABC):
         """Return the rows of each level, descending, where cross-validation is to select how many a level needs."""
         return ()
 
-    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Basis, list[tuple[int, int]]]:  # noqa: ARG002
-        """Return the basis with one of the `choices`, and without levels of fewer rows; None changes nothing.
-
-        Also return the terms of this one, (start, stop), whose sum each of its terms is.
-        """
+    def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:  # noqa: ARG002
+        """Return the basis of one choice, and the terms of this one, (start, stop), whose sum each of its terms is."""
         return self, [(k, k + 1) for k in range(len(self.terms))]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import LEVEL_ROWS, Basis, Clamp, ColumnSample, Kind
+from anytime.features.bases.basis import LEVEL_ROWS, Basis, Choice, Clamp, ColumnSample, Kind
 from anytime.features.operations import Category, Other, Term
 from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis
@@ -88,10 +88,11 @@ class Categories(Basis):
     def open_levels(self) -> tuple[int, ...]:
         return self.level_rows
 
-    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Basis, list[tuple[int, int]]]:
-        if not self.level_rows or level_rows is None:
-            return super().reduced(size, level_rows)
-        kept = sum(count >= level_rows for count in self.level_rows)
+    def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
+        least = choice.level_rows
+        if not self.level_rows or least is None:
+            return super().reduced(choice)
+        kept = sum(count >= least for count in self.level_rows)
         rest = [(kept, len(self.terms))] * (kept < len(self.terms))
         basis = Categories(self.levels[:kept], self.other or kept < len(self.levels))
         return basis, [*((k, k + 1) for k in range(kept)), *rest]

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import compress
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from anytime.errors import GroupsError
 from anytime.features import operations
-from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Kind, distinct, quantiles, suffixes
+from anytime.features.bases.basis import (
+    NUMERIC,
+    Basis,
+    Choice,
+    Clamp,
+    ColumnSample,
+    Kind,
+    distinct,
+    quantiles,
+    suffixes,
+)
 from anytime.features.bases.linear import Linear
-from anytime.features.operations import VALUE, Level, Term, distinct_values
+from anytime.features.operations import LINE, VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
 
 KNOTS = 4
@@ -91,32 +101,43 @@ class Octiles(Hinge):
     fits: ClassVar[frozenset[Kind]] = NUMERIC - {"date"}
     example: ClassVar[str] = "auto"
     sizes: ClassVar[range] = range(0)
+    parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line"})
     choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)
 
     octiles: tuple[float, ...]
+    line: Literal["own", "same"] | None = None
 
     @classmethod
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+        line = (given.model_extra or {}).get("line")
+        if line not in (None, "own", "same"):
+            raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
         if given.knots is None and given.levels is None and has_two_values(sample):
-            return cls(7, (), (), ())
+            return cls(7, (), (), (), line)
         octiles = quantiles(sample, 7) if given.knots is None else given.knots
         if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
-        return cls(7, distinct(octiles), cls._levels(given, sample), octiles)
+        return cls(7, distinct(octiles), cls._levels(given, sample), octiles, line)
 
-    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Basis, list[tuple[int, int]]]:
+    @property
+    def terms(self) -> list[Term]:
+        return super().terms + [LINE] * (self.line == "own")
+
+    def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
         """Return the basis `hinge:K` of the same values, or `linear` for 0."""
-        if size is None:
-            return super().reduced(size, level_rows)
-        if not size:
-            return Linear(), [(0, 1)]
-        every = 8 // (size + 1)
-        hinge = Hinge(size, distinct(self.octiles[every - 1 :: every]), self.levels)
+        if choice.size is None:
+            return super().reduced(choice)
+        if not choice.size:
+            line = len(self.terms) - 1 if self.line == "own" and not choice.clamp else 0
+            return Linear(), [(line, line + 1)]
+        every = 8 // (choice.size + 1)
+        hinge = Hinge(choice.size, distinct(self.octiles[every - 1 :: every]), self.levels)
         kept = [True, *np.isin(self.knots, hinge.knots), *(True for _ in self.levels)]
         return hinge, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
 
     def described(self) -> ColumnBasis:
-        return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)
+        own: dict[str, Any] = {} if self.line is None else {"line": self.line}
+        return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels, **own)
 
 
 def has_two_values(sample: ColumnSample) -> bool:
