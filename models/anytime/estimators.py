@@ -728,8 +728,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         "date" (of dates); None is that of the type of each column, "linear" for numbers.
     clamp : Clamp
         Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
-        side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto" chooses "off", 0 or
-        "outliers" by cross-validation; None is that for the basis "auto", 0 for other hinges, and off for others.
+        side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto": curves and dates at the
+        ends of the training range, or such a side there, and lines not, unless cross-validation of the basis "auto"
+        says so; None is that for the basis "auto", 0 for other curves and dates, and off for lines.
     min_level_rows : int | Literal["auto"]
         Rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row. "auto" chooses
         10, 5 or 2 by cross-validation.

@@ -55,7 +55,7 @@ class Family(ABC):
     known_variance: ClassVar[bool] = True
     """Whether the mean determines the variance of a response; otherwise the mean deviance estimates its factor."""
     extrapolates: ClassVar[bool] = True
-    """Whether the clamp "auto" may be none: beyond the training range, means grow as the scores, not faster."""
+    """Whether lines may go on beyond the training range: there, means grow as the scores, not faster."""
     even_score: ClassVar[float] = 0.0
     """The score at which two classes are equally likely."""
 

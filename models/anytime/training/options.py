@@ -53,7 +53,7 @@ class Options(Rule):
         The basis of columns that it fits and whose basis the groups do not state; None is that of each type. "auto"
         without folds is None.
     clamp : Clamp
-        As in `anytime.features.learning`; "auto" without folds is None.
+        As in `anytime.features.learning`.
     min_level_rows : int | Literal["auto"]
         Rows of the sample that a level needs for a term of its own; "auto" without folds is `MIN_LEVEL_ROWS`.
     types : Mapping[str, ColumnType]

@@ -38,7 +38,8 @@ NUMERIC: frozenset[Kind] = frozenset({"number", "integer", "date"})
 Clamp: TypeAlias = float | Literal["auto", "off", "outliers"] | None
 """What values are clamped to: the quantiles Q and 1 - Q; nothing; or the ends of `ColumnSample.without_outliers`.
 
-"auto" chooses among nothing, the training range and "outliers", and None is the default of each basis.
+"auto" is the training range without outliers for curves and dates, and nothing for lines of numbers; None is the
+default of each basis.
 """
 
 OUTLYING = 2.0
