@@ -7,8 +7,8 @@ import pytest
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.glm import search as curvature
-from anytime.glm.search import QuadraticModels
 from anytime.model.model import Model
+from models.present import present
 
 ALPHA = 0.02
 GROUPS = {
@@ -34,13 +34,8 @@ def model(request: pytest.FixtureRequest) -> Model:
     return trained(request.param)
 
 
-def kept_by(model: Model) -> QuadraticModels:
-    assert model.curvatures is not None
-    return model.curvatures
-
-
 def test_some_columns_are_a_part_of_all_columns(model: Model) -> None:
-    kept = kept_by(model)
+    kept = present(model.curvatures)
     for columns in (np.arange(6), np.array([4]), np.array([5, 0, 3]), np.empty(0, dtype=np.intp)):
         rows = np.concatenate([[0], columns + 1])
         for index in range(len(kept.prefixes)):
@@ -52,7 +47,7 @@ def test_some_columns_are_a_part_of_all_columns(model: Model) -> None:
 
 
 def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model) -> None:
-    kept, models = kept_by(model), model.prefixes
+    kept, models = present(model.curvatures), model.prefixes
     assert kept.prefixes.tolist() == [0, 1, 2, 3]
     for prefix in kept.prefixes:
         columns = models.columns[: models.ends[prefix]]
@@ -62,7 +57,7 @@ def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model
 
 
 def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: Model) -> None:
-    H = kept_by(model).at(0).H
+    H = present(model.curvatures).at(0).H
     np.testing.assert_allclose(H[0, 1:], 0.0, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(H)[1:], H[0, 0])
 
@@ -71,4 +66,4 @@ def test_as_many_are_kept_as_there_is_room_for_the_base_rate_and_the_last_among_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(curvature, "MAX_VALUES", 2 * 28)  # numbers of two triangles of 7 rows
-    assert kept_by(trained("binomial")).prefixes.tolist() == [0, 3]
+    assert present(trained("binomial").curvatures).prefixes.tolist() == [0, 3]

@@ -17,6 +17,7 @@ from anytime.errors import TableError, TrainingError
 from anytime.moments.accumulate import Block, accumulate, check_memory, fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
+from models.problems import weighted_by
 from models.properties import quick
 
 
@@ -46,8 +47,7 @@ def samples(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.1, 0.6), least
     X[:, rng.random(features) < 0.2] = rng.choice([0.0, 0.1, 7.0])
     X[rng.random(X.shape) < draw(st.sampled_from(missing))] = np.nan
     Y = rng.normal(size=(rows, responses)) + 20.0
-    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(0, 4, rows).astype(float)}
-    return Sample(X, Y, weights[draw(st.sampled_from(("none", "positive", "counts")))])
+    return Sample(X, Y, weighted_by(draw(st.sampled_from(("none", "positive", "counts"))), rng, rows))
 
 
 def explicitly_imputed(sample: Sample, fill: Float) -> Float:
@@ -463,8 +463,7 @@ def test_a_constant_is_seen_as_constant_however_it_is_read(
 ) -> None:
     rng = np.random.default_rng(seed)
     X = np.column_stack([np.full(rows, value), rng.normal(size=rows)])
-    kinds = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(1, 4, rows).astype(float)}
-    weights, cut = kinds[weighting], rows // 2
+    weights, cut = weighted_by(weighting, rng, rows, least=1), rows // 2
     moments = moments_of(X, X, weights, n_jobs=jobs, chunk_rows=chunk)
     parts = (s for s in (slice(0, cut), slice(cut, None)))
     pieces = [moments_of(X[s], X[s], None if weights is None else weights[s], chunk_rows=chunk) for s in parts if cut]

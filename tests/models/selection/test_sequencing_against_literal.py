@@ -27,12 +27,10 @@ from anytime.selection import GroupOrder, sequence
 from anytime.types import Float
 from models import literal
 from models.judge import Judge, check_every_step
+from models.likelihood_problems import METHODS
 from models.literal import Method, NormalEquations, Problem, Rows, columns_of, literal_step
-from models.problems import any_groups, grouped, messy_table, plain_groups
+from models.problems import any_groups, grouped, messy_table, plain_groups, weighted_by
 from models.properties import quick
-
-METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
-
 
 # Problems: small, and as unpleasant as real tables are.
 
@@ -77,8 +75,7 @@ def cases(
     signal = np.nan_to_num(X) @ (rng.normal(size=(width, responses)) * (rng.random((width, 1)) < share))
     Y = signal + draw(st.sampled_from((0.1, 1.0, 5.0))) * rng.normal(size=(rows, responses)) + 3.0
     weighting = draw(st.sampled_from(("none", "positive", "counts")))
-    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(0, 4, rows).astype(float)}
-    return Case(X, Y, weights[weighting], chosen, alpha)
+    return Case(X, Y, weighted_by(weighting, rng, rows), chosen, alpha)
 
 
 @pytest.mark.parametrize("doubling", [False, True], ids=["greedy", "doubling"])
@@ -322,12 +319,6 @@ def test_plateaus_by_hand() -> None:
     assert literal.stopping_cost([0, 1, 2], [0, 0.5, 1.0], 0.5) == 1
 
 
-def test_oracle_curves_by_hand() -> None:
-    costs, F = literal.oracle_curve([0.1, 0.6, 0.3], [1.0, 2.0, 0.0])
-    assert costs == [0.0, 0.0, 2.0, 3.0]
-    assert pytest.approx([0.0, 0.3, 0.9, 1.0]) == F
-
-
 def test_ratios_and_best_sets_by_hand() -> None:
     F = {frozenset[int](): 0.0, frozenset({0}): 0.2, frozenset({1}): 0.3, frozenset({0, 1}): 0.7}
     assert literal.submodularity_ratio(F) == pytest.approx(0.5)
@@ -341,9 +332,8 @@ def test_explained_variance_is_that_of_the_normal_equations() -> None:
     X, Y = rng.normal(size=(30, 5)), rng.normal(size=(30, 2))
     rows = Rows(*literal.standardise(X, Y), 0.01)
     chosen = [3, 0, 4]
-    assert literal.explained_variance(rows.X, rows.Y, chosen, 0.01) == pytest.approx(
-        NormalEquations.of(rows).explained_variance(chosen), rel=1e-12
-    )
+    expected = NormalEquations.of(rows).explained_variance(chosen)
+    assert rows.explained_variance(chosen) == pytest.approx(expected, rel=1e-12)
     assert NormalEquations.of(rows).gradient(chosen, [1, 2]) == pytest.approx(rows.gradient(chosen, [1, 2]))
 
 

@@ -16,10 +16,10 @@ from anytime.selection import sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Method
+from models.likelihood_problems import METHODS
 from models.problems import grouped, plain_groups
 from models.properties import quick
 
-METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 WHITENED: tuple[Method, ...] = ("omp", "fr")
 
 ROWS = 400
