@@ -63,11 +63,11 @@ class Case:
     groups: FeatureGroups
     alpha: float
 
-    def rows(self) -> LikelihoodRows:
+    def rows(self, kind: type[LikelihoodRows] = LikelihoodRows) -> LikelihoodRows:
         X, _ = literal.standardise(self.X, self.Y, self.weights)
-        return LikelihoodRows(X, self.Y, self.family, self.alpha, self.weights)
+        return kind(X, self.Y, self.family, self.alpha, self.weights)
 
-    def learned(self, method: Method, **others: Any) -> Fit:
+    def learned(self, method: Any, **others: Any) -> Fit:
         options = Options(method=method, alpha=self.alpha, family=self.family, **others)
         observed = Observed([Block(self.X, self.Y, self.weights)], self.target)
         return fit([moments_of(self.X, self.Y, self.weights)], self.groups, options, observed)
