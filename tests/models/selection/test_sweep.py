@@ -138,8 +138,11 @@ def test_copies_sums_and_constants_change_nothing_for_the_others(sizes: str, alp
         chosen.append(group)
         columns = problem.columns(chosen)
         A = C[np.ix_(columns, columns)]
-        inverse = np.linalg.pinv(A, rcond=1e-10, hermitian=True) if alpha == 0 else np.linalg.inv(A)
-        W = inverse @ q[columns]
+        W = (
+            np.linalg.pinv(A, rcond=1e-10, hermitian=True) @ q[columns]
+            if alpha == 0
+            else np.linalg.solve(A, q[columns])
+        )
         assert pytest.approx(float(np.sum(q[columns] * W)) / 2, abs=1e-9) == F
         for g in np.flatnonzero(~sweep.selected):
             left = problem.columns([g])
