@@ -26,6 +26,7 @@ from anytime.training.clamping import Clamped, clamped_moments
 from anytime.training.least_squares import LeastSquares
 from anytime.training.options import Options
 from anytime.types import Float, Index
+from models.present import present
 
 FOLDS = 3
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
@@ -139,15 +140,14 @@ def test_candidates_with_the_same_training_rows_share_what_they_solve_there_and_
     twins = [problem for problem in shared if problem.like is not None]
     assert twins
     assert any(problem.by_kernels for problem in twins) == (rows == 60)
-    if rows > 60:
-        solved = [problem.folds[0].solved for problem in twins]  # type: ignore[union-attr]  # not by kernels
-        assert all(of is problem.root.folds[0].solved for of, problem in zip(solved, twins, strict=True))  # type: ignore[union-attr]
-        assert all(solved)
-    assert all(problem.root.terms.clamp != problem.terms.clamp for problem in twins)
-    assert all(problem.root.terms.size == problem.terms.size for problem in twins)
+    for problem in twins:
+        assert problem.root.terms.clamp != problem.terms.clamp
+        assert problem.root.terms.size == problem.terms.size
+        solved, of_root = (getattr(each.folds[0], "solved", None) for each in (problem, problem.root))
+        assert rows == 60 or (solved and solved is of_root)  # not by kernels
     monkeypatch.setattr(term_selection, "_problems", alone)
     other = fitted()
-    found = [selected.candidates for model in (one, other) if (selected := model.model_.manifest.selected) is not None]
+    found = [present(each.model_.manifest.selected).candidates for each in (one, other)]
     for ours, theirs in zip(*found, strict=True):
         assert ours.error == pytest.approx(theirs.error, rel=1e-9)
         assert ours.model_dump(exclude={"error"}) == theirs.model_dump(exclude={"error"})
@@ -224,14 +224,12 @@ def test_the_manifest_says_which_terms_were_selected_and_why() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=300)
-    selected = AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected
-    assert selected is not None
+    selected = present(AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected)
     assert selected.hinges in (1, 3, 7)
     line = min(each.error for each in selected.candidates if each.hinges == 0)
     assert selected.error < 0.99 * line
     assert {(each.hinges, each.clamp) for each in selected.candidates} >= {(0, "off"), (7, "range")}
-    plain = AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest
-    assert plain.selected is None
+    assert AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest.selected is None
 
 
 def test_a_range_in_the_groups_file_is_kept() -> None:

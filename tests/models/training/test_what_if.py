@@ -56,8 +56,8 @@ def test_the_changed_model_is_the_one_that_training_gives(model: LoadedModel) ->
         assert each.costs == (model.costs[before], retrained.costs[after])
         r2 = np.array(each.r2, dtype=float)
         np.testing.assert_allclose(r2, np.array([model.expected(before).r2, retrained.expected(after).r2], dtype=float))
-        assert set(each.enters) == {*each.groups[1]} - {*each.groups[0]}
-        assert set(each.leaves) == {*each.groups[0]} - {*each.groups[1]}
+        one, other = map(set, each.groups)
+        assert ({*each.enters}, {*each.leaves}) == (other - one, one - other)
         np.testing.assert_allclose(np.array(each.loss, dtype=float), r2[0] - r2[1])
     assert found.budgets[-1].shares[0] == 1.0
     assert "what" not in repr(found)
