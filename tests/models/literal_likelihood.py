@@ -16,9 +16,9 @@ the pseudo-inverse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
@@ -46,13 +46,13 @@ def losses(family: Family, eta: Float, Y: Float) -> Float:
     if family == "negative-binomial:0.5":
         p = SIZE / (SIZE + np.exp(eta))  # of a failure
         return np.asarray(-(SIZE * np.log(p) + Y * np.log(SIZE * np.exp(eta) / (SIZE + np.exp(eta)))).sum(axis=1))
-    phi = {
+    phi: dict[str, Callable[[], Any]] = {
         "gaussian": lambda: (eta**2).sum(axis=1) / 2,
         "binomial": lambda: np.logaddexp(0, eta).sum(axis=1),
         "multinomial": lambda: logsumexp(eta, axis=1),
         "poisson": lambda: np.exp(eta).sum(axis=1),
-    }[family]()
-    return np.asarray(phi - (Y * eta).sum(axis=1))
+    }
+    return np.asarray(phi[family]() - (Y * eta).sum(axis=1))
 
 
 def means(family: Family, eta: Float) -> Float:
@@ -75,14 +75,14 @@ def hessians(family: Family, eta: Float, Y: Float) -> Float:
     p = means(family, eta)
     if family == "multinomial":
         return np.array([np.diag(own) - np.outer(own, own) for own in p])
-    curved = {
+    curved: dict[str, Callable[[], Float]] = {
         "gaussian": lambda: np.ones_like(p),
         "binomial": lambda: expit(eta) * expit(-eta),
         "poisson": lambda: p,
         "gamma": lambda: Y / p,
         "negative-binomial:0.5": lambda: (Y + SIZE) * SIZE * p / (SIZE + p) ** 2,
-    }[family]()
-    return np.asarray(curved[:, :, np.newaxis] * np.eye(p.shape[1]))
+    }
+    return np.asarray(curved[family]()[:, :, np.newaxis] * np.eye(p.shape[1]))
 
 
 # The optimum.

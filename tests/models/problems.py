@@ -114,9 +114,12 @@ def webs(draw: st.DrawFn) -> FeatureGroups:
 any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs()).map(imputing)
 
 
-def blocks_of(edges: Iterable[int], *arrays: Any) -> list[Block]:
-    """X, Y and, unless they are None, weights and folds, cut at some rows."""
-    return [Block(*(None if each is None else each[a:b] for each in arrays)) for a, b in pairwise(edges)]
+def blocks_of(edges: Iterable[int], X: Any, Y: Any, weights: Any = None, folds: Any = None) -> list[Block]:
+    """The rows, cut at some of them."""
+    return [
+        Block(X[a:b], Y[a:b], None if weights is None else weights[a:b], None if folds is None else folds[a:b])
+        for a, b in pairwise(edges)
+    ]
 
 
 def weighted_by(kind: str, rng: np.random.Generator, rows: int, least: int = 0) -> Float | None:

@@ -113,7 +113,7 @@ def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows:
     bent = np.where(np.abs(X["place"] / rows - 0.5) < 0.25, "in", "out")
     sizes = {}
     for family, y in (("gaussian", classes), ("multinomial", classes), ("binomial", bent)):
-        fitted = AnytimeClassifier(groups, family=family, random_state=0).fit(X, y)  # type: ignore[arg-type]
+        fitted = AnytimeClassifier(groups, family=family, random_state=0).fit(X, y)
         sizes[family] = present(present(fitted.model_.manifest.selected).hinges)
     assert min(sizes["gaussian"], sizes["binomial"]) > 0
     assert sizes["multinomial"] == (0 if rows == 90 else sizes["gaussian"])

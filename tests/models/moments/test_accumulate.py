@@ -87,7 +87,7 @@ def assert_close(found: Moments, mean: Float, scatter: Float, digits: float) -> 
 
 def assert_literal(found: Moments, rows: int, sample: Sample, digits: float = DIGITS) -> None:
     """Raise if the moments of so many rows are not those of a sample with its gaps filled by the means."""
-    assert (found.rows, found.weight) == (rows, pytest.approx(sample.w.sum(), rel=1e-12))
+    assert (found.rows, found.weight) == pytest.approx((rows, sample.w.sum()), rel=1e-12)
     if found.weight > 0:
         assert_close(found, *literal(sample, found.fill), digits)
 

@@ -259,7 +259,8 @@ def test_rows_of_no_weight_remain_without_any_value() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(10, 3)), rng.normal(size=10)
     rest = moments_of(X, y, np.repeat([1.0, 0.0], 5)).without(moments_of(X[:5], y[:5]))
-    assert (rest.rows, rest.weight, rest.mean.any(), rest.scatter.any()) == (5, 0.0, False, False)
+    assert (rest.rows, rest.weight) == (5, 0.0)
+    assert not np.vstack([rest.mean, rest.scatter]).any()
 
 
 def test_a_decayed_stream_counts_old_rows_less() -> None:
@@ -296,7 +297,7 @@ def test_correlations_are_those_of_numpy() -> None:
     X, Y = rng.normal(size=(100, 4)) @ rng.normal(size=(4, 4)) + 3, rng.normal(size=(100, 2))
     gram = Gram.of(moments_of(X, Y))
     Z = np.hstack([X, Y])
-    np.testing.assert_allclose(np.hstack([gram.S, gram.q]), np.corrcoef(Z, rowvar=False)[:4], atol=1e-13)
+    np.testing.assert_allclose(np.hstack([gram.S, gram.q]), np.atleast_2d(np.corrcoef(Z, rowvar=False))[:4], atol=1e-13)
     np.testing.assert_allclose([*gram.x_mean, *gram.y_mean], Z.mean(axis=0), rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose([*gram.x_scale, *gram.y_scale], Z.std(axis=0), rtol=1e-13)
     assert (gram.yy.tolist(), gram.weight) == ([1.0, 1.0], 100)
@@ -325,7 +326,8 @@ def test_units_of_the_columns_do_not_matter(seed: int, factor: float, offset: fl
 def test_a_constant_response_is_explained_by_nothing() -> None:
     rng = np.random.default_rng(1)
     gram = Gram.of(moments_of(rng.normal(size=(30, 3)), np.column_stack([rng.normal(size=30), np.full(30, 1 / 3)])))
-    assert (gram.yy.tolist(), gram.y_scale[1], gram.q[:, 1].any()) == ([1.0, 0.0], 1.0, False)
+    assert (gram.yy.tolist(), gram.y_scale[1]) == ([1.0, 0.0], 1.0)
+    assert not gram.q[:, 1].any()
 
 
 def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:

@@ -110,7 +110,7 @@ def test_a_site_may_be_taken_away_again() -> None:
     remaining = StoredMoments.load("left.moments")
     assert remaining.record.data == ("north.parquet",)
     for a, b in zip(remaining.parts, north.parts, strict=True):
-        assert (a.rows, a.weight) == (b.rows, pytest.approx(b.weight))
+        assert (a.rows, a.weight) == pytest.approx((b.rows, b.weight))
         np.testing.assert_allclose(a.scatter, b.scatter, atol=1e-10)
 
 

@@ -144,7 +144,7 @@ def test_copies_sums_and_constants_change_nothing_for_the_others(sizes: str, alp
             else np.linalg.solve(A, q[columns])
         )
         assert pytest.approx(float(np.sum(q[columns] * W)) / 2, abs=1e-9) == F
-        for g in np.flatnonzero(~sweep.selected):
+        for g in np.flatnonzero(~sweep.selected).tolist():
             left = problem.columns([g])
             np.testing.assert_allclose(sweep.b[sweep.rows(g)], q[left] - C[np.ix_(left, columns)] @ W, atol=1e-9)
     columns, (factor, z) = problem.columns(problem.order), sweep.factor()

@@ -164,7 +164,9 @@ def test_another_basis_of_the_same_features_changes_the_choice_without_whitening
     y = parts @ [1.0, 0.2] + 0.5 * rng.normal(size=ROWS)
     other = y[:, np.newaxis] + 0.4 * y.std() * rng.normal(size=(ROWS, 1))
     near = parts @ np.array([[1.0, 1.0], [0.0, 0.1]])  # the first, and next to a copy of it
-    chosen = {method: [first([basis, other], y, method) for basis in (parts, near)] for method in METHODS}
+    chosen: dict[str, list[int]] = {
+        method: [first([basis, other], y, method) for basis in (parts, near)] for method in METHODS
+    }
     assert chosen["no-whiten"] == [1, 0]
     for method in WHITENED:
         assert chosen[method][0] == chosen[method][1]

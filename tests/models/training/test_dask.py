@@ -169,8 +169,7 @@ def test_a_likelihood_is_that_of_one_process(
     found = fit(parts, groups(size), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
-    deviances = (present(each.learned.deviance) for each in (found, expected))
-    np.testing.assert_allclose(*deviances, rtol=1e-10)
+    np.testing.assert_allclose(present(found.learned.deviance), present(expected.learned.deviance), rtol=1e-10)
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 

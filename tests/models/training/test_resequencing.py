@@ -65,8 +65,8 @@ def trained(names: tuple[str, ...] = NAMES, **options: Any) -> Model:
 
 def check_same(found: Model, expected: Model) -> None:
     assert [step.adds for step in found.manifest.steps] == [step.adds for step in expected.manifest.steps]
-    F = ([step.explained_variance for step in each.manifest.steps] for each in (found, expected))
-    np.testing.assert_allclose(*F, rtol=1e-9)
+    one, other = ([step.explained_variance for step in each.manifest.steps] for each in (found, expected))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-8, atol=1e-10)
 
 
