@@ -27,6 +27,7 @@ GROUPS: dict[str, Any] = {
         {"name": "b", "features": ["other", "steps"], "cost": 2.0},
     ]
 }
+ONE = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
 SIZES = (0, 1, 3, 7)
 
 
@@ -53,22 +54,18 @@ def size_of(groups: FeatureGroups) -> str:
 
 @given(st.lists(st.integers(0, 6), max_size=40))
 def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(values: list[int]) -> None:
-    sample = {"x": np.array(values, dtype=float)}
-    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
-    auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
+    sample = Sample({"x": np.array(values, dtype=float)})
+    auto = Expansion.of(learned_groups(ONE, sample, "auto"))
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
     for size in SIZES[1:]:
-        direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}"))
+        direct = Expansion.of(learned_groups(ONE, sample, f"hinge:{size}"))
         found, terms = auto.with_size(size)
-        assert found.columns == direct.columns
-        assert found.groups == direct.groups
+        assert (found.columns, found.groups) == (direct.columns, direct.groups)
         np.testing.assert_array_equal(auto.expand(rows)[:, terms], direct.expand(rows))
 
 
 def test_without_hinges_a_column_has_one_term_even_if_it_has_common_values() -> None:
-    sample = {"x": np.repeat([0.0, 1.0, 2.0, 3.0], 10)}
-    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
-    auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
+    auto = Expansion.of(learned_groups(ONE, Sample({"x": np.repeat([0.0, 1.0, 2.0, 3.0], 10)}), "auto"))
     assert auto.with_size(1)[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
     line, terms = auto.with_size(0)
     assert line.terms.features == ("x",)
@@ -122,14 +119,13 @@ def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows:
 def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.uniform(-1, 1, 400)})  # the response has no linear part
-    groups = {"groups": [{"name": "a", "features": ["x"], "cost": 1.0}]}
     y = np.abs(X["x"]) + 0.02 * rng.normal(size=400)
     with pytest.raises(TrainingError, match="longest is 0"):
-        AnytimeRegressor(groups, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
-    found = AnytimeRegressor(groups, basis="auto", epsilon=0.2, cv=5).fit(X, y)
+        AnytimeRegressor(ONE, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
+    found = AnytimeRegressor(ONE, basis="auto", epsilon=0.2, cv=5).fit(X, y)
     assert str(found.model_.groups.bases["x"].basis).startswith("hinge")
     with pytest.raises(TrainingError, match="choose a smaller epsilon"):
-        AnytimeRegressor(groups, basis="auto", epsilon=5.0, cv=5).fit(X, y)
+        AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y)
 
 
 def test_a_stream_selects_again_with_each_batch() -> None:

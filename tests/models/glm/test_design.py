@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -145,17 +146,16 @@ def test_deviances_are_twice_the_loss_above_that_of_the_perfect_fit(family: Fami
     }[family]
     found = family_of(family).deviances(scores, Y)
     mean = means(family, scores)
-    if family == "gaussian":
-        wanted = np.sum((Y - scores) ** 2, axis=1)
-    elif family == "poisson":
-        wanted = 2 * (xlogy(Y, Y / mean) - Y + mean)[:, 0]
-    elif family == "gamma":
-        wanted = 2 * (np.log(mean / Y) + Y / mean - 1)[:, 0]
-    elif family == "negative-binomial:0.5":  # of 2 failures
-        wanted = 2 * (xlogy(Y, Y / mean) - (Y + 2) * np.log((Y + 2) / (mean + 2)))[:, 0]
-    else:
-        wanted = -2 * np.log((Y * mean + (1 - Y) * (1 - mean) if P == 1 else Y * mean).sum(axis=1))
-    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    wanted: dict[str, Callable[[], Any]] = {
+        "gaussian": lambda: (Y - scores) ** 2,
+        "binomial": lambda: -2 * np.log(Y * mean + (1 - Y) * (1 - mean)),
+        "multinomial": lambda: -2 * np.log((Y * mean).sum(axis=1, keepdims=True)),
+        "poisson": lambda: 2 * (xlogy(Y, Y / mean) - Y + mean),
+        "gamma": lambda: 2 * (np.log(mean / Y) + Y / mean - 1),
+        # Of 2 failures.
+        "negative-binomial:0.5": lambda: 2 * (xlogy(Y, Y / mean) - (Y + 2) * np.log((Y + 2) / (mean + 2))),
+    }
+    np.testing.assert_allclose(found, wanted[family]()[:, 0], rtol=1e-10)
     assert (found >= 0).all()
     perfect = Y if family == "gaussian" else 60 * (2 * Y - 1)
     if family in NUMBERS:

@@ -64,19 +64,12 @@ def test_whitened_scores_do_not_change_with_the_number_of_copies(method: Method,
     assert first(*repeated_against_complementary(copies), method) == 1
 
 
-@pytest.mark.parametrize("copies", [1, 2, 3, 5, 20])
-def test_without_whitening_each_copy_adds_its_score_again_until_the_copies_win(copies: int) -> None:
+@pytest.mark.parametrize(("copies", "winner"), [(1, 1), (2, 1), (3, 0), (5, 0), (20, 0)])
+def test_without_whitening_each_copy_adds_its_score_again_until_the_copies_win(copies: int, winner: int) -> None:
     once = scores(*repeated_against_complementary(1), "no-whiten")
     found = scores(*repeated_against_complementary(copies), "no-whiten")
     np.testing.assert_allclose(found, once * [copies, 1], rtol=1e-9)
-    assert first(*repeated_against_complementary(copies), "no-whiten") == (0 if copies * once[0] > once[1] else 1)
-
-
-def test_the_copies_lose_at_first_and_win_when_there_are_enough_of_them() -> None:
-    chosen = [first(*repeated_against_complementary(copies), "no-whiten") for copies in (1, 2, 5, 20)]
-    assert chosen[0] == 1
-    assert chosen[-1] == 0
-    assert chosen == sorted(chosen, reverse=True)
+    assert first(*repeated_against_complementary(copies), "no-whiten") == winner
 
 
 @pytest.mark.parametrize("method", WHITENED)
@@ -154,8 +147,7 @@ def test_the_smaller_the_penalty_the_less_forward_regression_minds_the_basis(see
     mapped = [block @ invertible(rng, block.shape[1]) for block in blocks]
     gaps = [np.abs(scores(mapped, y, "fr", alpha) - scores(blocks, y, "fr", alpha)).max() for alpha in (1e-2, 1e-5, 0)]
     assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[1] < 1e-2
-    assert gaps[2] < 1e-9
+    assert (np.array(gaps[1:]) < [1e-2, 1e-9]).all()
 
 
 def test_another_basis_of_the_same_features_changes_the_choice_without_whitening() -> None:
