@@ -1,4 +1,7 @@
-"""Passes over the rows of a likelihood: however rows are cut, kept and shared out, the model is the same."""
+"""Passes over the rows of a likelihood: however rows are cut, kept and shared out, the model is the same.
+
+Its second-order models: what is packed comes back, and a step from an optimum stays there.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from scipy.special import xlogy
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import EnvironmentFailure
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
 from anytime.glm.search import LikelihoodSearch, QuadraticModel
+from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Rule
@@ -472,3 +477,62 @@ def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> Non
     # All columns in another order are not the columns in theirs.
     turned, straight = curvature.newton(np.arange(D)[::-1], 0.1), curvature.newton(np.arange(D), 0.1)
     np.testing.assert_allclose(turned[1:][::-1], straight[1:], rtol=1e-9, atol=1e-12)
+
+
+ALPHA = 0.02
+GROUPS = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 1.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5},
+        {"name": "c", "features": ["c0", "c1", "c2"], "cost": 2.0},
+    ]
+}
+
+
+def trained(family: str) -> Model:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) + 2.0
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=6) * 0.2
+    if family == "poisson":
+        return AnytimeRegressor(GROUPS, family="poisson", alpha=ALPHA).fit(X, rng.poisson(np.exp(eta))).model_
+    return AnytimeClassifier(GROUPS, alpha=ALPHA).fit(X, eta + rng.logistic(size=300) > 0).model_
+
+
+@pytest.fixture(params=["binomial", "poisson"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return trained(request.param)
+
+
+def test_some_columns_are_a_part_of_all_columns(model: Model) -> None:
+    kept = present(model.curvatures)
+    for columns in (np.arange(6), np.array([4]), np.array([5, 0, 3]), np.empty(0, dtype=np.intp)):
+        rows = np.concatenate([[0], columns + 1])
+        for index in range(len(kept.prefixes)):
+            whole, part = kept.at(index), kept.at(index, columns)
+            np.testing.assert_array_equal(whole.H, whole.H.T)
+            np.testing.assert_array_equal(part.H, whole.H[np.ix_(rows, rows)])
+            np.testing.assert_array_equal(part.r, whole.r[rows])
+            np.testing.assert_array_equal(part.newton(np.arange(len(columns)), ALPHA), whole.newton(columns, ALPHA))
+
+
+def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model) -> None:
+    kept, models = present(model.curvatures), model.prefixes
+    assert kept.prefixes.tolist() == [0, 1, 2, 3]
+    for prefix in kept.prefixes:
+        columns = models.columns[: models.ends[prefix]]
+        theta = kept.at(prefix, columns).newton(np.arange(len(columns)), ALPHA)
+        np.testing.assert_allclose(theta[0], models.intercept_of(prefix), atol=1e-6)
+        np.testing.assert_allclose(theta[1:] / models.scale[columns, np.newaxis], models.coef(prefix), atol=1e-6)
+
+
+def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: Model) -> None:
+    H = present(model.curvatures).at(0).H
+    np.testing.assert_allclose(H[0, 1:], 0.0, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(H)[1:], H[0, 0])
+
+
+def test_as_many_are_kept_as_there_is_room_for_the_base_rate_and_the_last_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "MAX_VALUES", 2 * 28)  # numbers of two triangles of 7 rows
+    assert present(trained("binomial").curvatures).prefixes.tolist() == [0, 3]

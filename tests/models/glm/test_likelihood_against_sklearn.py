@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("linear_by_default")
 GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
 KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson", "gamma")
 OF_NUMBERS: Any = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
-Estimator = AnytimeClassifier | AnytimeRegressor
 
 
 def table(family: Family, rows: int = 150, seed: int = 0) -> tuple[Float, Any]:

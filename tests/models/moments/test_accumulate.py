@@ -50,19 +50,16 @@ def samples(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.1, 0.6), least
     return Sample(X, Y, weighted_by(draw(st.sampled_from(("none", "positive", "counts"))), rng, rows))
 
 
-def explicitly_imputed(sample: Sample, fill: Float) -> Float:
-    """The table with each gap filled by the weighted mean of its column, or by `fill` where none is known."""
-    X = sample.X.copy()
-    for j in range(X.shape[1]):
-        known = ~np.isnan(X[:, j]) & (sample.w > 0)
-        mean = np.sum(sample.w[known] * X[known, j]) / np.sum(sample.w[known]) if known.any() else fill[j]
-        X[np.isnan(X[:, j]), j] = mean
-    return X
-
-
 def literal(sample: Sample, fill: Float) -> tuple[Float, Float]:
-    """Mean and scatter of the imputed table by two passes in extended precision."""
-    Z = np.hstack([explicitly_imputed(sample, fill), sample.Y]).astype(np.longdouble)
+    """Mean and scatter by two passes in extended precision.
+
+    Each gap is filled by the weighted mean of its column, or by `fill` where none is known.
+    """
+    X = sample.X.copy()
+    for x, otherwise in zip(X.T, fill, strict=True):
+        known = ~np.isnan(x) & (sample.w > 0)
+        x[np.isnan(x)] = np.average(x[known], weights=sample.w[known]) if known.any() else otherwise
+    Z = np.hstack([X, sample.Y]).astype(np.longdouble)
     w = sample.w.astype(np.longdouble)[:, np.newaxis]
     mean = (w * Z).sum(axis=0) / w.sum()
     return mean.astype(np.float64), ((w * (Z - mean)).T @ (Z - mean)).astype(np.float64)

@@ -144,11 +144,11 @@ def test_imputation_by_the_means_is_exact_after_any_merge(table: Pieces) -> None
     if merged.weight == 0:
         return
     X = table.X.copy()
-    for j in range(X.shape[1]):
-        known = ~np.isnan(X[:, j]) & (table.w > 0)
-        mean = np.average(X[known, j], weights=table.w[known]) if known.any() else 0.0
-        assert not known.any() or merged.observed_mean[j] == pytest.approx(mean, abs=1e-10)
-        X[np.isnan(X[:, j]), j] = mean if known.any() else merged.observed_mean[j]
+    for x, found in zip(X.T, merged.observed_mean, strict=True):
+        known = ~np.isnan(x) & (table.w > 0)
+        mean = np.average(x[known], weights=table.w[known]) if known.any() else found
+        assert found == pytest.approx(mean, abs=1e-10)
+        x[np.isnan(x)] = mean
     full = merged.imputed()
     assert full.missing == ()
     assert np.isfinite(full.mean).all()

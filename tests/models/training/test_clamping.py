@@ -19,10 +19,9 @@ from anytime.features.bases import ColumnSample
 from anytime.folds import FoldAssigner
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
-from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.training import term_selection
-from anytime.training.clamping import Clamped, clamped_moments
+from anytime.training.clamping import clamped_moments
 from anytime.training.least_squares import LeastSquares
 from anytime.training.options import Options
 from anytime.types import Float, Index
@@ -68,24 +67,13 @@ def dataset_of(X: Float, Y: Float, weights: Float, folds: Index, basis: str) -> 
     return Dataset(table_of("X", frame), load_groups(groups), target, weights="w", fold="fold")
 
 
-def found_of(dataset: Dataset) -> list[Clamped]:
-    def blocks(of: Dataset) -> Iterator[Any]:
-        return of.blocks(FoldAssigner(FOLDS, 0, stratified=False))
-
-    return clamped_moments(dataset, dataset.groups.features, blocks, FOLDS, seed=0)
-
-
-def literal_moments(dataset: Dataset, X: Float, Y: Float, weights: Float, ends: list[tuple[float, float]]) -> Moments:
-    clamped = np.array([[np.clip(v, *ends[j]) for j, v in enumerate(row)] for row in X]).reshape(X.shape)
-    return moments_of(dataset.terms.expand(clamped), Y, weights)
-
-
 @pytest.mark.parametrize("basis", ["linear", "hinge"])
 @pytest.mark.parametrize("rows", [12, 300])
 def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basis: str) -> None:
     X, Y, weights, folds = heavy(rows, rows)
     dataset = dataset_of(X, Y, weights, folds, basis)
-    found = found_of(dataset)
+    assigner = FoldAssigner(FOLDS, 0, stratified=False)
+    found = clamped_moments(dataset, dataset.groups.features, lambda of: of.blocks(assigner), FOLDS, seed=0)
     assert [each.clamp for each in found] == (["off", 0.0, "outliers"] if rows > 100 else ["off", 0.0])
     assert found[1].parts is found[0].parts  # the range of all rows moves none of them
     for each in found:
@@ -101,11 +89,12 @@ def test_each_fold_has_the_clamps_of_the_others_on_held_out_rows(rows: int, basi
             ]
             others = [literal_ends(x[rest], each.clamp, weights[rest], of) for x, of in zip(X.T, far, strict=True)]
             for part, ends in ((each.parts[f], every), (each.held[f], others)):
-                expected = literal_moments(dataset, X[own], Y[own], weights[own], ends)
+                clamped = np.column_stack([np.clip(x[own], *end) for x, end in zip(X.T, ends, strict=True)])
+                expected = moments_of(dataset.terms.expand(clamped), Y[own], weights[own]).imputed()
                 assert part.rows == expected.rows
-                np.testing.assert_allclose(part.imputed().mean, expected.imputed().mean, rtol=1e-9, atol=1e-9)
-                scale = np.sqrt(np.diagonal(expected.imputed().scatter)) + 1e-9
-                error = (part.imputed().scatter - expected.imputed().scatter) / np.outer(scale, scale)
+                np.testing.assert_allclose(part.imputed().mean, expected.mean, rtol=1e-9, atol=1e-9)
+                scale = np.sqrt(np.diagonal(expected.scatter)) + 1e-9
+                error = (part.imputed().scatter - expected.scatter) / np.outer(scale, scale)
                 assert np.abs(error).max() < 1e-7
 
 
