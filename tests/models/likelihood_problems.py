@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from anytime.families import family_of
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, moments_of
+from anytime.moments.moments import Gram
 from anytime.target import Target
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
@@ -18,9 +22,21 @@ from anytime.types import Float
 from models import literal
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows
-from models.problems import any_groups, grouped, messy_table
+from models.problems import any_groups, grouped, messy_table, weighted_by
 
-__all__ = ["KINDS", "METHODS", "NUMBERS", "OPTIMUM", "Case", "cases", "clean", "coefficients", "order_of", "responses"]
+__all__ = [
+    "KINDS",
+    "METHODS",
+    "NUMBERS",
+    "OPTIMUM",
+    "Case",
+    "cases",
+    "clean",
+    "coefficients",
+    "design_of",
+    "order_of",
+    "responses",
+]
 
 METHODS: tuple[Method, ...] = ("omp", "fr", "single", "no-whiten")
 NUMBERS: tuple[Family, ...] = ("poisson", "gamma", "negative-binomial:0.5")
@@ -47,14 +63,17 @@ class Case:
     groups: FeatureGroups
     alpha: float
 
-    def rows(self) -> LikelihoodRows:
+    def rows(self, kind: type[LikelihoodRows] = LikelihoodRows) -> LikelihoodRows:
         X, _ = literal.standardise(self.X, self.Y, self.weights)
-        return LikelihoodRows(X, self.Y, self.family, self.alpha, self.weights)
+        return kind(X, self.Y, self.family, self.alpha, self.weights)
 
-    def learned(self, method: Method, *, cost_blind: bool = False, doubling: bool = False) -> Fit:
-        options = Options(method=method, cost_blind=cost_blind, doubling=doubling, alpha=self.alpha, family=self.family)
+    def learned(self, method: Any, **others: Any) -> Fit:
+        options = Options(method=method, alpha=self.alpha, family=self.family, **others)
         observed = Observed([Block(self.X, self.Y, self.weights)], self.target)
         return fit([moments_of(self.X, self.Y, self.weights)], self.groups, options, observed)
+
+    def design(self, **options: Any) -> BlockDesign:
+        return design_of(self.family, self.X, self.Y, self.weights, **options)
 
     @property
     def target(self) -> Target:
@@ -62,6 +81,14 @@ class Case:
             return Target("regression" if self.family == "gamma" else "count", ("y",))
         classes = tuple(range(max(2, self.Y.shape[1])))
         return Target("binary" if len(classes) == 2 else "multiclass", ("y",), classes)
+
+
+def design_of(family: Family, X: Float, Y: Float, weights: Float | None = None, **options: Any) -> BlockDesign:
+    """The rows, as a likelihood passes over them."""
+    moments = moments_of(X, Y, weights)
+    gram = Gram.of(moments)
+    parts = row_blocks_of([Block(X, Y, weights)], gram, **options)
+    return BlockDesign(gram, family_of(family), moments.weight, np.ones(X.shape[1]), row_blocks=parts)
 
 
 def responses(family: Family, signal: Float, rng: np.random.Generator) -> Float:
@@ -99,12 +126,10 @@ def cases(
     strength = draw(st.sampled_from((0.0, 0.3, 1.5)))
     standard, _ = literal.standardise(X, np.zeros(n))
     Y = responses(family, standard @ (strength * rng.normal(size=(width, K))), rng)
-    weighting = draw(st.sampled_from(("none", "positive", "counts")))
-    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, n), "counts": rng.integers(0, 4, n).astype(float)}
-    chosen_weights = weights[weighting]
-    if chosen_weights is not None:
-        chosen_weights[: 2 * K] = np.maximum(chosen_weights[: 2 * K], 1.0)
-    return Case(family, X, Y, chosen_weights, chosen, alpha)
+    weights = weighted_by(draw(st.sampled_from(("none", "positive", "counts"))), rng, n)
+    if weights is not None:
+        weights[: 2 * K] = np.maximum(weights[: 2 * K], 1.0)
+    return Case(family, X, Y, weights, chosen, alpha)
 
 
 def order_of(fitted: Fit) -> list[tuple[int, ...]]:

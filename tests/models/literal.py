@@ -34,7 +34,6 @@ __all__ = [
     "columns_of",
     "cost_of",
     "criterion",
-    "explained_variance",
     "explained_variance_of_subsets",
     "gain_per_cost",
     "in_the_running",
@@ -44,7 +43,6 @@ __all__ = [
     "literal_sequence_of",
     "literal_step",
     "longest_left",
-    "oracle_curve",
     "plateau_level",
     "standardise",
     "stopping_cost",
@@ -86,13 +84,6 @@ def _standardised(table: Float, w: Float) -> Float:
     return out
 
 
-def explained_variance(
-    Xs: Float, Ys: Float, columns: Sequence[int], alpha: float, weights: Float | None = None
-) -> float:
-    """F of a set of columns, from the residuals of its own fit."""
-    return Rows(Xs, Ys, alpha, weights).explained_variance(columns)
-
-
 class Problem(Protocol):
     """What the criteria are made of."""
 
@@ -107,10 +98,11 @@ class Problem(Protocol):
 
     def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
         """What forward regression sees in some columns: F(G + g) - F(G)."""
+        return self.explained_variance([*selected, *columns]) - self.explained_variance(selected)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rows:
+class Rows(Problem):
     """Standardised rows: everything is asked of them, each time anew."""
 
     X: Float
@@ -121,19 +113,16 @@ class Rows:
     @property
     def w(self) -> Float:
         """Weight of each row, as a column."""
-        w: Float = np.ones(len(self.X)) if self.weights is None else self.weights
-        return w[:, np.newaxis]
+        return np.ones((len(self.X), 1)) if self.weights is None else self.weights[:, np.newaxis]
 
     def coefficients(self, columns: Sequence[int]) -> Float:
         """W(G) = C_G^-1 X_G'Y/n; without a penalty the least-norm solution, since columns may be dependent."""
         X, n = self.X[:, list(columns)], self.w.sum()
-        W: Float = _inverse(X.T @ (self.w * X) / n, self.alpha) @ (X.T @ (self.w * self.Y) / n)
-        return W
+        return np.asarray(_inverse(X.T @ (self.w * X) / n, self.alpha) @ (X.T @ (self.w * self.Y) / n))
 
     def residuals(self, columns: Sequence[int]) -> Float:
         """Y - X_G W(G)."""
-        residuals: Float = self.Y - self.X[:, list(columns)] @ self.coefficients(columns)
-        return residuals
+        return np.asarray(self.Y - self.X[:, list(columns)] @ self.coefficients(columns))
 
     def explained_variance(self, columns: Sequence[int]) -> float:
         """1/2 tr(Y'Y)/n - [1/(2n) |Y - X_G W|^2 + alpha/2 |W|^2]."""
@@ -143,22 +132,16 @@ class Rows:
 
     def gradient(self, selected: Sequence[int], columns: Sequence[int]) -> Float:
         """X_g'(Y - X_G W(G))/n."""
-        gradient: Float = self.X[:, list(columns)].T @ (self.w * self.residuals(selected)) / self.w.sum()
-        return gradient
+        return np.asarray(self.X[:, list(columns)].T @ (self.w * self.residuals(selected)) / self.w.sum())
 
     def gram(self, columns: Sequence[int]) -> Float:
         """X_g'X_g/n."""
         X = self.X[:, list(columns)]
-        gram: Float = X.T @ (self.w * X) / self.w.sum()
-        return gram
-
-    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
-        """F(G + g) - F(G)."""
-        return self.explained_variance([*selected, *columns]) - self.explained_variance(selected)
+        return np.asarray(X.T @ (self.w * X) / self.w.sum())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NormalEquations:
+class NormalEquations(Problem):
     """The same on S = X'X/n and q = X'Y/n, with a fresh inverse every time: for tables too tall to refit."""
 
     S: Float
@@ -178,21 +161,14 @@ class NormalEquations:
     def gradient(self, selected: Sequence[int], columns: Sequence[int]) -> Float:
         """q_g - S_gG W(G)."""
         W = _inverse(self.gram(selected), self.alpha) @ self.q[list(selected)]
-        gradient: Float = self.q[list(columns)] - self.S[np.ix_(columns, selected)] @ W
-        return gradient
+        return np.asarray(self.q[list(columns)] - self.S[np.ix_(columns, selected)] @ W)
 
     def gram(self, columns: Sequence[int]) -> Float:
         """S_g."""
         return self.S[np.ix_(columns, columns)]
 
-    def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
-        """F(G + g) - F(G)."""
-        return self.explained_variance([*selected, *columns]) - self.explained_variance(selected)
-
 
 def _inverse(S: Float, alpha: float) -> Float:
-    if S.size == 0:
-        return S
     if alpha == 0:
         return np.asarray(np.linalg.pinv(S, rcond=ZERO_EIGENVALUE, hermitian=True), dtype=np.float64)
     return np.asarray(np.linalg.inv(S + alpha * np.eye(len(S))), dtype=np.float64)
@@ -352,9 +328,8 @@ def literal_step(
         first = g if len(bundle) == 1 else _first_of_bundle(value, groups, before, affordable)
         candidates.append(Candidate(g, before, cost, density, bundle, steps[first]))
 
-    best = max(c.score for c in candidates)
-    tied = [c for c in candidates if c.score >= best - TIE * abs(best)]
-    winner = min(tied, key=lambda c: (c.cost, c.group))
+    tied = _tied({c.group: c.score for c in candidates})
+    winner = min((c for c in candidates if c.group in tied), key=lambda c: (c.cost, c.group))
     return LiteralChoice(tuple(candidates), winner.adds, running.unaffordable)
 
 
@@ -396,8 +371,7 @@ def _densest_bundle(
     while others := joiners(groups, selected, before, bundle):
         now = value([*before, *bundle])
         gains = {h: gain_per_cost(value([*before, *bundle, h]) - now, cost_of(groups, [h])) for h in others}
-        best = max(gains.values())
-        h = min(h for h in others if gains[h] == best or gains[h] >= best - TIE * abs(best))
+        h = min(_tied(gains))
         wider = value([*before, *bundle, h]) / cost_of(groups, [*before, *bundle, h])
         if cost_of(groups, [h]) > 0 and wider <= density + TIE * abs(density):
             break
@@ -414,9 +388,13 @@ def _first_of_bundle(
     """The member of a bundle that buys most for its own cost once `before` is paid; of equals, the cheaper step."""
     paid = value(before)
     gains = {h: gain_per_cost(value([*before, h]) - paid, cost_of(groups, [h])) for h in steps}
-    best = max(gains.values())
-    tied = [h for h in steps if gains[h] == best or gains[h] >= best - TIE * abs(best)]
-    return min(tied, key=lambda h: (cost_of(groups, steps[h]), h))
+    return min(_tied(gains), key=lambda h: (cost_of(groups, steps[h]), h))
+
+
+def _tied(scores: Mapping[int, float]) -> list[int]:
+    """Who has the largest score, or one that rounding may tell from it."""
+    best = max(scores.values())
+    return [g for g, score in scores.items() if score == best or score >= best - TIE * abs(best)]
 
 
 # Sequences.
@@ -482,16 +460,6 @@ def submodularity_ratio(F: Mapping[frozenset[int], float]) -> float:
     return gamma
 
 
-def oracle_curve(gains: Sequence[float], costs: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Cost and F of the prefixes when a sequence's own gains are sorted by gain per cost; both begin with 0."""
-    order = sorted(range(len(gains)), key=lambda k: -gain_per_cost(gains[k], costs[k]))
-    cost, F = [0.0], [0.0]
-    for k in order:
-        cost.append(cost[-1] + costs[k])
-        F.append(F[-1] + gains[k])
-    return cost, F
-
-
 def timeliness(
     costs: Sequence[float], F: Sequence[float], stop: float, reference: float, shape: Literal["trapezoid", "step"]
 ) -> float:
@@ -522,8 +490,5 @@ def stopping_cost(costs: Sequence[float], F: Sequence[float], level: float) -> f
 
 def plateau_level(costs: Sequence[float], F: Sequence[float]) -> float:
     """The first whole percent from 95 of the final F whose next percent takes over 20% of the cost; 1 without any."""
-    for percent in range(95, 100):
-        here, there = stopping_cost(costs, F, percent / 100), stopping_cost(costs, F, (percent + 1) / 100)
-        if there - here > 0.2 * costs[-1]:
-            return percent / 100
-    return 1.0
+    at = {percent: stopping_cost(costs, F, percent / 100) for percent in range(95, 101)}
+    return next((percent / 100 for percent in range(95, 100) if at[percent + 1] - at[percent] > 0.2 * costs[-1]), 1.0)

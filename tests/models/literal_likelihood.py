@@ -16,9 +16,9 @@ the pseudo-inverse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
@@ -41,60 +41,48 @@ NULL = 1e-13
 
 def losses(family: Family, eta: Float, Y: Float) -> Float:
     """phi(eta) - y'eta of each row, or the negative log-likelihood without what does not depend on eta."""
-    phi: Float
     if family == "gamma":
         return np.asarray((eta + Y / np.exp(eta)).sum(axis=1))
     if family == "negative-binomial:0.5":
         p = SIZE / (SIZE + np.exp(eta))  # of a failure
         return np.asarray(-(SIZE * np.log(p) + Y * np.log(SIZE * np.exp(eta) / (SIZE + np.exp(eta)))).sum(axis=1))
-    if family == "gaussian":
-        phi = (eta**2).sum(axis=1) / 2
-    elif family == "binomial":
-        phi = np.logaddexp(0, eta).sum(axis=1)
-    elif family == "multinomial":
-        phi = logsumexp(eta, axis=1)
-    else:
-        phi = np.exp(eta).sum(axis=1)
-    found: Float = phi - (Y * eta).sum(axis=1)
-    return found
+    phi: dict[str, Callable[[], Any]] = {
+        "gaussian": lambda: (eta**2).sum(axis=1) / 2,
+        "binomial": lambda: np.logaddexp(0, eta).sum(axis=1),
+        "multinomial": lambda: logsumexp(eta, axis=1),
+        "poisson": lambda: np.exp(eta).sum(axis=1),
+    }
+    return np.asarray(phi[family]() - (Y * eta).sum(axis=1))
 
 
 def means(family: Family, eta: Float) -> Float:
     """The expected responses."""
-    found: Float = eta
-    if family == "binomial":
-        found = expit(eta)
-    elif family == "multinomial":
-        found = softmax(eta, axis=1)
-    elif family not in ("gaussian", "multinomial"):
-        found = np.exp(eta)
-    return found
+    if family == "gaussian":
+        return eta
+    if family == "multinomial":
+        return np.asarray(softmax(eta, axis=1))
+    return np.asarray(expit(eta) if family == "binomial" else np.exp(eta))
 
 
 def residuals(family: Family, eta: Float, Y: Float) -> Float:
     """The negative derivative of the loss: y - grad phi, times the derivative of phi's argument if that is not eta."""
-    found: Float = Y - means(family, eta)
-    if family == "gamma":
-        found = found / means(family, eta)
-    elif family == "negative-binomial:0.5":
-        found = found / (1 + means(family, eta) / SIZE)
-    return found
+    mean = means(family, eta)
+    return np.asarray((Y - mean) / {"gamma": mean, "negative-binomial:0.5": 1 + mean / SIZE}.get(family, 1.0))
 
 
 def hessians(family: Family, eta: Float, Y: Float) -> Float:
     """Second derivatives of the loss, (rows, P, P)."""
-    rows, P = eta.shape
-    if family == "gaussian":
-        return np.tile(np.eye(P), (rows, 1, 1))
     p = means(family, eta)
     if family == "multinomial":
         return np.array([np.diag(own) - np.outer(own, own) for own in p])
-    curved: Float = p if family == "poisson" else expit(eta) * expit(-eta)
-    if family == "gamma":
-        curved = Y / p
-    elif family == "negative-binomial:0.5":
-        curved = (Y + SIZE) * SIZE * p / (SIZE + p) ** 2
-    return curved[:, :, np.newaxis]
+    curved: dict[str, Callable[[], Float]] = {
+        "gaussian": lambda: np.ones_like(p),
+        "binomial": lambda: expit(eta) * expit(-eta),
+        "poisson": lambda: p,
+        "gamma": lambda: Y / p,
+        "negative-binomial:0.5": lambda: (Y + SIZE) * SIZE * p / (SIZE + p) ** 2,
+    }
+    return np.asarray(curved[family]()[:, :, np.newaxis] * np.eye(p.shape[1]))
 
 
 # The optimum.
@@ -122,9 +110,8 @@ class LikelihoodRows:
     @property
     def w(self) -> Float:
         """Share of each row in the mean."""
-        w: Float = np.ones(len(self.X)) if self.weights is None else self.weights
-        shares: Float = w / w.sum()
-        return shares
+        w = np.ones(len(self.X)) if self.weights is None else self.weights
+        return np.asarray(w / w.sum())
 
     def minimum(self, columns: Sequence[int]) -> Minimum:
         """The optimum of some columns; asked for again it is not computed again."""
@@ -145,14 +132,12 @@ class LikelihoodRows:
     def gradient(self, selected: Sequence[int], columns: Sequence[int]) -> Float:
         """b_g at the optimum of the selected columns, (columns, P)."""
         residual = residuals(self.family, self._eta(selected), self.Y)
-        gradient: Float = self.X[:, list(columns)].T @ (self.w[:, np.newaxis] * residual)
-        return gradient
+        return np.asarray(self.X[:, list(columns)].T @ (self.w[:, np.newaxis] * residual))
 
     def gram(self, columns: Sequence[int]) -> Float:
         """S_g = X_g'X_g/n: the weights are those of the rows, not those of the Hessian."""
         X = self.X[:, list(columns)]
-        gram: Float = X.T @ (self.w[:, np.newaxis] * X)
-        return gram
+        return np.asarray(X.T @ (self.w[:, np.newaxis] * X))
 
     def gain(self, selected: Sequence[int], columns: Sequence[int]) -> float:
         """The score test 1/2 b_g' H_{g|S}^-1 b_g, H_{g|S} being the Schur complement of the intercepts and S.
@@ -171,8 +156,7 @@ class LikelihoodRows:
         return float(b @ _inverse(given) @ b) / 2
 
     def _eta(self, columns: Sequence[int]) -> Float:
-        eta: Float = self._design(columns) @ self.coefficients(columns)
-        return eta
+        return np.asarray(self._design(columns) @ self.coefficients(columns))
 
     def _design(self, columns: Sequence[int]) -> Float:
         return np.column_stack([np.ones(len(self.X)), self.X[:, list(columns)]])
@@ -182,8 +166,7 @@ class LikelihoodRows:
         Z, h = self._design(columns), hessians(self.family, eta, self.Y)
         d, P = Z.shape[1], eta.shape[1]
         H = np.einsum("i,ij,ipq,ik->jpkq", self.w, Z, h, Z, optimize=True).reshape(d * P, d * P)
-        penalised: Float = H + np.diag(np.repeat([0.0, *[self.alpha] * (d - 1)], P))
-        return penalised
+        return np.asarray(H + np.diag(np.repeat([0.0, *[self.alpha] * (d - 1)], P)))
 
     def _objective(self, columns: Sequence[int], theta: Float) -> float:
         with np.errstate(over="ignore", invalid="ignore"):

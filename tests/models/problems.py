@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
-from anytime.moments.accumulate import moments_of
+from anytime.moments.accumulate import Block, moments_of
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
-__all__ = ["SmallTable", "any_groups", "grouped", "messy_table", "plain_groups", "rival_visits", "visits", "webs"]
+__all__ = [
+    "SmallTable",
+    "any_groups",
+    "blocks_of",
+    "grouped",
+    "imputing",
+    "messy_table",
+    "plain_groups",
+    "rival_visits",
+    "visits",
+    "webs",
+    "weighted_by",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +112,23 @@ def webs(draw: st.DrawFn) -> FeatureGroups:
 
 
 any_groups = st.one_of(plain_groups(), visits(), rival_visits(), webs()).map(imputing)
+
+
+def blocks_of(edges: Iterable[int], X: Any, Y: Any, weights: Any = None, folds: Any = None) -> list[Block]:
+    """The rows, cut at some of them."""
+    return [
+        Block(X[a:b], Y[a:b], None if weights is None else weights[a:b], None if folds is None else folds[a:b])
+        for a, b in pairwise(edges)
+    ]
+
+
+def weighted_by(kind: str, rng: np.random.Generator, rows: int, least: int = 0) -> Float | None:
+    """Weights of rows: "none", "positive" or "counts" from `least` to 3."""
+    return {
+        "none": None,
+        "positive": rng.uniform(0.1, 3.0, rows),
+        "counts": rng.integers(least, 4, rows).astype(float),
+    }[kind]
 
 
 def messy_table(

@@ -1,4 +1,7 @@
-"""How many rows a level needs: stated, or selected by cross-validation from the same moments."""
+"""How many rows a level needs: stated, or selected by cross-validation from the same moments.
+
+No indicator discloses fewer rows than `min_level_rows`, of text, hinges and dates alike.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,17 @@ import pytest
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError
-from anytime.features.bases import LEVEL_ROWS, Choice
+from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
+
+LEVEL_ROWS = (10, 5, 2)
+"""The numbers that cross-validation compares."""
+
+
+def names_of(fitted: Any) -> list[str]:
+    return list(fitted.get_feature_names_out())
 
 
 def table(rows: int = 260, noise: float = 0.2, gaps: float = 0.0) -> tuple[pd.DataFrame, Any]:
@@ -41,9 +51,8 @@ def test_the_selected_model_is_the_best_of_those_with_the_number_stated(noise: f
     errors = [fit.fit_.curve.cv_error for fit in stated]
     areas = [error[:-1].mean() for error in errors if error is not None]  # each step costs 1
     best = stated[int(np.argmin(areas))]
-    assert len({len(fit.get_feature_names_out()) for fit in stated}) == 3
-    assert list(chosen.get_feature_names_out()) == list(best.get_feature_names_out())
-    assert chosen.sequence_ == best.sequence_
+    assert len({len(names_of(fit)) for fit in stated}) == 3
+    assert (names_of(chosen), chosen.sequence_) == (names_of(best), best.sequence_)
     np.testing.assert_allclose(chosen.alphas_, best.alphas_)
     np.testing.assert_allclose(chosen.predict(X), best.predict(X), rtol=1e-8)
     assert "level_rows" not in chosen.model_.manifest.groups.model_dump_json()
@@ -68,16 +77,14 @@ def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> Non
     joined, spans = whole.reduced(Choice(level_rows=least))
     starts = [start for start, _ in spans]
     assert joined.categories[0].labels == tuple("abcdef"[: sum(n >= least for n in levels["level_rows"])])
-    found = moments_of(whole.expand(codes), y)
     # Columns of terms are missing together, as in a pass that knows the expansion.
-    expected, summed = joined.expand(codes), np.add.reduceat(whole.expand(codes), starts, axis=1)
-    np.testing.assert_array_equal(summed, expected)
+    expected, terms = joined.expand(codes), whole.expand(codes)
+    assert terms.shape[1] == whole.size
+    np.testing.assert_array_equal(np.add.reduceat(terms, starts, axis=1), expected)
     present = ~np.isnan(codes).any(axis=1)
-    direct = moments_of(expected[present], y[present])
-    sums = moments_of(whole.expand(codes)[present], y[present]).reduced(spans)
+    direct, sums = moments_of(expected[present], y[present]), moments_of(terms[present], y[present]).reduced(spans)
     np.testing.assert_allclose(sums.mean, direct.mean, atol=1e-12)
     np.testing.assert_allclose(sums.scatter, direct.scatter, atol=1e-10)
-    assert found.features == whole.size
 
 
 @pytest.mark.parametrize("family", ["binomial", "gaussian"])
@@ -85,36 +92,24 @@ def test_classes_select_by_least_squares(family: Any) -> None:
     X, y = table(gaps=0.1)
     fitted = AnytimeClassifier(family=family).fit(X, y > 0)
     assert fitted.score(X, y > 0) > 0.8
-    assert any("state=" in name for name in fitted.get_feature_names_out())
+    assert any("state=" in name for name in names_of(fitted))
 
 
 def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:
     X, y = table()
     by_default = AnytimeRegressor(alpha=1e-3, basis="linear").fit(X, y)
     stated = AnytimeRegressor(alpha=1e-3, basis="linear", cv=5).fit(X, y)
-    assert list(by_default.get_feature_names_out()) == list(stated.get_feature_names_out())
+    assert names_of(by_default) == names_of(stated)
     np.testing.assert_array_equal(by_default.predict(X), stated.predict(X))
     assert AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y).curve_.cv_error is None
 
 
-def test_without_folds_nothing_is_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    X, y = table()
-    X.assign(y=y).to_parquet("t.parquet")
-    assert (
-        main(["train", "t.parquet", "--target", "y", "--folds", "0", "--alpha", ".001", "--out", "m.safetensors"]) == 0
-    )
-    stated = AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y)
-    assert load("m.safetensors").terms.features == tuple(stated.get_feature_names_out())
-
-
-def test_the_command_line_has_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_line_has_the_same_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, y = table()
     X.assign(y=y).to_parquet("t.parquet")
     X.assign(y=y)[:60].to_parquet("v.parquet")
     groups = {"groups": [{"name": c, "features": [c], "cost": 1} for c in X]}
-    Path("g.json").write_text(json.dumps(groups))
+    (desk / "g.json").write_text(json.dumps(groups))
     call = ["train", "t.parquet", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
     assert main(call) == 0
     assert "by cross-validation (--min-level-rows): 'state' keeps" in capsys.readouterr().out
@@ -124,25 +119,94 @@ def test_the_command_line_has_the_same_model(tmp_path: Path, monkeypatch: pytest
     assert main([*call, "--min-level-rows", "3", "--test", "v.parquet"]) == 0
     assert main([*call, "--min-level-rows", "1"]) == 2
     assert "--min-level-rows is 1; expected a whole number, 2 or more, or 'auto'" in capsys.readouterr().err
+    # Without folds nothing is selected.
+    assert main([*call, "--folds", "0", "--alpha", ".001"]) == 0
+    stated = AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y)
+    assert load("m.safetensors").terms.features == tuple(names_of(stated))
 
 
 def test_partial_fit_is_fit() -> None:
     X, y = table()
     parts = AnytimeRegressor(random_state=0).partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
     whole = AnytimeRegressor(random_state=0).fit(X, y)
-    assert list(parts.get_feature_names_out()) == list(whole.get_feature_names_out())
+    assert names_of(parts) == names_of(whole)
     np.testing.assert_allclose(parts.predict(X), whole.predict(X), rtol=1e-8)
 
 
-def test_invalid_numbers_of_rows_are_one_line() -> None:
-    X, y = table()
-    wrong: list[Any] = [1, 2.5, True, "few"]
-    for least in wrong:
-        with pytest.raises(TrainingError, match=r"min_level_rows is .*; expected a whole number, 2 or more, or 'auto'"):
-            AnytimeRegressor(min_level_rows=least).fit(X, y)
+@pytest.mark.parametrize("least", [1, 0, -3, 2.5, True, "10", "few", None])
+def test_fewer_than_two_rows_are_refused(least: Any) -> None:
+    with pytest.raises(TrainingError, match=r"min_level_rows is .*; expected a whole number, 2 or more, or 'auto'"):
+        AnytimeRegressor(min_level_rows=least).fit(FEW, Y)
+
+
+def test_invalid_rows_of_levels_are_refused() -> None:
     levels = {"basis": "categories", "levels": ["a", "b"], "other": True, "level_rows": [1, 2]}
     groups = {"groups": [{"name": "g", "features": ["state"], "cost": 1}], "bases": {"state": levels}}
     with pytest.raises(
         GroupsError, match=r"its level_rows are .*; expected a number for each level, the largest first"
     ):
-        AnytimeRegressor(groups).fit(X, y)
+        AnytimeRegressor(groups).fit(*table())
+
+
+# Of text, hinges and dates.
+
+
+RNG = np.random.default_rng(1)
+FEW = pd.DataFrame(
+    {
+        "pay": np.where(np.arange(60) < 12, 7.0, np.round(RNG.normal(50, 9, 60), 2)),
+        "port": np.repeat(["Oslo", "Rome", "Nice", "Cork", "Bern"], [30, 18, 7, 3, 2]),
+        "when": pd.to_datetime("2024-01-01") + pd.to_timedelta(np.repeat([0, 31, 60], [40, 14, 6]), unit="D"),
+    }
+)
+Y = np.abs(FEW["pay"].to_numpy() - 45) + RNG.normal(size=60)  # hinges are selected, and common values with them
+COUNTS = {
+    "pay=7": 12,
+    "port=Oslo": 30,
+    "port=Rome": 18,
+    "port=Nice": 7,
+    "port=Cork": 3,
+    "port=Bern": 2,
+    "when month=1": 40,
+    "when month=2": 14,
+    "when month=3": 6,
+}
+
+
+@pytest.mark.parametrize("least", [2, 3, 6, 7, 10, 13, 19])
+def test_a_level_has_an_indicator_where_enough_rows_have_it(least: int) -> None:
+    terms = names_of(AnytimeRegressor(basis="auto", cv=3, min_level_rows=least).fit(FEW, Y))
+    assert {name for name in COUNTS if name in terms} == {name for name, count in COUNTS.items() if count >= least}
+
+
+@pytest.mark.usefixtures("desk")
+def test_the_commands_have_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    FEW.assign(y=Y).to_csv("t.csv", index=False)
+    options = ["--target", "y", "--basis", "auto", "--folds", "3", "--min-level-rows", "3"]
+    out = ["--out", "m.safetensors"]
+    expected = {*names_of(AnytimeRegressor(basis="auto", cv=3, min_level_rows=3).fit(FEW, Y))}
+    assert main(["train", "t.csv", *options, *out]) == 0
+    assert {*load("m.safetensors").terms.features} == expected
+    assert main(["moments", "t.csv", *options, "--out", "t.moments"]) == 0
+    assert main(["train", "t.moments", *out]) == 0
+    assert {*load("m.safetensors").terms.features} == expected
+    assert main(["compare", "t.csv", *options]) == 0
+    assert main(["train", "t.moments", "--min-level-rows", "3", *out]) == 2
+    assert "--min-level-rows requires a table" in capsys.readouterr().err
+    hinge = ["--target", "y", "--basis", "hinge", "--min-level-rows", "3"]
+    assert main(["basis", "t.csv", *hinge, "--out", "g.json"]) == 0
+    assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", *out]) == 0
+    assert "port=Cork" in load("m.safetensors").terms.features
+
+
+@pytest.mark.parametrize("basis", ["hinge", "hinge:0", "hinge:7", "auto", "linear"])
+@pytest.mark.parametrize("values", [(0.0, 1.0), (3.0, 7.5), (5.0, 5.0)])
+def test_a_column_of_two_values_has_one_term(basis: str, values: tuple[float, float]) -> None:
+    column = pd.DataFrame({"x": np.repeat(values, [45, 15]), "z": FEW["pay"]})
+    names = names_of(AnytimeRegressor(basis=basis, cv=3).fit(column, Y))
+    assert [name for name in names if name.startswith("x")] == ["x"]
+
+
+def test_a_date_of_two_values_has_one_term() -> None:
+    dates = pd.DataFrame({"when": pd.to_datetime(["2024-01-01", "2024-05-05"] * 30)})
+    assert names_of(AnytimeRegressor().fit(dates, Y)) == ["when in years"]

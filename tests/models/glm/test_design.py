@@ -1,7 +1,12 @@
-"""Passes over the rows of a likelihood: however rows are cut, kept and shared out, the model is the same."""
+"""Passes over the rows of a likelihood: however rows are cut, kept and shared out, the model is the same.
+
+Its second-order models: what is packed comes back, and a step from an optimum stays there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +16,13 @@ from scipy.special import xlogy
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import EnvironmentFailure
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
 from anytime.glm.search import LikelihoodSearch, QuadraticModel
+from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Rule
@@ -23,18 +30,16 @@ from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed
 from anytime.training.options import Options
-from anytime.types import Float, Index
+from anytime.types import Index
 from models import literal
 from models.likelihood_problems import KINDS, METHODS, NUMBERS, OPTIMUM, Case, clean, coefficients, order_of
 from models.literal import Method
 from models.literal_likelihood import Family, LikelihoodRows, hessians, losses, means, residuals
+from models.present import present
+from models.problems import blocks_of
 
-
-def design_of(case: Case, **options: Any) -> BlockDesign:
-    moments = moments_of(case.X, case.Y, case.weights)
-    gram = Gram.of(moments)
-    parts = row_blocks_of([Block(case.X, case.Y, case.weights)], gram, **options)
-    return BlockDesign(gram, family_of(case.family), moments.weight, np.ones(case.X.shape[1]), row_blocks=parts)
+SINGLE: tuple[Family, ...] = ("binomial", *NUMBERS)
+"""The families of one predictor."""
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
@@ -46,16 +51,8 @@ def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: 
 
 def cut(case: Case, rows: int, folds: Index | None = None) -> list[Block]:
     """The rows in blocks."""
-    w = case.weights
-    return [
-        Block(
-            case.X[a : a + rows],
-            case.Y[a : a + rows],
-            None if w is None else w[a : a + rows],
-            None if folds is None else folds[a : a + rows],
-        )
-        for a in range(0, len(case.X), rows)
-    ]
+    count = len(case.X)
+    return blocks_of([*range(0, count, rows), count], case.X, case.Y, case.weights, folds)
 
 
 def check_same(one: Fit, other: Fit) -> None:
@@ -69,8 +66,7 @@ def check_same(one: Fit, other: Fit) -> None:
 
 def weighted(family: Family) -> Case:
     case = clean(family, 0.5, 0)
-    weights = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], size=len(case.X))
-    return Case(case.family, case.X, case.Y, weights, case.groups, case.alpha)
+    return replace(case, weights=np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], size=len(case.X)))
 
 
 # The noise.
@@ -82,7 +78,7 @@ def test_noise_is_the_variance_of_a_gradient_as_a_share_of_what_stands_for_the_s
 ) -> None:
     """Of one predictor that is the Hessian itself, of several it is Boehning's bound, for every predictor alike."""
     case = weighted(family)
-    design = design_of(case)
+    design = case.design()
     mean = design.gram.y_mean
     share = 1.0 if family == "binomial" else float(np.sum(mean * (1 - mean))) / search.BOUND
     with single_blas_thread():
@@ -100,33 +96,32 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
 ) -> None:
     monkeypatch.setattr(row_blocks, "CHUNK_VALUES", chunk)
     case = weighted("poisson" if family == "gaussian" else family)
-    case = Case(family, case.X, case.Y, case.weights, case.groups, 0.0)
-    design = design_of(case)
+    case = replace(case, family=family, alpha=0.0)
+    design = case.design()
     Q = design.predictors
     columns = np.array([4, 0, 7], dtype=np.intp)
     theta = 0.3 * np.random.default_rng(2).normal(size=(4, Q))
     view = design.view(columns)
     etas = view.predictors(theta)
     found = view.evaluate(etas, hessian=True)
-    assert case.weights is not None
-    Z = np.column_stack([np.ones(len(case.X)), literal.standardise(case.X, case.Y, case.weights)[0][:, columns]])
-    w = case.weights / case.weights.sum()
+    weights = present(case.weights)
+    Z = np.column_stack([np.ones(len(case.X)), literal.standardise(case.X, case.Y, weights)[0][:, columns]])
+    w = weights / weights.sum()
     eta = Z @ design.family.scores(theta)
     B = design.family.scores(np.eye(Q))  # (Q, P)
     np.testing.assert_allclose(found.loss, w @ losses(family, eta, case.Y), rtol=1e-12)
     np.testing.assert_allclose(found.score, Z.T @ (w[:, np.newaxis] * residuals(family, eta, case.Y)) @ B.T, atol=1e-13)
     h = np.einsum("ap,ipq,bq->iab", B, hessians(family, eta, case.Y), B)
     H = np.einsum("i,ij,iab,ik->jakb", w, Z, h, Z).reshape(4 * Q, 4 * Q)
-    assert found.hessian is not None
-    np.testing.assert_allclose(found.hessian, H, atol=1e-13)
+    np.testing.assert_allclose(present(found.hessian), H, atol=1e-13)
     rough = design.single.view(view.columns)
     single = rough.evaluate(rough.predictors(theta), hessian=True)
     assert single.loss == pytest.approx(found.loss, rel=1e-6)
     np.testing.assert_allclose(single.score, found.score, atol=1e-6)
-    assert single.hessian is not None
-    assert single.hessian.dtype == np.float32
-    np.testing.assert_allclose(single.hessian, H, atol=1e-6 * np.diagonal(H).max())
-    assert (single.hessian != found.hessian).any()
+    single_hessian = present(single.hessian)
+    assert single_hessian.dtype == np.float32
+    np.testing.assert_allclose(single_hessian, H, atol=1e-6 * np.diagonal(H).max())
+    assert (single_hessian != found.hessian).any()
     direction = np.random.default_rng(3).normal(size=(4, Q))
     np.testing.assert_allclose(view.hessian_product(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
     mean = np.einsum("iaa->i", h) / Q
@@ -156,17 +151,16 @@ def test_deviances_are_twice_the_loss_above_that_of_the_perfect_fit(family: Fami
     }[family]
     found = family_of(family).deviances(scores, Y)
     mean = means(family, scores)
-    if family == "gaussian":
-        wanted = np.sum((Y - scores) ** 2, axis=1)
-    elif family == "poisson":
-        wanted = 2 * (xlogy(Y, Y / mean) - Y + mean)[:, 0]
-    elif family == "gamma":
-        wanted = 2 * (np.log(mean / Y) + Y / mean - 1)[:, 0]
-    elif family == "negative-binomial:0.5":  # of 2 failures
-        wanted = 2 * (xlogy(Y, Y / mean) - (Y + 2) * np.log((Y + 2) / (mean + 2)))[:, 0]
-    else:
-        wanted = -2 * np.log((Y * mean + (1 - Y) * (1 - mean) if P == 1 else Y * mean).sum(axis=1))
-    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    wanted: dict[str, Callable[[], Any]] = {
+        "gaussian": lambda: (Y - scores) ** 2,
+        "binomial": lambda: -2 * np.log(Y * mean + (1 - Y) * (1 - mean)),
+        "multinomial": lambda: -2 * np.log((Y * mean).sum(axis=1, keepdims=True)),
+        "poisson": lambda: 2 * (xlogy(Y, Y / mean) - Y + mean),
+        "gamma": lambda: 2 * (np.log(mean / Y) + Y / mean - 1),
+        # Of 2 failures.
+        "negative-binomial:0.5": lambda: 2 * (xlogy(Y, Y / mean) - (Y + 2) * np.log((Y + 2) / (mean + 2))),
+    }
+    np.testing.assert_allclose(found, wanted[family]()[:, 0], rtol=1e-10)
     assert (found >= 0).all()
     perfect = Y if family == "gaussian" else 60 * (2 * Y - 1)
     if family in NUMBERS:
@@ -186,18 +180,21 @@ def test_blocks_of_any_size_make_the_same_model(family: Family) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "n_jobs", "how"),
+    ("family", "n_jobs", "how", "conjugate"),
     [
-        ("multinomial", 2, {}),
-        ("poisson", 3, {}),
-        ("binomial", 2, {"method": "omp"}),
-        ("binomial", -1, {"alpha": "cv"}),
-        ("multinomial", 3, {"alpha": "cv"}),
+        ("multinomial", 2, {}, False),
+        ("poisson", 3, {}, False),
+        ("binomial", 2, {"method": "omp"}, False),
+        ("binomial", -1, {"alpha": "cv"}, False),
+        ("multinomial", 3, {"alpha": "cv"}, False),
+        ("multinomial", 2, {"alpha": "cv"}, True),
     ],
 )
 def test_threads_do_not_change_a_bit(
-    family: Family, n_jobs: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    family: Family, n_jobs: int, how: dict[str, Any], conjugate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if conjugate:  # gradients fit, instead of second derivatives
+        monkeypatch.setattr(newton, "DENSE_MANY", 0)
     case = weighted(family)
     folds = np.arange(300) % 3
     if "alpha" not in how:  # every pass in threads, small as it is, which is slow
@@ -207,19 +204,10 @@ def test_threads_do_not_change_a_bit(
     np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
 
 
-def test_threads_do_not_change_a_bit_where_conjugate_gradients_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newton, "DENSE_MANY", 0)
-    case = weighted("multinomial")
-    folds = np.arange(300) % 3
-    one, other = (fitted(case, cut(case, 150, folds), folds, jobs, alpha="cv") for jobs in (1, 2))
-    check_same(one, other)
-    np.testing.assert_array_equal(other.prefixes.packed, one.prefixes.packed)
-
-
 @pytest.mark.parametrize("family", KINDS)
 def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
     case = weighted(family)
-    here, there = design_of(case), design_of(case, held_bytes=0)
+    here, there = case.design(), case.design(held_bytes=0)
     assert there.row_blocks[0].mapped is not None
     assert here.row_blocks[0].mapped is None
     for a, b in zip(here.row_blocks, there.row_blocks, strict=True):
@@ -238,9 +226,8 @@ def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
     family: Family, with_weights: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = weighted(family)
-    assert case.weights is not None
     rows = np.random.default_rng(0).integers(0, len(case.X) // 2, 3 * len(case.X))
-    X, Y, weights = case.X[rows].copy(), case.Y[rows], case.weights[rows] if with_weights else None
+    X, Y, weights = case.X[rows].copy(), case.Y[rows], present(case.weights)[rows] if with_weights else None
     X[rows % 7 == 0, 1] = np.nan
     folds = np.arange(len(rows)) % 3
     repeated = Case(family, X, Y, weights, case.groups, case.alpha)
@@ -288,13 +275,13 @@ def test_a_missing_value_is_not_equal_to_the_mean_nor_a_row_to_one_of_another_re
 def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "ROWS", 32)
     case = weighted("binomial")
-    design = design_of(case, held_bytes=4 * 32 * 8 * 10)
+    design = case.design(held_bytes=4 * 32 * 8 * 10)
     kinds = [part.mapped is not None for part in design.row_blocks]
     assert max(part.Z.shape[1] for part in design.row_blocks) <= 32
     assert kinds == sorted(kinds)
     assert 0 < sum(kinds) < len(kinds)
     np.testing.assert_array_equal(
-        np.hstack([part.Z for part in design.row_blocks]), np.hstack([part.Z for part in design_of(case).row_blocks])
+        np.hstack([part.Z for part in design.row_blocks]), np.hstack([part.Z for part in case.design().row_blocks])
     )
 
 
@@ -306,15 +293,15 @@ def test_a_full_disk_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         EnvironmentFailure, match=r"cannot store .* bytes of rows in .*: no space left on device; set TMPDIR"
     ):
-        design_of(weighted("binomial"), held_bytes=0)
+        weighted("binomial").design(held_bytes=0)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i4", "u1", "bool"])
 def test_features_of_any_type_are_taken(dtype: str) -> None:
     case = clean("binomial", 0.5, 0)
     X = np.abs(case.X * 10).astype(dtype)
-    wide = Case(case.family, X.astype(np.float64), case.Y, None, case.groups, case.alpha)
-    narrow = Case(case.family, X, case.Y, None, case.groups, case.alpha)
+    wide = replace(case, X=X.astype(np.float64))
+    narrow = replace(case, X=X)
     np.testing.assert_allclose(
         narrow.learned("fr").prefixes.packed, wide.learned("fr").prefixes.packed, rtol=1e-7, atol=1e-9
     )
@@ -325,17 +312,14 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
     case = weighted(family)
     case.X[5, 2] = np.nan
     folds = np.arange(300) % 3
-    assert case.weights is not None
-    arrays = (case.X, case.Y, case.weights, folds)
-    before = [array.tobytes() for array in arrays]
+    thin = sparse.csr_array(np.nan_to_num(case.X))
+    arrays = (case.X, case.Y, present(case.weights), folds)
+    before = [array.tobytes() for array in (*arrays, thin.data, thin.indices, thin.indptr)]
     for array in arrays:
         array.setflags(write=False)
     fitted(case, cut(case, 100, folds), folds, alpha="cv", nested=True)
-    thin = sparse.csr_array(np.nan_to_num(case.X))
-    copied = thin.copy()
     fitted(case, [Block(thin, case.Y, case.weights, folds)], folds, alpha=1e-3)
-    assert [array.tobytes() for array in arrays] == before
-    np.testing.assert_array_equal(thin.toarray(), copied.toarray())
+    assert [array.tobytes() for array in (*arrays, thin.data, thin.indices, thin.indptr)] == before
 
 
 # Folds.
@@ -344,10 +328,6 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
 @pytest.fixture
 def exact_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fit folds as exactly as models, so that what they measure can be compared to many digits."""
-    make_exact(monkeypatch)
-
-
-def make_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(likelihood, "ROUGH", EXACT)
     for name in ("COMPARED", "REPORTED", "STATED"):
         monkeypatch.setattr(likelihood, name, joint.Ending(0.0, 0.0, 0.0, precise=True))
@@ -377,12 +357,10 @@ def test_errors_are_the_deviances_of_explicit_subsets_standardised_by_themselves
     folds = np.random.default_rng(4).permutation(np.arange(300) % 3)
     case.X[folds == 1, 2] = np.random.default_rng(5).normal(size=100)  # constant where fold 1 is left out
     found = fitted(case, cut(case, 128, folds), folds, alpha=alpha)
-    assert found.errors is not None
-    assert case.weights is not None
     shares = np.bincount(folds, weights=case.weights)
-    for prefix in range(len(found.errors)):
+    for prefix, error in enumerate(present(found.errors)):
         errors = [explicit_errors(case, folds, fold, found, prefix, alpha) for fold in range(3)]
-        assert found.errors[prefix] == pytest.approx(np.average(errors, weights=shares), rel=OPTIMUM)
+        assert error == pytest.approx(np.average(errors, weights=shares), rel=OPTIMUM)
 
 
 @pytest.mark.usefixtures("exact_folds")
@@ -393,33 +371,28 @@ def test_what_is_missing_in_a_fold_is_imputed_by_the_mean_of_the_others(family: 
     folds = np.arange(90) % 3
     whole = case.X + 2.0 * (folds == 1)[:, np.newaxis]  # folds of unlike means
     X = np.where(gaps, np.nan, whole)
-    messy = Case(family, X, case.Y, None, case.groups, case.alpha)
+    messy = replace(case, X=X)
     found = fitted(messy, cut(messy, 90, folds), folds, alpha=1e-3)
-    assert found.errors is not None
-    for prefix in range(len(found.errors)):
-        errors = []
-        for fold in range(3):
-            mean = np.nanmean(X[folds != fold], axis=0)
-            filled = Case(family, np.where(gaps, mean, whole), case.Y, None, case.groups, case.alpha)
-            errors.append(explicit_errors(filled, folds, fold, found, prefix, 1e-3))
-        assert found.errors[prefix] == pytest.approx(np.mean(errors), rel=OPTIMUM)
+    means = [np.nanmean(X[folds != fold], axis=0) for fold in range(3)]
+    filled = [replace(case, X=np.where(gaps, mean, whole)) for mean in means]
+    for prefix, error in enumerate(present(found.errors)):
+        errors = [explicit_errors(filled[fold], folds, fold, found, prefix, 1e-3) for fold in range(3)]
+        assert error == pytest.approx(np.mean(errors), rel=OPTIMUM)
 
 
 @pytest.mark.parametrize("coupled", [0, joint.COUPLED])
 @pytest.mark.parametrize("family", KINDS)
 def test_rough_fits_of_folds_measure_the_errors_of_exact_ones(
-    family: Family, coupled: int, monkeypatch: pytest.MonkeyPatch
+    family: Family, coupled: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(joint, "COUPLED", coupled)
     case = weighted(family)
     folds = np.arange(300) % 3
-    rough = fitted(case, cut(case, 300, folds), folds)
-    make_exact(monkeypatch)
-    exact = fitted(case, cut(case, 300, folds), folds)
-    assert rough.errors is not None
-    assert exact.errors is not None
-    np.testing.assert_allclose(rough.errors, exact.errors, rtol=1e-2)  # they stop 1e-6 of the loss above its minimum
-    assert (rough.errors != exact.errors).any()
+    rough = present(fitted(case, cut(case, 300, folds), folds).errors)
+    request.getfixturevalue("exact_folds")
+    exact = present(fitted(case, cut(case, 300, folds), folds).errors)
+    np.testing.assert_allclose(rough, exact, rtol=1e-2)  # they stop 1e-6 of the loss above its minimum
+    assert (rough != exact).any()
 
 
 @pytest.mark.usefixtures("exact_folds")
@@ -429,24 +402,26 @@ def test_the_penalty_of_each_prefix_has_the_least_deviance_of_the_grid(family: F
     folds = np.arange(60) % 3
     found = fitted(case, cut(case, 60, folds), folds, alpha="cv")
     grid = Options(alpha="cv").grid
-    assert found.errors is not None
     for prefix in (1, 3):
         curve = [
             np.mean([explicit_errors(case, folds, fold, found, prefix, alpha) for fold in range(3)]) for alpha in grid
         ]
-        assert found.errors[prefix] == pytest.approx(min(curve), rel=OPTIMUM)
-        own = curve[list(grid).index(float(found.alphas[prefix]))]
-        assert own == pytest.approx(min(curve), rel=OPTIMUM)
+        own = curve[grid.index(float(found.alphas[prefix]))]
+        assert [present(found.errors)[prefix], own] == pytest.approx([min(curve)] * 2, rel=OPTIMUM)
 
 
 # Where second derivatives would be too large.
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*(("poisson", method) for method in METHODS), *((each, "fr") for each in SINGLE if each != "poisson")],
+)
 def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
-    method: Method, monkeypatch: pytest.MonkeyPatch
+    family: Family, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = clean("poisson", 0.6, 10)
+    """By forward regression the order is near that of exact gains, whichever family is too large for its Hessian."""
+    case = clean(family, 0.6, 10)
     exact = case.learned(method)
     monkeypatch.setattr(search, "MAX_HESSIAN", 4)
     bounded = case.learned(method)
@@ -480,28 +455,13 @@ def test_boehnings_bound_lies_above_the_hessian_and_so_gains_are_never_overrated
         selected += adds
 
 
-@pytest.mark.parametrize("family", ["binomial", *NUMBERS])
-def test_large_hessians_of_one_predictor_are_not_bounded_by_that_of_another_family(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The order by forward regression is near that of exact gains, whichever family is too large for its Hessian."""
-    case = clean(family, 0.6, 12)
-    monkeypatch.setattr(search, "MAX_HESSIAN", 4)
-    bounded = case.learned("fr")
-    problem = case.rows()
-    for prefix, end in enumerate(bounded.sequence.ends):
-        columns = bounded.sequence.columns[:end].tolist()
-        np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), rtol=0, atol=OPTIMUM)
-    assert sorted(g for adds in order_of(bounded) for g in adds) == list(range(len(case.groups)))
-
-
 # The second-order model at a fit.
 
 
-@pytest.mark.parametrize("family", ["binomial", *NUMBERS])
+@pytest.mark.parametrize("family", SINGLE)
 def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> None:
     case = weighted(family)
-    design = design_of(case)
+    design = case.design()
     D = case.X.shape[1]
     theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, 1))
     whole = design.view(np.arange(D))
@@ -509,14 +469,70 @@ def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> Non
     curvature = QuadraticModel.at(theta, at)
     columns = np.array([3, 1, 6], dtype=np.intp)
     again = curvature.evaluation(theta, columns, at.loss)
-    np.testing.assert_allclose(again.score, at.score[[0, 4, 2, 7]], atol=1e-13)
-    assert at.hessian is not None
-    H, u = at.hessian, at.score.ravel()
     rows = np.array([0, 4, 2, 7])
-    wanted: Float = np.linalg.solve(
-        H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows]
-    )
+    np.testing.assert_allclose(again.score, at.score[rows], atol=1e-13)
+    H, u = present(at.hessian), at.score.ravel()
+    wanted = np.linalg.solve(H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows])
     np.testing.assert_allclose(curvature.newton(columns, 0.1).ravel(), wanted, rtol=1e-9, atol=1e-12)
     # All columns in another order are not the columns in theirs.
     turned, straight = curvature.newton(np.arange(D)[::-1], 0.1), curvature.newton(np.arange(D), 0.1)
     np.testing.assert_allclose(turned[1:][::-1], straight[1:], rtol=1e-9, atol=1e-12)
+
+
+ALPHA = 0.02
+GROUPS = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 1.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5},
+        {"name": "c", "features": ["c0", "c1", "c2"], "cost": 2.0},
+    ]
+}
+
+
+def trained(family: str) -> Model:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) + 2.0
+    eta = (X - X.mean(axis=0)) @ rng.normal(size=6) * 0.2
+    if family == "poisson":
+        return AnytimeRegressor(GROUPS, family="poisson", alpha=ALPHA).fit(X, rng.poisson(np.exp(eta))).model_
+    return AnytimeClassifier(GROUPS, alpha=ALPHA).fit(X, eta + rng.logistic(size=300) > 0).model_
+
+
+@pytest.fixture(params=["binomial", "poisson"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return trained(request.param)
+
+
+def test_some_columns_are_a_part_of_all_columns(model: Model) -> None:
+    kept = present(model.curvatures)
+    for columns in (np.arange(6), np.array([4]), np.array([5, 0, 3]), np.empty(0, dtype=np.intp)):
+        rows = np.concatenate([[0], columns + 1])
+        for index in range(len(kept.prefixes)):
+            whole, part = kept.at(index), kept.at(index, columns)
+            np.testing.assert_array_equal(whole.H, whole.H.T)
+            np.testing.assert_array_equal(part.H, whole.H[np.ix_(rows, rows)])
+            np.testing.assert_array_equal(part.r, whole.r[rows])
+            np.testing.assert_array_equal(part.newton(np.arange(len(columns)), ALPHA), whole.newton(columns, ALPHA))
+
+
+def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model) -> None:
+    kept, models = present(model.curvatures), model.prefixes
+    assert kept.prefixes.tolist() == [0, 1, 2, 3]
+    for prefix in kept.prefixes:
+        columns = models.columns[: models.ends[prefix]]
+        theta = kept.at(prefix, columns).newton(np.arange(len(columns)), ALPHA)
+        np.testing.assert_allclose(theta[0], models.intercept_of(prefix), atol=1e-6)
+        np.testing.assert_allclose(theta[1:] / models.scale[columns, np.newaxis], models.coef(prefix), atol=1e-6)
+
+
+def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: Model) -> None:
+    H = present(model.curvatures).at(0).H
+    np.testing.assert_allclose(H[0, 1:], 0.0, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(H)[1:], H[0, 0])
+
+
+def test_as_many_are_kept_as_there_is_room_for_the_base_rate_and_the_last_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "MAX_VALUES", 2 * 28)  # numbers of two triangles of 7 rows
+    assert present(trained("binomial").curvatures).prefixes.tolist() == [0, 3]

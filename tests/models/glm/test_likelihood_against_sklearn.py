@@ -14,23 +14,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from scipy.special import expit, softmax
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from models import literal
 from models.likelihood_problems import METHODS, OPTIMUM
-from models.literal_likelihood import Family, residuals
-from models.problems import grouped
+from models.literal_likelihood import Family, means, residuals
+from models.problems import grouped, imputing
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
 GROUPS = grouped([2, 1, 3, 1], [2.0, 0.5, 1.0, 0.0])
 KINDS: tuple[Family, ...] = ("binomial", "multinomial", "poisson", "gamma")
 OF_NUMBERS: Any = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
-Estimator = AnytimeClassifier | AnytimeRegressor
 
 
 def table(family: Family, rows: int = 150, seed: int = 0) -> tuple[Float, Any]:
@@ -50,53 +48,41 @@ def fitted(family: Family, X: Any, y: Any, groups: FeatureGroups = GROUPS, weigh
     return kind(groups, family=family, **options).fit(X, y, sample_weight=weights)
 
 
-def by_sklearn(family: Family, Z: Float, y: Any, alpha: float, weights: Float | None) -> tuple[Float, Float]:
-    """Coefficients (d, P) and intercepts (P,), with the gradient of the penalised mean loss there all but zero."""
+def responses(family: Family, y: Any) -> Float:
+    """The count; or the indicator of each class, of two that of the second."""
+    found = y[:, np.newaxis] if family in OF_NUMBERS else y[:, np.newaxis] == np.unique(y)
+    return np.asarray(found[:, 1:] if family == "binomial" else found, dtype=np.float64)
+
+
+def by_sklearn(
+    family: Family, Z: Float, y: Any, alpha: float, weights: Float | None = None
+) -> tuple[Any, Float, Float]:
+    """Model, coefficients (d, P), intercepts (P,), with the gradient of the penalised mean loss there all but zero."""
     w = np.ones(len(Z)) if weights is None else weights
+    how: dict[str, Any] = {"solver": "newton-cholesky", "tol": 1e-11, "max_iter": 1000}
     if family in OF_NUMBERS:
-        model = OF_NUMBERS[family](alpha=alpha, solver="newton-cholesky", tol=1e-11, max_iter=1000)
-        model.fit(Z, y, sample_weight=w)
-        W, intercept = model.coef_[:, np.newaxis], np.atleast_1d(model.intercept_)
-        residual = residuals(family, intercept + Z @ W, y[:, np.newaxis])
+        model = OF_NUMBERS[family](alpha=alpha, **how).fit(Z, y, sample_weight=w)
     else:
-        model = LogisticRegression(C=1 / (w.sum() * alpha), solver="newton-cholesky", tol=1e-11, max_iter=1000)
-        model.fit(Z, y, sample_weight=w)
-        W, intercept = model.coef_.T, model.intercept_
-        one_hot = (np.asarray(y)[:, np.newaxis] == model.classes_).astype(np.float64)
-        eta = intercept + Z @ W
-        residual = one_hot[:, 1:] - expit(eta) if family == "binomial" else one_hot - softmax(eta, axis=1)
+        model = LogisticRegression(C=1 / (w.sum() * alpha), **how).fit(Z, y, sample_weight=w)
+    W, intercept = np.atleast_2d(model.coef_).T, np.atleast_1d(model.intercept_)
+    residual = residuals(family, intercept + Z @ W, responses(family, y))
     gradient = alpha * W - Z.T @ (w[:, np.newaxis] * residual) / w.sum()
     assert np.abs(gradient).max() < 1e-10
     assert np.abs(w @ residual / w.sum()).max() < 1e-10
-    return W, intercept
-
-
-def base_rate(family: Family, intercept: Float) -> Float:
-    """The inverse link of the empty prefix."""
-    if family == "multinomial":
-        return np.asarray(softmax(intercept), dtype=np.float64)
-    return np.asarray(expit(intercept) if family == "binomial" else np.exp(intercept), dtype=np.float64)
-
-
-def shares(family: Family, y: Any, w: Float) -> Float:
-    """The mean count; or the share of each class, of two that of the second."""
-    if family in OF_NUMBERS:
-        return np.atleast_1d(np.average(y, weights=w))
-    found = np.average(y[:, np.newaxis] == np.unique(y), axis=0, weights=w)
-    return found[1:] if family == "binomial" else found
+    return model, W, intercept
 
 
 def check_every_prefix(estimator: Any, family: Family, X: Float, y: Any, weights: Float | None = None) -> None:
     """Standardise the table by hand, with the training means in the gaps, and compare prefix after prefix."""
     Z, _ = literal.standardise(X, np.zeros(len(X)), weights)
     models = estimator.fit_.prefixes
-    w = np.ones(len(X)) if weights is None else weights
     for prefix, end in enumerate(models.ends):
         used, intercept = models.columns[:end], models.intercept_of(prefix)
         if end == 0:
-            np.testing.assert_allclose(base_rate(family, intercept), shares(family, y, w), atol=1e-12)
+            shares = np.average(responses(family, y), axis=0, weights=weights)
+            np.testing.assert_allclose(means(family, np.atleast_2d(intercept))[0], shares, atol=1e-12)
             continue
-        W, wanted = by_sklearn(family, Z[:, used], y, float(estimator.fit_.alphas[prefix]), weights)
+        _, W, wanted = by_sklearn(family, Z[:, used], y, float(estimator.fit_.alphas[prefix]), weights)
         scale = 1 + np.abs(W).max()
         np.testing.assert_allclose(
             models.coef(prefix) * models.scale[used, np.newaxis], W, rtol=0, atol=OPTIMUM * scale
@@ -169,46 +155,33 @@ def test_what_is_predicted_is_what_scikit_learn_predicts(family: Family) -> None
     X, y = table(family)
     estimator = fitted(family, X, y, alpha=1e-3)
     Z, _ = literal.standardise(X, np.zeros(len(X)))
+    model, *_ = by_sklearn(family, Z, y, 1e-3)
     if family in OF_NUMBERS:
-        model = OF_NUMBERS[family](alpha=1e-3, solver="newton-cholesky", tol=1e-11, max_iter=1000).fit(Z, y)
         np.testing.assert_allclose(estimator.predict(X), model.predict(Z), rtol=OPTIMUM)
         return
-    model = LogisticRegression(C=1 / (len(X) * 1e-3), solver="newton-cholesky", tol=1e-11, max_iter=1000).fit(Z, y)
     np.testing.assert_allclose(estimator.predict_proba(X), model.predict_proba(Z), atol=OPTIMUM)
     np.testing.assert_allclose(estimator.decision_function(X), model.decision_function(Z), atol=OPTIMUM)
     np.testing.assert_array_equal(estimator.predict(X), model.predict(Z))
 
 
-# Real tables.
-
-
-def test_heart_disease(shared_data: Path) -> None:
-    frame = pd.read_parquet(shared_data / "heart_cleveland" / "data.parquet")
-    groups = load_groups(shared_data / "heart_cleveland" / "groups.json")
-    groups = groups.with_bases({name: ColumnBasis(missing=False) for name in groups.features})
+@pytest.mark.parametrize(
+    ("family", "table", "target", "alpha"),
+    [
+        ("binomial", "heart_cleveland/data", "disease", 1e-4),
+        ("multinomial", "mfeat/train", "digit", 1e-3),
+        ("poisson", "mq2008/data", "relevance", 1e-4),
+    ],
+)
+def test_real_tables(shared_data: Path, family: Family, table: str, target: str, alpha: float) -> None:
+    """Heart disease; ten handwritten digits, of each group of features the first few; relevance as a count."""
+    frame = pd.read_parquet(shared_data / f"{table}.parquet")
+    groups = imputing(load_groups((shared_data / table).with_name("groups.json")))
+    y = frame[target].to_numpy(dtype=np.float64)
+    if family == "binomial":
+        y = y > 0
+    if family == "multinomial":
+        frame, y = frame[:600], y[:600]
+        some = (g.model_copy(update={"features": g.features[:4]}) for g in groups.groups if g.features)
+        groups = FeatureGroups(groups=tuple(some))
     X = frame[list(groups.features)].to_numpy(dtype=np.float64)
-    y = frame["disease"].to_numpy() > 0
-    check_every_prefix(fitted("binomial", X, y, groups, alpha=1e-4), "binomial", X, y)
-
-
-def test_handwritten_digits(shared_data: Path) -> None:
-    """Ten classes; of each group of features the first few."""
-    frame = pd.read_parquet(shared_data / "mfeat" / "train.parquet")
-    full = load_groups(shared_data / "mfeat" / "groups.json")
-    some = [
-        {"name": group.name, "features": list(group.features[:4]), "cost": group.cost}
-        for group in full.groups
-        if group.features
-    ]
-    groups = load_groups({"groups": some})
-    X = frame[list(groups.features)].to_numpy(dtype=np.float64)[:600]
-    y = frame["digit"].to_numpy()[:600]
-    check_every_prefix(fitted("multinomial", X, y, groups, alpha=1e-3), "multinomial", X, y)
-
-
-def test_relevance_as_a_count(shared_data: Path) -> None:
-    frame = pd.read_parquet(shared_data / "mq2008" / "data.parquet")
-    groups = load_groups(shared_data / "mq2008" / "groups.json")
-    X = frame[list(groups.features)].to_numpy(dtype=np.float64)
-    y = frame["relevance"].to_numpy(dtype=np.float64)
-    check_every_prefix(fitted("poisson", X, y, groups, alpha=1e-4), "poisson", X, y)
+    check_every_prefix(fitted(family, X, y, groups, alpha=alpha), family, X, y)

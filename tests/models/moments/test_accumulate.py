@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from anytime.errors import TableError, TrainingError
-from anytime.moments.accumulate import Block, accumulate, check_memory, fold_moments_of, moments_of
+from anytime.moments.accumulate import accumulate, check_memory, fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
+from models.problems import blocks_of, weighted_by
 from models.properties import quick
 
 
@@ -46,23 +47,19 @@ def samples(draw: st.DrawFn, missing: tuple[float, ...] = (0.0, 0.1, 0.6), least
     X[:, rng.random(features) < 0.2] = rng.choice([0.0, 0.1, 7.0])
     X[rng.random(X.shape) < draw(st.sampled_from(missing))] = np.nan
     Y = rng.normal(size=(rows, responses)) + 20.0
-    weights = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(0, 4, rows).astype(float)}
-    return Sample(X, Y, weights[draw(st.sampled_from(("none", "positive", "counts")))])
-
-
-def explicitly_imputed(sample: Sample, fill: Float) -> Float:
-    """The table with each gap filled by the weighted mean of its column, or by `fill` where none is known."""
-    X = sample.X.copy()
-    for j in range(X.shape[1]):
-        known = ~np.isnan(X[:, j]) & (sample.w > 0)
-        mean = np.sum(sample.w[known] * X[known, j]) / np.sum(sample.w[known]) if known.any() else fill[j]
-        X[np.isnan(X[:, j]), j] = mean
-    return X
+    return Sample(X, Y, weighted_by(draw(st.sampled_from(("none", "positive", "counts"))), rng, rows))
 
 
 def literal(sample: Sample, fill: Float) -> tuple[Float, Float]:
-    """Mean and scatter of the imputed table by two passes in extended precision."""
-    Z = np.hstack([explicitly_imputed(sample, fill), sample.Y]).astype(np.longdouble)
+    """Mean and scatter by two passes in extended precision.
+
+    Each gap is filled by the weighted mean of its column, or by `fill` where none is known.
+    """
+    X = sample.X.copy()
+    for x, otherwise in zip(X.T, fill, strict=True):
+        known = ~np.isnan(x) & (sample.w > 0)
+        x[np.isnan(x)] = np.average(x[known], weights=sample.w[known]) if known.any() else otherwise
+    Z = np.hstack([X, sample.Y]).astype(np.longdouble)
     w = sample.w.astype(np.longdouble)[:, np.newaxis]
     mean = (w * Z).sum(axis=0) / w.sum()
     return mean.astype(np.float64), ((w * (Z - mean)).T @ (Z - mean)).astype(np.float64)
@@ -75,35 +72,30 @@ MEAN = 1e-13
 """Share of a mean that is rounding: chunks of one row leave 5e-15."""
 
 
-def scales(mean: Float, scatter: Float, weight: float) -> tuple[Float, Float]:
-    """Return the deviation and the rounding of the mean of each column."""
-    return np.sqrt(np.maximum(np.diagonal(scatter), 0.0) / weight), MEAN * np.abs(mean) + 1e-15
-
-
-def assert_scatter(found: Float, expected: Float, mean: Float, weight: float, digits: float = DIGITS) -> None:
-    """Raise if two scatters differ by more than `digits` of the deviations and the rounding of the means."""
-    deviation, rounding = scales(mean, expected, weight)
+def assert_close(found: Moments, mean: Float, scatter: Float, digits: float) -> None:
+    """Raise if imputed moments differ by more than `digits` of the deviations and the rounding of the means."""
+    full, weight = found.imputed(), found.weight
+    deviation, rounding = np.sqrt(np.maximum(np.diagonal(scatter), 0.0) / weight), MEAN * np.abs(mean) + 1e-15
+    assert (np.abs(full.mean - mean) <= digits * deviation + rounding).all()
     size = deviation + rounding
     allowed = np.outer(size, size) - (1 - digits) * np.outer(deviation, deviation)
-    assert (np.abs(found - expected) <= weight * allowed).all()
+    assert (np.abs(full.scatter - scatter) <= weight * allowed).all()
 
 
-def assert_mean(found: Float, expected: Float, scatter: Float, weight: float, digits: float = DIGITS) -> None:
-    """Raise if means differ by more than `digits` of the deviations and their own rounding."""
-    deviation, rounding = scales(expected, scatter, weight)
-    assert (np.abs(found - expected) <= digits * deviation + rounding).all()
+def assert_literal(found: Moments, rows: int, sample: Sample, digits: float = DIGITS) -> None:
+    """Raise if the moments of so many rows are not those of a sample with its gaps filled by the means."""
+    assert (found.rows, found.weight) == pytest.approx((rows, sample.w.sum()), rel=1e-12)
+    if found.weight > 0:
+        assert_close(found, *literal(sample, found.fill), digits)
 
 
 def assert_same(found: Moments, expected: Moments, digits: float = DIGITS) -> None:
     """Raise if the moments are not those of the same table, whatever their fill."""
-    assert found.rows == expected.rows
+    assert (found.rows, found.missing) == (expected.rows, expected.missing)
     assert found.weight == pytest.approx(expected.weight, rel=1e-12)
-    assert found.missing == expected.missing
-    if expected.weight == 0:
-        return
-    a, b = found.imputed(), expected.refilled(found.fill).imputed()
-    assert_mean(a.mean, b.mean, b.scatter, b.weight, digits)
-    assert_scatter(a.scatter, b.scatter, b.mean, b.weight, digits)
+    if expected.weight > 0:
+        full = expected.refilled(found.fill).imputed()
+        assert_close(found, full.mean, full.scatter, digits)
 
 
 # The rows.
@@ -113,15 +105,8 @@ def assert_same(found: Moments, expected: Moments, digits: float = DIGITS) -> No
 @given(samples(), st.integers(1, 130), st.sampled_from((1, 2, 3)))
 def test_moments_are_those_of_the_rows_with_gaps_filled_by_the_means(sample: Sample, chunk: int, jobs: int) -> None:
     moments = moments_of(sample.X, sample.Y, sample.weights, n_jobs=jobs, chunk_rows=chunk)
-    assert moments.rows == len(sample.X)
-    assert moments.weight == pytest.approx(sample.w.sum(), rel=1e-12)
     assert moments.missing == tuple((j, j + 1) for j in np.flatnonzero(np.isnan(sample.X).any(axis=0)).tolist())
-    if moments.weight == 0:
-        return
-    mean, scatter = literal(sample, moments.fill)
-    full = moments.imputed()
-    assert_mean(full.mean, mean, scatter, moments.weight)
-    assert_scatter(full.scatter, scatter, mean, moments.weight)
+    assert_literal(moments, len(sample.X), sample)
 
 
 @quick(max_examples=100)
@@ -130,10 +115,9 @@ def test_any_cut_into_blocks_chunks_and_threads_gives_the_same_moments(
     sample: Sample, cuts: list[int], chunk: int, jobs: int
 ) -> None:
     whole = moments_of(sample.X, sample.Y, sample.weights)
-    edges = [0, *sorted(min(cut, len(sample.X)) for cut in cuts), len(sample.X)]
-    parts = [sample.taken(slice(a, b)) for a, b in pairwise(edges) if b > a]
-    blocks = (Block(part.X, part.Y, part.weights) for part in parts)
-    assert_same(accumulate(blocks, n_jobs=jobs, chunk_rows=chunk)[0], whole)
+    edges = sorted({0, *(min(cut, len(sample.X)) for cut in cuts), len(sample.X)})
+    parts = blocks_of(edges, sample.X, sample.Y, sample.weights)
+    assert_same(accumulate(parts, n_jobs=jobs, chunk_rows=chunk)[0], whole)
     assert_same(Moments.merged(moments_of(part.X, part.Y, part.weights, chunk_rows=chunk) for part in parts), whole)
 
 
@@ -143,8 +127,7 @@ def test_the_same_table_read_the_same_way_gives_the_same_bytes() -> None:
     X[rng.random(X.shape) < 0.05] = np.nan
     for jobs in (1, 2, 3):
         one, other = (moments_of(X, Y, n_jobs=jobs, chunk_rows=64) for _ in range(2))
-        assert one.mean.tobytes() == other.mean.tobytes()
-        assert one.scatter.tobytes() == other.scatter.tobytes()
+        assert (one.mean.tobytes(), one.scatter.tobytes()) == (other.mean.tobytes(), other.scatter.tobytes())
 
 
 # Digits.
@@ -185,32 +168,35 @@ def test_a_column_far_from_zero_keeps_its_digits(jobs: int, chunk: int | None) -
     assert_digits(X, y, moments_of(X, y, n_jobs=jobs, chunk_rows=chunk))
 
 
-def test_a_column_far_from_zero_keeps_its_digits_in_machines_that_never_met() -> None:
-    X, y = far_from_zero(3_000)
-    assert_digits(X, y, Moments.merged(moments_of(X[k::7], y[k::7]) for k in range(7)))
+def in_batches(size: int) -> Callable[[Float, Float], Moments]:
+    return lambda X, y: accumulate(blocks_of(range(0, len(X) + 1, size), X, y[:, np.newaxis]))[0]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_column_far_from_zero_keeps_its_digits_with_gaps(jobs: int) -> None:
-    X, y = far_from_zero(5_000)
-    X[np.random.default_rng(2).random(X.shape) < 0.2] = np.nan
-    assert_digits(X, y, moments_of(X, y, n_jobs=jobs, chunk_rows=500))
+READ: dict[str, Callable[[Float, Float], Moments]] = {
+    "at once": moments_of,
+    "in chunks": partial(moments_of, chunk_rows=300),
+    "by two threads": partial(moments_of, chunk_rows=500, n_jobs=2),
+    "in machines that never met": lambda X, y: Moments.merged(moments_of(X[k::7], y[k::7]) for k in range(7)),
+    "row by row": in_batches(1),
+    "in batches of 100": in_batches(100),
+    "in batches of 1000": in_batches(1_000),
+}
+GAPS: dict[str, Any] = {
+    "none": np.zeros((4_000, 1), dtype=bool),
+    "a fifth": np.random.default_rng(2).random((4_000, 3)) < 0.2,
+    **{
+        f"begins at {late}": (np.arange(4_000) < late)[:, np.newaxis] & [True, False, False]
+        for late in (100, 1_000, 3_000)
+    },
+}
 
 
-@pytest.mark.parametrize("late", [100, 1_100, 4_000], ids=str)
-@pytest.mark.parametrize("chunk", [None, 300])
-def test_a_column_far_from_zero_keeps_its_digits_though_it_begins_late(late: int, chunk: int | None) -> None:
-    X, y = far_from_zero(5_000)
-    X[:late, 0] = np.nan
-    assert_digits(X, y, moments_of(X, y, chunk_rows=chunk))
-
-
-@pytest.mark.parametrize("batch", [1, 100, 1_000])
-def test_a_column_that_begins_after_the_first_batches_keeps_its_digits(batch: int) -> None:
-    X, y = far_from_zero(3_000)
-    X[:1_000, 0] = np.nan
-    blocks = (Block(X[a : a + batch], y[a : a + batch, np.newaxis]) for a in range(0, len(X), batch))
-    assert_digits(X, y, accumulate(blocks)[0])
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("read", READ)
+def test_a_column_far_from_zero_keeps_its_digits_with_gaps_however_it_is_read(read: str, gaps: str) -> None:
+    X, y = far_from_zero(4_000)
+    X = np.where(GAPS[gaps], np.nan, X)
+    assert_digits(X, y, READ[read](X, y))
 
 
 # Types and layouts.
@@ -257,10 +243,10 @@ def test_any_type_and_layout_equals_float64(layout: str, jobs: int) -> None:
     assert_same(whole, moments_of(X, Y, weights), 1e-12)
 
 
-def test_bool_features_and_targets_are_zeros_and_ones() -> None:
+def test_bool_features_and_targets_are_zeros_and_ones_and_one_response_may_be_a_vector_or_a_column() -> None:
     rng = np.random.default_rng(4)
     X, y = rng.random((100, 3)) < 0.3, rng.random(100) < 0.5
-    assert_same(moments_of(X, y), moments_of(X.astype(np.float64), y.astype(np.float64)), 1e-12)
+    assert_same(moments_of(X, y), moments_of(X.astype(np.float64), y.astype(np.float64)[:, np.newaxis]), 1e-12)
 
 
 def test_half_precision_is_added_up_in_float64() -> None:
@@ -279,11 +265,6 @@ def test_gaps_in_sparse_tables_are_those_of_dense_ones(layout: Callable[[Float],
     assert_same(moments_of(layout(X), y, chunk_rows=30), moments_of(X, y), 1e-12)
 
 
-def test_one_response_may_be_a_vector_or_a_column() -> None:
-    X, y = np.arange(10.0).reshape(5, 2), np.arange(5.0)
-    assert_same(moments_of(X, y), moments_of(X, y[:, np.newaxis]), 0.0)
-
-
 @pytest.mark.parametrize("layout", ["float64", "gaps", "Fortran order", "csr", "csc"])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_is_handed_in_stays_as_it_was(layout: str, jobs: int) -> None:
@@ -293,10 +274,10 @@ def test_what_is_handed_in_stays_as_it_was(layout: str, jobs: int) -> None:
     if layout == "gaps":
         dense[rng.random(dense.shape) < 0.3] = np.nan
     X: Any = LAYOUTS[layout](dense) if layout in LAYOUTS else dense
-    arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
-    before = [array.tobytes("A") for array in (*arrays, Y, weights, folds)]
+    arrays = [*([X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]), Y, weights, folds]
+    before = [array.tobytes("A") for array in arrays]
     fold_moments_of(X, Y, weights, folds, 2, n_jobs=jobs, chunk_rows=9)
-    assert [array.tobytes("A") for array in (*arrays, Y, weights, folds)] == before
+    assert [array.tobytes("A") for array in arrays] == before
 
 
 # Weights.
@@ -308,11 +289,7 @@ def test_a_weight_is_that_many_equal_rows(sample: Sample, chunk: int, seed: int)
     counts = np.random.default_rng(seed).integers(0, 4, len(sample.X))
     counts[0] = 1
     repeated = Sample(np.repeat(sample.X, counts, axis=0), np.repeat(sample.Y, counts, axis=0), None)
-    weighted = moments_of(sample.X, sample.Y, counts, chunk_rows=chunk)
-    assert weighted.rows == len(sample.X)
-    mean, scatter = literal(repeated, weighted.fill)
-    assert weighted.weight == pytest.approx(counts.sum(), rel=1e-12)
-    assert_scatter(weighted.imputed().scatter, scatter, mean, weighted.weight)
+    assert_literal(moments_of(sample.X, sample.Y, counts, chunk_rows=chunk), len(sample.X), repeated)
 
 
 @pytest.mark.parametrize("sentinel", [-9999.0, 1e9])
@@ -327,16 +304,14 @@ def test_rows_of_weight_zero_are_as_if_they_were_not_there(sentinel: float, weig
     expected = Gram.of(moments_of(X[~out], y[~out], weights[~out]))
     assert found.weight == pytest.approx(expected.weight, rel=1e-12)
     np.testing.assert_allclose(found.x_scale, expected.x_scale, rtol=1e-7)
-    np.testing.assert_allclose(found.S, expected.S, atol=1e-7)
-    np.testing.assert_allclose(found.q, expected.q, atol=1e-7)
+    np.testing.assert_allclose(np.hstack([found.S, found.q]), np.hstack([expected.S, expected.q]), atol=1e-7)
 
 
 def test_only_the_ratio_of_the_weights_matters_in_standard_units() -> None:
     rng = np.random.default_rng(8)
     X, y, weights = rng.normal(size=(40, 3)), rng.normal(size=40), rng.uniform(0.1, 2, 40)
     one, other = Gram.of(moments_of(X, y, weights)), Gram.of(moments_of(X, y, 1000 * weights))
-    np.testing.assert_allclose(one.S, other.S, atol=1e-12)
-    np.testing.assert_allclose(one.q, other.q, atol=1e-12)
+    np.testing.assert_allclose(np.hstack([one.S, one.q]), np.hstack([other.S, other.q]), atol=1e-12)
     assert other.weight == pytest.approx(1000 * one.weight)
 
 
@@ -358,17 +333,9 @@ def test_each_fold_and_each_union_of_folds_is_imputed_by_its_own_means(
     parts = fold_moments_of(sample.X, sample.Y, sample.weights, folds, count, n_jobs=jobs, chunk_rows=chunk)
     assert len(parts) == count
     chosen = [(f,) for f in range(count)] + [tuple(g for g in range(count) if g != f) for f in range(count)]
-    for members in [*chosen, tuple(range(count))]:
-        if not members:
-            continue
-        moments, rows = Moments.merged(parts[f] for f in members), np.isin(folds, members)
-        mine = sample.taken(rows)
-        assert moments.rows == rows.sum()
-        assert moments.weight == pytest.approx(mine.w.sum(), rel=1e-12)
-        if moments.weight == 0:
-            continue
-        mean, scatter = literal(mine, moments.fill)
-        assert_scatter(moments.imputed().scatter, scatter, mean, moments.weight)
+    for members in filter(None, [*chosen, tuple(range(count))]):
+        rows = np.isin(folds, members)
+        assert_literal(Moments.merged(parts[f] for f in members), int(rows.sum()), sample.taken(rows))
 
 
 def test_a_fold_without_rows_has_no_weight_and_changes_nothing() -> None:
@@ -398,9 +365,7 @@ def test_gaps_in_one_chunk_only_are_filled_by_the_mean_of_all_chunks(gaps: slice
     sample = Sample(rng.normal(size=(100, 3)) + 4.0, rng.normal(size=(100, 1)), rng.uniform(0.5, 2, 100))
     sample.X[gaps, 1] = np.nan
     moments = moments_of(sample.X, sample.Y, sample.weights, chunk_rows=20)
-    mean, scatter = literal(sample, moments.fill)
-    np.testing.assert_allclose(moments.imputed().mean, mean, rtol=1e-12)
-    assert_scatter(moments.imputed().scatter, scatter, mean, moments.weight, 1e-12)
+    assert_literal(moments, 100, sample, 1e-12)
     assert moments.missing == ((1, 2),)
 
 
@@ -426,24 +391,20 @@ def test_infinities_and_values_too_large_to_square_are_one_clear_error(
 ) -> None:
     X, y = np.random.default_rng(11).normal(size=(30, 3)), np.arange(30.0)
     X[10 : 10 + len(cells), 2] = cells
-    with pytest.raises(TableError, match=f"{where}.*|feature number 2.*{where}") as caught:
+    with pytest.raises(TableError, match=f"(?=.*{where}).*2"):
         moments_of(X, y, np.full(30, 0.5) if weighted else None, chunk_rows=8)
-    assert "2" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e200], ids=str)
 def test_a_target_that_cannot_be_squared_is_one_clear_error(value: float) -> None:
-    X, y = np.random.default_rng(12).normal(size=(30, 3)), np.arange(30.0)
-    y[7] = value
     with pytest.raises(TableError, match="target"):
-        moments_of(X, y)
+        moments_of(np.random.default_rng(12).normal(size=(30, 3)), np.where(np.arange(30) == 7, value, 1.0))
 
 
-def test_no_rows_are_one_clear_error() -> None:
+@pytest.mark.parametrize("read", [lambda: accumulate(iter(())), lambda: moments_of(np.empty((0, 3)), np.empty(0))])
+def test_no_rows_are_one_clear_error(read: Callable[[], Any]) -> None:
     with pytest.raises(TableError, match="no rows"):
-        accumulate(iter(()))
-    with pytest.raises(TableError, match="no rows"):
-        moments_of(np.empty((0, 3)), np.empty(0))
+        read()
 
 
 # Constants.
@@ -463,20 +424,15 @@ def test_a_constant_is_seen_as_constant_however_it_is_read(
 ) -> None:
     rng = np.random.default_rng(seed)
     X = np.column_stack([np.full(rows, value), rng.normal(size=rows)])
-    kinds = {"none": None, "positive": rng.uniform(0.1, 3.0, rows), "counts": rng.integers(1, 4, rows).astype(float)}
-    weights, cut = kinds[weighting], rows // 2
+    weights, cut = weighted_by(weighting, rng, rows, least=1), rows // 2
     moments = moments_of(X, X, weights, n_jobs=jobs, chunk_rows=chunk)
     parts = (s for s in (slice(0, cut), slice(cut, None)))
     pieces = [moments_of(X[s], X[s], None if weights is None else weights[s], chunk_rows=chunk) for s in parts if cut]
     for found in [moments, *([Moments.merged(pieces)] if pieces else [])]:
         gram = Gram.of(found)
-        assert gram.constant.tolist() == [True, False]
-        assert gram.yy.tolist() == [0.0, 1.0]
-        assert gram.x_scale[0] == 1.0
+        assert (gram.constant.tolist(), gram.yy.tolist(), gram.x_scale[0]) == ([True, False], [0.0, 1.0], 1.0)
         assert gram.x_mean[0] == pytest.approx(value, rel=1e-12)
-        assert not gram.S[0].any()
-        assert not gram.q[0].any()
-        assert not gram.q[:, 0].any()
+        assert not np.concatenate([gram.S[0], gram.q[0], gram.q[:, 0]]).any()
 
 
 @quick(max_examples=100)

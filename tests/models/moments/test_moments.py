@@ -1,8 +1,11 @@
-"""Moments add up exactly, and impute exactly, as if the rows had been together from the beginning."""
+"""Moments add up exactly, and impute exactly, as if the rows had been together from the beginning.
+
+The Gram matrix is that of the standardised rows, in training and beside it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -15,7 +18,10 @@ from anytime.errors import TableError
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float
+from models import literal
 from models.properties import quick
+
+seeds = st.integers(0, 2**32 - 1)
 
 
 def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:
@@ -23,23 +29,10 @@ def direct(X: Float, Y: Float, w: Float, fill: Float) -> Moments:
     gaps = np.isnan(X)
     missing = np.flatnonzero(gaps.any(axis=0))
     Z = np.hstack([np.where(gaps, fill, X), Y, gaps[:, missing]])
-    if w.sum() == 0:
-        empty = np.zeros(Z.shape[1])
-        return Moments(
-            X.shape[1],
-            Y.shape[1],
-            len(X),
-            0.0,
-            empty,
-            np.diag(empty),
-            fill,
-            tuple((j, j + 1) for j in missing.tolist()),
-        )
-    mean = w @ Z / w.sum()
+    mean = w @ Z / (w.sum() or 1.0)
     scatter = (w[:, np.newaxis] * (Z - mean)).T @ (Z - mean)
-    return Moments(
-        X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, tuple((j, j + 1) for j in missing.tolist())
-    )
+    spans = tuple((j, j + 1) for j in missing.tolist())
+    return Moments(X.shape[1], Y.shape[1], len(X), float(w.sum()), mean, scatter, fill, spans)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +75,9 @@ def assert_same(found: Moments, expected: Moments) -> None:
 @quick(max_examples=200)
 @given(pieces())
 def test_merged_parts_are_the_whole(table: Pieces) -> None:
-    merged = Moments.merged(table.parts)
-    whole = table.whole()
+    merged, whole = Moments.merged(table.parts), table.whole()
     if merged.weight > 0:
-        seen = merged.with_indicators(tuple(sorted({*merged.missing, *whole.missing})))
-        assert_same(seen, whole)
+        assert_same(merged.with_indicators(tuple(sorted({*merged.missing, *whole.missing}))), whole)
 
 
 @quick(max_examples=100)
@@ -95,19 +86,15 @@ def test_moments_merged_in_the_memory_of_one_are_the_same(table: Pieces) -> None
     first, last = table.parts[0], table.parts[-1]
     expected, memory = first.merge(last), last.scatter.copy()
     found = first.merge(replace(last, scatter=memory), into=memory)
-    np.testing.assert_array_equal(found.scatter, expected.scatter)
-    np.testing.assert_array_equal(found.mean, expected.mean)
-    assert (found.rows, found.weight, found.missing) == (expected.rows, expected.weight, expected.missing)
+    for each in fields(Moments):
+        np.testing.assert_array_equal(getattr(found, each.name), getattr(expected, each.name))
 
 
 @quick(max_examples=100)
-@given(pieces(), st.randoms(use_true_random=False))
-def test_the_order_of_merging_does_not_matter(table: Pieces, random: object) -> None:
-    parts = table.parts
-    forward = Moments.merged(parts)
-    backward = Moments.merged(parts[::-1])
-    inward = reduce(lambda a, b: b.merge(a), parts)
-    for other in (backward, inward):
+@given(pieces())
+def test_the_order_of_merging_does_not_matter(table: Pieces) -> None:
+    forward = Moments.merged(table.parts)
+    for other in (Moments.merged(table.parts[::-1]), reduce(lambda a, b: b.merge(a), table.parts)):
         both = tuple(sorted({*forward.missing, *other.missing}))
         assert_same(forward.with_indicators(both), other.with_indicators(both))
 
@@ -125,8 +112,8 @@ def test_parts_without_rows_are_neutral_on_both_sides() -> None:
     X, Y = rng.normal(size=(20, 3)), rng.normal(size=(20, 2))
     X[2, 1] = np.nan
     full, none = direct(X, Y, np.ones(20), np.zeros(3)), Moments.empty(3, 2, np.ones(3))
-    assert_same(full.merge(none), full)
-    assert_same(none.merge(full), full)
+    for merged in (full.merge(none), none.merge(full)):
+        assert_same(merged, full)
     assert none.merge(none).weight == 0
 
 
@@ -157,11 +144,11 @@ def test_imputation_by_the_means_is_exact_after_any_merge(table: Pieces) -> None
     if merged.weight == 0:
         return
     X = table.X.copy()
-    for j in range(X.shape[1]):
-        known = ~np.isnan(X[:, j]) & (table.w > 0)
-        mean = np.average(X[known, j], weights=table.w[known]) if known.any() else 0.0
-        assert not known.any() or merged.observed_mean[j] == pytest.approx(mean, abs=1e-10)
-        X[np.isnan(X[:, j]), j] = mean if known.any() else merged.observed_mean[j]
+    for x, found in zip(X.T, merged.observed_mean, strict=True):
+        known = ~np.isnan(x) & (table.w > 0)
+        mean = np.average(x[known], weights=table.w[known]) if known.any() else found
+        assert found == pytest.approx(mean, abs=1e-10)
+        x[np.isnan(x)] = mean
     full = merged.imputed()
     assert full.missing == ()
     assert np.isfinite(full.mean).all()
@@ -273,8 +260,7 @@ def test_rows_of_no_weight_remain_without_any_value() -> None:
     X, y = rng.normal(size=(10, 3)), rng.normal(size=10)
     rest = moments_of(X, y, np.repeat([1.0, 0.0], 5)).without(moments_of(X[:5], y[:5]))
     assert (rest.rows, rest.weight) == (5, 0.0)
-    assert not rest.mean.any()
-    assert not rest.scatter.any()
+    assert not np.vstack([rest.mean, rest.scatter]).any()
 
 
 def test_a_decayed_stream_counts_old_rows_less() -> None:
@@ -287,3 +273,129 @@ def test_a_decayed_stream_counts_old_rows_less() -> None:
     assert stream.weight == pytest.approx(weighted.weight)
     np.testing.assert_allclose(stream.mean, weighted.mean, atol=1e-12)
     np.testing.assert_allclose(stream.scatter, weighted.scatter, atol=1e-10)
+
+
+# The Gram matrix.
+
+
+def table(seed: int, rows: int, missing: float = 0.1) -> tuple[Float, Float, Float]:
+    """Features (a constant among them) with gaps, two responses, weights."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 5)) @ rng.normal(size=(5, 5))
+    X *= [1, 10, 0.1, 1, 1]
+    X += [0, 5, -3, 100, 0]
+    X[:, 3] = 0.1
+    gaps = rng.random(X.shape) < missing
+    gaps[0] = False
+    X[gaps] = np.nan
+    Y = np.nan_to_num(X)[:, :2] @ rng.normal(size=(2, 2)) + rng.normal(size=(rows, 2))
+    return X, Y, rng.uniform(0.2, 3, rows)
+
+
+def test_correlations_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(100, 4)) @ rng.normal(size=(4, 4)) + 3, rng.normal(size=(100, 2))
+    gram = Gram.of(moments_of(X, Y))
+    Z = np.hstack([X, Y])
+    np.testing.assert_allclose(np.hstack([gram.S, gram.q]), np.atleast_2d(np.corrcoef(Z, rowvar=False))[:4], atol=1e-13)
+    np.testing.assert_allclose([*gram.x_mean, *gram.y_mean], Z.mean(axis=0), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose([*gram.x_scale, *gram.y_scale], Z.std(axis=0), rtol=1e-13)
+    assert (gram.yy.tolist(), gram.weight) == ([1.0, 1.0], 100)
+
+
+@quick(max_examples=60)
+@given(seeds, st.integers(5, 60), st.booleans())
+def test_second_moments_are_those_of_the_standardised_rows(seed: int, rows: int, weighted: bool) -> None:
+    X, Y, w = table(seed, rows)
+    w = w if weighted else np.ones(rows)
+    gram = Gram.of(moments_of(X, Y, w))
+    Xs, Ys = literal.standardise(X, Y, w)
+    W = (w / w.sum())[:, np.newaxis]
+    np.testing.assert_allclose(np.hstack([gram.S, gram.q]), Xs.T @ (W * np.hstack([Xs, Ys])), atol=1e-10)
+    assert (gram.constant[3], gram.x_scale[3]) == (True, 1.0)
+
+
+@quick(max_examples=60)
+@given(seeds, st.floats(0.01, 100), st.floats(-100, 100))
+def test_units_of_the_columns_do_not_matter(seed: int, factor: float, offset: float) -> None:
+    X, Y, w = table(seed, 40)
+    one, other = Gram.of(moments_of(X, Y, w)), Gram.of(moments_of(X * factor + offset, Y * factor - offset, w))
+    np.testing.assert_allclose(np.hstack([one.S, one.q]), np.hstack([other.S, other.q]), atol=1e-9)
+
+
+def test_a_constant_response_is_explained_by_nothing() -> None:
+    rng = np.random.default_rng(1)
+    gram = Gram.of(moments_of(rng.normal(size=(30, 3)), np.column_stack([rng.normal(size=30), np.full(30, 1 / 3)])))
+    assert (gram.yy.tolist(), gram.y_scale[1]) == ([1.0, 0.0], 1.0)
+    assert not gram.q[:, 1].any()
+
+
+def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:
+    X, Y, w = table(2, 30)
+    gram = Gram.of(moments_of(X, Y, w))
+    before = gram.S.tobytes(), gram.q.tobytes()
+    columns = np.array([4, 1, 3])
+    C, q = gram.penalised(0.25)
+    part, part_q = gram.penalised(0.25, columns)
+    np.testing.assert_array_equal(C, gram.S.T + np.diag([0.25, 0.25, 0.25, 1.25, 0.25]))
+    np.testing.assert_allclose(part, C[np.ix_(columns, columns)], rtol=1e-12)
+    np.testing.assert_array_equal(part_q, q[columns])
+    for array in (C, q, part, part_q):
+        array[:] = 7.0
+    assert (gram.S.tobytes(), gram.q.tobytes()) == before
+
+
+def test_a_constant_is_positive_definite_without_a_penalty() -> None:
+    X, Y, _ = table(3, 50, missing=0.0)
+    assert np.linalg.eigvalsh(Gram.of(moments_of(X, Y)).penalised(0.0)[0]).min() > 0
+
+
+# Beside: another table in the training units.
+
+
+def in_training_units(X: Float, Y: Float, gram: Gram) -> tuple[Float, Float]:
+    filled = np.where(np.isnan(X), gram.x_mean, X)
+    return (filled - gram.x_mean) / gram.x_scale, (Y - gram.y_mean) / gram.y_scale
+
+
+@quick(max_examples=60)
+@given(seeds, seeds, st.integers(1, 60), st.booleans())
+def test_beside_has_the_second_moments_of_the_other_rows_in_training_units(
+    seed: int, other_seed: int, rows: int, weighted: bool
+) -> None:
+    X, Y, w = table(seed, 40)
+    gram = Gram.of(moments_of(X, Y, w))
+    X2, Y2, w2 = table(other_seed, rows, missing=0.2)
+    w2 = w2 if weighted else np.ones(rows)
+    held = gram.held_out_moments(moments_of(X2 + 0.3, Y2, w2))
+    Xs, Ys = in_training_units(X2 + 0.3, Y2, gram)
+    W = (w2 / w2.sum())[:, np.newaxis]
+    for found, expected in ((held.S, Xs.T @ (W * Xs)), (held.q, Xs.T @ (W * Ys))):
+        np.testing.assert_allclose(found, expected, atol=1e-9 * (1 + np.abs(expected).max()))
+    np.testing.assert_allclose(held.yy, (W * Ys**2).sum(axis=0), rtol=1e-9)
+    assert held.weight == pytest.approx(w2.sum())
+
+
+@quick(max_examples=40)
+@given(seeds, seeds)
+def test_explained_variance_on_a_test_table_is_that_of_its_rows(seed: int, other_seed: int) -> None:
+    X, Y, w = table(seed, 40)
+    gram = Gram.of(moments_of(X, Y, w))
+    X2, Y2, _ = table(other_seed, 25, missing=0.2)
+    held = gram.held_out_moments(moments_of(X2, Y2))
+    C, q = gram.penalised(0.01)
+    W = np.linalg.solve(C, q)
+    Xs, Ys = in_training_units(X2, Y2, gram)
+    F = (np.sum(Ys**2) - np.sum((Ys - Xs @ W) ** 2)) / (2 * len(Xs))
+    assert np.sum(W * (held.q - 0.5 * held.S @ W)) == pytest.approx(F, rel=1e-9, abs=1e-9)
+
+
+def test_beside_its_own_table_nothing_changes() -> None:
+    X, Y, w = table(4, 50)
+    moments = moments_of(X, Y, w)
+    gram = Gram.of(moments)
+    held = gram.held_out_moments(moments)
+    varied = ~gram.constant
+    np.testing.assert_allclose(held.S[np.ix_(varied, varied)], gram.S[np.ix_(varied, varied)], atol=1e-12)
+    np.testing.assert_allclose(held.q, gram.q, atol=1e-12)
+    np.testing.assert_allclose(held.yy, gram.yy, atol=1e-12)

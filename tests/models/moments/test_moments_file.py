@@ -1,4 +1,7 @@
-"""Moments as files: what sites have learned adds up to what all rows together tell, and files are not believed."""
+"""Moments as files: what sites have learned adds up to what all rows together tell, and files are not believed.
+
+Sites whose rows lack a class, have one class only, or have no event yet join as one table of all rows.
+"""
 
 from __future__ import annotations
 
@@ -76,17 +79,15 @@ def test_two_sites_train_the_model_of_all_rows() -> None:
     made("south.csv")
     done("moments", "north.moments", "south.moments", "--out", "both.moments")
     both = StoredMoments.load("both.moments")
-    assert both.record.data == ("north.parquet", "south.csv")
-    assert both.total.rows == 200
-    for source, out in (("both.moments", "sites.safetensors"), ("all.parquet", "whole.safetensors")):
-        options = () if source == "both.moments" else TOLD
-        done("train", source, *options, "--alpha", "1e-3", "--out", out)
+    assert (both.record.data, both.total.rows) == (("north.parquet", "south.csv"), 200)
+    done("train", "both.moments", "--alpha", "1e-3", "--out", "sites.safetensors")
+    done("train", "all.parquet", *TOLD, "--alpha", "1e-3", "--out", "whole.safetensors")
     sites, whole = load("sites.safetensors"), load("whole.safetensors")
     assert [step.adds for step in sites.manifest.steps] == [step.adds for step in whole.manifest.steps]
     np.testing.assert_allclose(sites.prefixes.packed, whole.prefixes.packed, rtol=1e-10)
     np.testing.assert_allclose(sites.prefixes.mean, whole.prefixes.mean, atol=1e-13)
-    assert sites.manifest.provenance.data == "north.parquet, south.csv"
-    assert sites.manifest.provenance.imputed == ("b0",)
+    provenance = sites.manifest.provenance
+    assert (provenance.data, provenance.imputed) == ("north.parquet, south.csv", ("b0",))
 
 
 @pytest.mark.usefixtures("desk")
@@ -109,8 +110,7 @@ def test_a_site_may_be_taken_away_again() -> None:
     remaining = StoredMoments.load("left.moments")
     assert remaining.record.data == ("north.parquet",)
     for a, b in zip(remaining.parts, north.parts, strict=True):
-        assert a.rows == b.rows
-        assert a.weight == pytest.approx(b.weight)
+        assert (a.rows, a.weight) == pytest.approx((b.rows, b.weight))
         np.testing.assert_allclose(a.scatter, b.scatter, atol=1e-10)
 
 
@@ -195,30 +195,22 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
     made("north.parquet")
     made("south.csv", folds="3")
     done("moments", "all.parquet", "--groups", "groups.json", "--target", "kind", "--out", "kinds.moments")
-    out = ("--out", "never.moments")
-    assert "their folds are 3, expected 5" in complaint(capsys, "moments", "north.moments", "south.moments", *out)
-    assert "their target are ['kind'], expected ['y']" in complaint(
-        capsys, "moments", "north.moments", "kinds.moments", *out
-    )
-    assert "no rows remain of 80 after removing 80" in complaint(
-        capsys, "moments", "north.moments", "--minus", "north.moments", *out
-    )
-    assert "expected a name that ends in .moments" in complaint(
-        capsys, "moments", "north.moments", "--out", "never.safetensors"
-    )
-    assert "is a table; give --target" in complaint(capsys, "moments", "north.parquet", *out)
-    assert "is a table; give --target" in complaint(
-        capsys, "train", "north.parquet", "--groups", "groups.json", "--out", "never.safetensors"
-    )
-    model = ("--out", "never.safetensors")
-    assert "fitted on rows" in complaint(capsys, "train", "kinds.moments", "--family", "binomial", *model)
-    assert "--weights requires a table" in complaint(capsys, "train", "north.moments", "--weights", "y", *model)
-    assert "--target is c0; the moments are of y" in complaint(
-        capsys, "train", "north.moments", "--target", "c0", *model
-    )
-    assert "--task is binary; the moments are of task regression" in complaint(
-        capsys, "train", "north.moments", "--task", "binary", *model
-    )
+    for command, words in (
+        ("moments north.moments south.moments --out never.moments", "their folds are 3, expected 5"),
+        ("moments north.moments kinds.moments --out never.moments", "their target are ['kind'], expected ['y']"),
+        ("moments north.moments --minus north.moments --out never.moments", "no rows remain of 80 after removing 80"),
+        ("moments north.moments --out never.safetensors", "expected a name that ends in .moments"),
+        ("moments north.parquet --out never.moments", "is a table; give --target"),
+        ("train north.parquet --groups groups.json --out never.safetensors", "is a table; give --target"),
+        ("train kinds.moments --family binomial --out never.safetensors", "fitted on rows"),
+        ("train north.moments --weights y --out never.safetensors", "--weights requires a table"),
+        ("train north.moments --target c0 --out never.safetensors", "--target is c0; the moments are of y"),
+        (
+            "train north.moments --task binary --out never.safetensors",
+            "--task is binary; the moments are of task regression",
+        ),
+    ):
+        assert words in complaint(capsys, *command.split())
     assert not list(Path().glob("never*"))
 
 
@@ -229,27 +221,25 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     content = Path("north.moments").read_bytes()
     record = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["anytime.moments"]
 
-    def spoilt(changed: dict[str, np.ndarray], text: str = record) -> str:
-        save_file(arrays | changed, "spoilt.moments", {"anytime.moments": text})
-        with pytest.raises(ArtifactError) as caught:
-            StoredMoments.load("spoilt.moments")
-        return str(caught.value)
-
-    assert "no valid array '0.scatter'" in spoilt({"0.scatter": np.zeros((2, 2))})
-    assert "no valid array '1.mean'" in spoilt({"1.mean": np.full_like(arrays["1.mean"], np.nan)})
-    assert "no valid array '2.rows'" in spoilt({"2.rows": np.array([1.5])})
-    assert "invalid counts in fold 2" in spoilt({"2.rows": np.array([-1])})
     width = len(arrays["0.mean"]) + 1
     wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([[99, 100]])}
-    assert "invalid counts in fold 0" in spoilt(wider)
-    assert "has format 2; this library reads up to 1" in spoilt({}, record.replace('"format":1', '"format":2'))
-    assert "damaged record (folds" in spoilt({}, record.replace('"folds":5', '"folds":0'))
-    assert "this library did not write" in spoilt({}, "nonsense")
-    endless = record.replace('"folds":5', f'"folds":5{"0" * 5_000}')
-    assert "this library did not write" in spoilt({}, endless)
     binary = record.replace('"task":"regression"', '"task":"binary"')
-    assert "classes that do not fit its task" in spoilt({}, binary)
-    assert "do not fit its task" in spoilt({}, binary.replace('"classes":null', '"classes":["a"]'))
+    for changed, text, words in (
+        ({"0.scatter": np.zeros((2, 2))}, record, "no valid array '0.scatter'"),
+        ({"1.mean": np.full_like(arrays["1.mean"], np.nan)}, record, "no valid array '1.mean'"),
+        ({"2.rows": np.array([1.5])}, record, "no valid array '2.rows'"),
+        ({"2.rows": np.array([-1])}, record, "invalid counts in fold 2"),
+        (wider, record, "invalid counts in fold 0"),
+        ({}, record.replace('"format":1', '"format":2'), "has format 2; this library reads up to 1"),
+        ({}, record.replace('"folds":5', '"folds":0'), r"damaged record \(folds"),
+        ({}, "nonsense", "this library did not write"),
+        ({}, record.replace('"folds":5', f'"folds":5{"0" * 5_000}'), "this library did not write"),
+        ({}, binary, "classes that do not fit its task"),
+        ({}, binary.replace('"classes":null', '"classes":["a"]'), "do not fit its task"),
+    ):
+        save_file(arrays | changed, "spoilt.moments", {"anytime.moments": text})
+        with pytest.raises(ArtifactError, match=words):
+            StoredMoments.load("spoilt.moments")
     Path("spoilt.moments").write_bytes(content[:-50])
     assert are_moments(Path("spoilt.moments"))
     assert "is not a complete safetensors file" in complaint(
@@ -262,12 +252,12 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     )
 
 
-def test_moments_of_other_columns_do_not_merge(desk: Path) -> None:
+@pytest.mark.usefixtures("desk")
+def test_moments_of_other_columns_do_not_merge() -> None:
     north = made("north.parquet")
     other = StoredMoments(north.record.model_copy(update={"query": "q"}), north.parts)
     with pytest.raises(TableError, match="their query are 'q', expected None"):
         north.merge(other)
-    assert desk.exists()
 
 
 def test_a_large_table_is_not_read_to_see_that_it_is_no_moments(tmp_path: Path) -> None:
@@ -276,3 +266,37 @@ def test_a_large_table_is_not_read_to_see_that_it_is_no_moments(tmp_path: Path) 
         file.write(b"PAR1\x15\x04\x15\x80")
         file.truncate(1 << 34)
     assert not are_moments(path)
+
+
+STATED = {"two": "no,yes", "three": "a,b,c", "numbers": "0,1,2"}
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("stated", [False, True])
+@pytest.mark.parametrize("kind", ["two", "three", "numbers", "events"])
+def test_sites_that_lack_classes_join_as_one_table(kind: str, *, stated: bool) -> None:
+    Path("g.yaml").write_text("groups: [{name: A, features: [a], cost: 1}, {name: B, features: [b], cost: 1}]")
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    score = X @ [2.0, -1.0]
+    of = {
+        "two": np.where(score > 0, "yes", "no"),
+        "three": np.where(score > 1, "a", np.where(score < -1, "c", "b")),
+        "numbers": np.digitize(score, [-1.0, 1.0]),
+        "events": np.maximum(score.round(), 0.0),
+    }
+    table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": of[kind]})
+    classes = ["--classes", STATED[kind]] if stated and kind in STATED else []
+    task = ["--task", "multiclass"] if kind == "numbers" else []
+    options = ["--groups", "g.yaml", "--target", "y", "--folds", "0", *task, *classes]
+    sites = [table[table.y == value] for value in sorted(set(table.y))]
+    for i, site in enumerate([*sites, table]):
+        site.to_csv(f"{i}.csv", index=False)
+        done("moments", f"{i}.csv", *options, "--out", f"{i}.moments")
+    done("moments", *(f"{i}.moments" for i in range(len(sites))), "--out", "sites.moments")
+    done("moments", *(f"{i}.csv" for i in range(len(sites))), *options, "--out", "tables.moments")
+    whole = StoredMoments.load(f"{len(sites)}.moments")
+    for name in ("sites", "tables"):
+        joined = StoredMoments.load(f"{name}.moments")
+        assert (joined.target, joined.total.rows) == (whole.target, whole.total.rows)
+        np.testing.assert_allclose(joined.total.mean, whole.total.mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(joined.total.scatter, whole.total.scatter, rtol=1e-10, atol=1e-9)

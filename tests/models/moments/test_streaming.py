@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,12 +30,17 @@ def rows(count: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.nan_to_num(X) @ np.arange(1.0, 6.0) + rng.normal(size=count)
 
 
-@pytest.mark.parametrize("sizes", [(300,), (2, 298), (100, 1, 199)], ids=str)
-def test_batches_give_what_all_rows_give(sizes: tuple[int, ...]) -> None:
+def fed(estimator: Any, edges: Iterable[int], *arrays: np.ndarray, **how: Any) -> Any:
+    """Return the estimator after batches of X, y and perhaps weights, cut at some rows."""
+    for start, stop in pairwise(edges):
+        estimator.partial_fit(*(each[start:stop] for each in arrays), **how)
+    return estimator
+
+
+@pytest.mark.parametrize("edges", [(0, 300), (0, 2, 300), (0, 100, 101, 300)], ids=str)
+def test_batches_give_what_all_rows_give(edges: tuple[int, ...]) -> None:
     X, y = rows()
-    stream = AnytimeRegressor(GROUPS, alpha=1e-3)
-    for start, size in zip(np.cumsum((0, *sizes)), sizes, strict=False):
-        stream.partial_fit(X[start : start + size], y[start : start + size])
+    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), edges, X, y)
     whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y)
     assert stream.sequence_ == whole.sequence_
     for budget in (0.0, 1.0, 3.0, 6.0):
@@ -43,9 +50,7 @@ def test_batches_give_what_all_rows_give(sizes: tuple[int, ...]) -> None:
 
 def test_decay_weighs_what_is_old() -> None:
     X, y = rows()
-    stream = AnytimeRegressor(GROUPS, alpha=1e-3)
-    for start in (0, 100, 200):
-        stream.partial_fit(X[start : start + 100], y[start : start + 100], decay=0.25)
+    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), (0, 100, 200, 300), X, y, decay=0.25)
     weighted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y, sample_weight=np.repeat([1 / 16, 1 / 4, 1.0], 100))
     np.testing.assert_allclose(stream.predict(X), weighted.predict(X), atol=1e-9)
 
@@ -53,22 +58,15 @@ def test_decay_weighs_what_is_old() -> None:
 def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
     X, y = rows(600)
     y[300:] = -y[300:]
-    fading, keeping = (AnytimeRegressor(GROUPS, alpha=1e-3) for _ in range(2))
-    for start in range(0, 600, 50):
-        part = slice(start, start + 50)
-        fading.partial_fit(X[part], y[part], decay=0.5)
-        keeping.partial_fit(X[part], y[part])
-    late = slice(550, 600)
-    assert np.mean((fading.predict(X[late]) - y[late]) ** 2) < 2.0
-    assert np.mean((keeping.predict(X[late]) - y[late]) ** 2) > 10.0
+    streams = (fed(AnytimeRegressor(GROUPS, alpha=1e-3), range(0, 601, 50), X, y, decay=d) for d in (0.5, 1.0))
+    fading, keeping = (np.mean((each.predict(X[550:]) - y[550:]) ** 2) for each in streams)
+    assert fading < 2.0
+    assert keeping > 10.0
 
 
 def test_penalties_are_chosen_on_folds_that_grow() -> None:
     X, y = rows()
-    stream = AnytimeRegressor(GROUPS, alpha="cv", cv=3)
-    stream.partial_fit(X[:150], y[:150]).partial_fit(X[150:], y[150:])
-    errors = stream.curve_.cv_error
-    assert errors is not None
+    errors = fed(AnytimeRegressor(GROUPS, alpha="cv", cv=3), (0, 150, 300), X, y).curve_.cv_error
     assert errors[0] > errors[-1] > 0
     assert abs(errors[-1] - 1.0) < 0.5
 
@@ -76,9 +74,7 @@ def test_penalties_are_chosen_on_folds_that_grow() -> None:
 def test_weights_and_several_responses_are_taken() -> None:
     X, y = rows()
     Y, w = np.column_stack([y, X[:, 0]]), np.linspace(0, 2, 300)
-    stream = (
-        AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:99], Y[:99], w[:99]).partial_fit(X[99:], Y[99:], w[99:])
-    )
+    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), (0, 99, 300), X, Y, w)
     whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y, sample_weight=w)
     np.testing.assert_allclose(stream.predict(X), whole.predict(X), atol=1e-9)
 
@@ -88,10 +84,9 @@ def test_classes_that_come_later_are_told_before() -> None:
     labels = np.digitize(y, [-4.0, 4.0])
     order = np.argsort(labels, kind="stable")
     X, labels = X[order], labels[order]
-    stream = AnytimeClassifier(GROUPS, family="gaussian", alpha=1e-3)
-    for start in range(0, 300, 60):
-        stream.partial_fit(X[start : start + 60], labels[start : start + 60], classes=[0, 1, 2])
-    whole = AnytimeClassifier(GROUPS, family="gaussian", alpha=1e-3).fit(X, labels)
+    empty, whole = (AnytimeClassifier(GROUPS, family="gaussian", alpha=1e-3) for _ in range(2))
+    stream = fed(empty, range(0, 301, 60), X, labels, classes=[0, 1, 2])
+    whole.fit(X, labels)
     np.testing.assert_allclose(stream.predict_proba(X), whole.predict_proba(X), atol=1e-8)
     np.testing.assert_array_equal(stream.classes_, [0, 1, 2])
 

@@ -18,13 +18,13 @@ from anytime.families import family_of
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Rule, sequence
+from anytime.selection import Rule
 from anytime.selection.sweep import Sweep
 from anytime.types import Float
 from models.judge import check_every_step
 from models.likelihood_problems import Case as LikelihoodCase
 from models.likelihood_problems import cases as likelihood_cases
-from models.literal import Rows
+from models.literal import Rows, columns_of
 from models.literal_likelihood import LikelihoodRows
 from models.properties import quick
 from models.selection.test_sequencing_against_literal import Case, cases
@@ -56,11 +56,8 @@ def test_every_step_is_the_literal_choice(cost_blind: bool, doubling: bool) -> N
     @quick(max_examples=80)
     @given(cases(alphas=(1e-5, 1e-2, 1.0)))
     def check(case: Case) -> None:
-        gram = Gram.of(moments_of(case.X, case.Y, case.weights))
         how: dict[str, Any] = {"cost_blind": cost_blind, "doubling": doubling}
-        learned = sequence(gram, case.groups, "cp", case.alpha, **how)
-        rows = case.rows()
-        literal = ExpectedGains(rows.X, rows.Y, rows.alpha, rows.weights)
+        literal, learned = case.rows(ExpectedGains), case.learned("cp", **how)
         check_every_step(literal, case.groups, learned, method="fr", atol=1e-9 * case.Y.shape[1] / 2, **how)
 
     check()
@@ -69,18 +66,16 @@ def test_every_step_is_the_literal_choice(cost_blind: bool, doubling: bool) -> N
 @quick(max_examples=60)
 @given(cases(alphas=(1e-5, 1e-2, 1.0)), st.integers(0, 3))
 def test_every_score_is_the_literal_one(case: Case, steps: int) -> None:
-    gram = Gram.of(moments_of(case.X, case.Y, case.weights))
-    criterion, rows = Rule("cp").criterion, case.rows()
-    literal = ExpectedGains(rows.X, rows.Y, rows.alpha, rows.weights)
-    sweep, selected = Sweep(gram, case.groups.slices, case.alpha, blocks=True), list(range(len(case.groups)))[:steps]
+    criterion, literal = Rule("cp").criterion, case.rows(ExpectedGains)
+    sweep = Sweep(case.gram, case.groups.slices, case.alpha, blocks=True)
+    selected = range(len(case.groups))[:steps]
     for group in selected:
         sweep.select(group)
     found = criterion.scores(sweep)
-    before = [j for group in selected for j in range(case.groups.slices[group].start, case.groups.slices[group].stop)]
-    for group, columns in enumerate(case.groups.slices):
-        own = list(range(columns.start, columns.stop))
-        if group not in selected and own:
-            expected = literal.gain(before, own)
+    for group in range(len(selected), len(case.groups)):
+        own = columns_of(case.groups, [group])
+        if own:
+            expected = literal.gain(columns_of(case.groups, selected), own)
             assert found[group] == pytest.approx(expected, rel=1e-5, abs=1e-7)
             block = sweep.rows(group)
             assert criterion.union_score(sweep, np.arange(block.start, block.stop)) == pytest.approx(found[group])
@@ -106,9 +101,7 @@ def test_every_step_of_a_likelihood_is_the_literal_choice(family: Any) -> None:
     @quick(max_examples=24)
     @given(likelihood_cases((family,), alphas=(1e-3, 1e-2)), st.booleans())
     def check(case: LikelihoodCase, doubling: bool) -> None:
-        fitted = case.learned("cp", doubling=doubling)  # type: ignore[arg-type]
-        rows = case.rows()
-        literal = ExpectedLikelihood(rows.X, rows.Y, rows.family, rows.alpha, rows.weights)
+        fitted, literal = case.learned("cp", doubling=doubling), case.rows(ExpectedLikelihood)
         how: dict[str, Any] = {"method": "fr", "cost_blind": False, "doubling": doubling}
         check_every_step(literal, case.groups, fitted.sequence, atol=1e-8, **how)
 

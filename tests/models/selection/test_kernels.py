@@ -80,8 +80,8 @@ def test_rotated_rows_have_the_second_moments(seed: int) -> None:
         np.testing.assert_allclose(R[:, 1:].T @ R[:, 1:], expected, atol=1e-10 * expected.max())
         np.testing.assert_allclose(R[:, 0] @ R, part.weight * np.append(1.0, part.mean), rtol=1e-12)
     kernels, gram = problem.kernels, problem.gram
-    np.testing.assert_allclose(kernels.A.T @ kernels.A, gram.S, atol=1e-10)
-    np.testing.assert_allclose(kernels.A.T @ kernels.y, gram.q, atol=1e-10)
+    sums = kernels.A.T @ np.hstack([kernels.A, kernels.y])
+    np.testing.assert_allclose(sums, np.hstack([gram.S, gram.q]), atol=1e-10)
     np.testing.assert_allclose(kernels.mean, [*gram.x_mean, *gram.y_mean], atol=1e-12)
     np.testing.assert_allclose(kernels.scale, [*gram.x_scale, *gram.y_scale], rtol=1e-10)
 
@@ -148,15 +148,15 @@ def test_a_fit_makes_the_same_choices_by_kernels(seed: int, monkeypatch: pytest.
     by_rows = fit(problem.parts, problem.groups, options)
     monkeypatch.setattr("anytime.training.least_squares.rows_are_fewer", lambda *_: False)
     by_columns = fit(problem.parts, problem.groups, options)
-    assert by_rows.alpha == by_columns.alpha
-    assert by_rows.alphas.tolist() == by_columns.alphas.tolist()
+    assert (by_rows.alpha, by_rows.alphas.tolist()) == (by_columns.alpha, by_columns.alphas.tolist())
     assert [step.adds for step in by_rows.sequence.steps] == [step.adds for step in by_columns.sequence.steps]
     assert by_rows.errors == pytest.approx(by_columns.errors, rel=1e-6)
     np.testing.assert_allclose(by_rows.prefixes.packed, by_columns.prefixes.packed, rtol=1e-5, atol=1e-9)
     assert set(by_rows.alphas[1:]) <= set(GRID)
 
 
-def test_kernels_are_for_few_rows_and_groups() -> None:
-    assert not rows_are_fewer(1000, 900, 6)
-    assert not rows_are_fewer(100, 1000, 500)
-    assert rows_are_fewer(1280, 5000, 6)
+@pytest.mark.parametrize(
+    ("rows", "columns", "groups", "fewer"), [(1000, 900, 6, False), (100, 1000, 500, False), (1280, 5000, 6, True)]
+)
+def test_kernels_are_for_few_rows_and_groups(rows: int, columns: int, groups: int, fewer: bool) -> None:
+    assert rows_are_fewer(rows, columns, groups) == fewer

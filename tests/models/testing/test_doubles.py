@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,16 +49,23 @@ def test_a_failed_group_ends_the_run() -> None:
     assert answer.note == "group 'slow' failed: ZeroDivisionError: division by zero"
 
 
-def test_invalid_scripts_are_refused() -> None:
-    for wrong in ({"slwo": 1.0}, {"slow": -1.0}):
-        with pytest.raises(ValuesError, match="expected a group's milliseconds"):
-            ScriptedRunner(MODEL, EXTRACTORS, took_ms=wrong)
-    with pytest.raises(ExtractorError):
-        ScriptedRunner(MODEL, {"quick": EXTRACTORS["quick"]})
-    with pytest.raises(ValuesError, match="deadline_ms"):
-        ScriptedRunner(MODEL, EXTRACTORS).run(1.0, -1)
-    for coefficients, costs in (({}, {}), ({"a": []}, {}), ({"a": [1.0]}, {"b": 1.0})):
-        with pytest.raises(ValuesError):
-            linear_model(coefficients, costs=costs)
-    with pytest.raises(ValuesError, match="expected a number, 0 or more"):
-        FakeClock().advance(-1)
+@pytest.mark.parametrize(
+    ("call", "error", "why"),
+    [
+        (partial(ScriptedRunner, MODEL, EXTRACTORS, took_ms={"slwo": 1.0}), ValuesError, "expected a group's millisec"),
+        (
+            partial(ScriptedRunner, MODEL, EXTRACTORS, took_ms={"slow": -1.0}),
+            ValuesError,
+            "expected a group's millisec",
+        ),
+        (partial(ScriptedRunner, MODEL, {"quick": EXTRACTORS["quick"]}), ExtractorError, "no extractor for 'slow'"),
+        (partial(ScriptedRunner(MODEL, EXTRACTORS).run, 1.0, -1), ValuesError, "deadline_ms"),
+        (partial(linear_model, {}), ValuesError, "a group has no coefficients"),
+        (partial(linear_model, {"a": []}), ValuesError, "a group has no coefficients"),
+        (partial(linear_model, {"a": [1.0]}, costs={"b": 1.0}), ValuesError, "there is no group 'b'"),
+        (partial(FakeClock().advance, -1), ValuesError, "expected a number, 0 or more"),
+    ],
+)
+def test_invalid_scripts_are_refused(call: Callable[[], Any], error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        call()

@@ -14,6 +14,7 @@ from sklearn.metrics import r2_score
 from anytime import AnytimeRegressor
 from anytime.features.bases import ColumnSample
 from anytime.types import Float
+from models.present import present
 
 FOLDS = 3
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
@@ -103,14 +104,12 @@ def test_the_manifest_says_which_terms_were_selected_and_why() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=300)
-    selected = AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected
-    assert selected is not None
+    selected = present(AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected)
     assert selected.hinges in (1, 3, 7)
     line = min(each.error for each in selected.candidates if each.hinges == 0)
     assert selected.error < 0.99 * line
     assert {(each.hinges, each.clamp) for each in selected.candidates} >= {(0, "off"), (7, "range")}
-    plain = AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest
-    assert plain.selected is None
+    assert AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest.selected is None
 
 
 def test_a_range_in_the_groups_file_is_kept() -> None:

@@ -30,6 +30,7 @@ from anytime.training.fit import fit
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import Options
 from anytime.types import FamilyName
+from models.present import present
 
 dask = pytest.importorskip("dask", reason="no Dask (pip install 'anytime-linear[dask]')")
 distributed = pytest.importorskip("distributed", reason="no Dask (pip install 'anytime-linear[dask]')")
@@ -91,6 +92,11 @@ def dataset(folder: Path, target: str = "y", size: int = 2, **options: Any) -> D
     return Dataset(table, groups(size), settle_target(found), drop_missing=True, **options)
 
 
+def one_line(words: str) -> str:
+    """The pattern of a message of one line with these words."""
+    return rf"\A[^\n]*{words}[^\n]*\Z"
+
+
 def assert_same(found: list[Moments], expected: list[Moments]) -> None:
     for a, b in zip(found, expected, strict=True):
         assert (a.rows, a.missing) == (b.rows, b.missing)
@@ -131,11 +137,9 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     found = cluster.moments(data, 2)
     assert found[0].features == FEATURES * 8 + 3, "seven knots each, and three grades"
     assert_same(found, parts)
-    options, here = (
-        Options(alpha=1e-2, family=family),
-        Observed(data.blocks(FoldAssigner(2, 0, stratified=False)), data.target),
-    )
+    here = Observed(data.blocks(FoldAssigner(2, 0, stratified=False)), data.target)
     rows: list[Observations | None] = [None, None] if family == "gaussian" else [here, cluster.observed(data, 2)]
+    options = Options(alpha=1e-2, family=family)
     one, other = (fit(part, data.groups, options, seen) for part, seen in zip((parts, found), rows, strict=True))
     assert one.groups.features == other.groups.features
     assert {"grade=0", "x5 is missing"} < set(one.groups.features)
@@ -155,20 +159,17 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
 def test_a_likelihood_is_that_of_one_process(
     target: str, family: FamilyName, alpha: float, cluster: Cluster, folder: Path
 ) -> None:
-    nested = alpha == 0.1
-    size = 6  # few steps: each takes a hundred passes
-    data, folds = dataset(folder, target, size, weights="w"), 2 if nested else 1
+    size, folds = 6, 2 if alpha == 0.1 else 1  # few steps: each takes a hundred passes
+    data = dataset(folder, target, size, weights="w")
     data = replace(data, target=settle_target(survey(data.table, [target], drop_missing=True), "auto", family))
     parts = data.moments(folds, stratified=True)
-    options = Options(alpha=alpha, family=family, nested=nested)
+    options = Options(alpha=alpha, family=family, nested=folds == 2)
     here = Observed(data.blocks(FoldAssigner(folds, 0, stratified=True)), data.target)
     expected = fit(parts, groups(size), options, here)
     found = fit(parts, groups(size), options, cluster.observed(data, folds, stratified=True))
     assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-6, atol=1e-8)
-    assert found.learned.deviance is not None
-    assert expected.learned.deviance is not None
-    np.testing.assert_allclose(found.learned.deviance, expected.learned.deviance, rtol=1e-10)
+    np.testing.assert_allclose(present(found.learned.deviance), present(expected.learned.deviance), rtol=1e-10)
     assert found.alphas.tolist() == expected.alphas.tolist()
 
 
@@ -208,11 +209,9 @@ def test_a_worker_that_dies_on_the_way_costs_time_and_the_rows_that_it_held_are_
     assert_same(cluster.moments(data, 3, progress=progress), expected)
     assert sum(reported) == sum(part.rows for part in expected)
     after = view.evaluate(view.predictors(theta), hessian=True)
-    assert before.hessian is not None
-    assert after.hessian is not None
     assert after.loss == pytest.approx(before.loss, rel=1e-12)
     np.testing.assert_allclose(after.score, before.score, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(after.hessian, before.hessian, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(present(after.hessian), present(before.hessian), rtol=1e-12, atol=1e-12)
 
 
 def test_the_command_trains_on_a_cluster_as_it_does_here(
@@ -225,11 +224,9 @@ def test_the_command_trains_on_a_cluster_as_it_does_here(
     remote = ["--backend", "dask", "--scheduler", running.scheduler.address]
     assert main([*command, "--out", str(tmp_path / "there.safetensors"), *remote]) == 0
     here, there = load(tmp_path / "here.safetensors"), load(tmp_path / "there.safetensors")
-    assert here.manifest.steps[0].group == there.manifest.steps[0].group
     assert [s.group for s in here.manifest.steps] == [s.group for s in there.manifest.steps]
     np.testing.assert_allclose(here.prefixes.packed, there.prefixes.packed, rtol=1e-8, atol=1e-11)
-    moments = ["moments", folder.name, *command[2:], "--out", str(tmp_path / "there.moments"), *remote]
-    assert main(moments) == 0
+    assert main(["moments", folder.name, *command[2:], "--out", str(tmp_path / "there.moments"), *remote]) == 0
 
 
 def test_what_is_wrong_with_the_rows_is_told_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
@@ -237,9 +234,8 @@ def test_what_is_wrong_with_the_rows_is_told_in_one_line(cluster: Cluster, tmp_p
     frame["y"] = 1.0 * np.arange(100)
     frame.loc[60, "x2"] = np.inf
     frame.to_parquet(tmp_path / "bad.parquet", row_group_size=30)
-    with pytest.raises(TableError, match="'x2' holds 1 infinite value") as caught:
+    with pytest.raises(TableError, match=one_line("'x2' holds 1 infinite value")):
         cluster.moments(dataset(tmp_path / "bad.parquet"))
-    assert "\n" not in str(caught.value)
 
 
 def _fatal(*_: object) -> None:
@@ -258,9 +254,8 @@ def test_a_pass_that_ends_its_worker_is_told_in_one_line(folder: Path) -> None:
         observed = Cluster(client, gathered_values=0).observed(data)
         design = observed.design(Gram.of(moments), family_of("binomial"), moments.weight)
         assert isinstance(design, ClusterDesign)
-        with pytest.raises(EnvironmentFailure, match="several workers died") as caught:
+        with pytest.raises(EnvironmentFailure, match=one_line("several workers died")):
             list(design.over(_fatal))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
@@ -273,9 +268,8 @@ def test_a_scheduler_that_is_lost_is_told_in_one_line(folder: Path) -> None:
                 local.close()
             read.append(rows)
 
-        with pytest.raises(EnvironmentFailure, match="the connection to the Dask scheduler is lost") as caught:
+        with pytest.raises(EnvironmentFailure, match=one_line("the connection to the Dask scheduler is lost")):
             Cluster(client).moments(data, progress=progress)
-    assert "\n" not in str(caught.value)
 
 
 def test_workers_read_the_types_that_training_found(cluster: Cluster, tmp_path: Path) -> None:
@@ -304,10 +298,8 @@ def test_parts_are_whole_row_groups(starts: tuple[int, ...], most: int, expected
     assert spans(starts, most) == expected
 
 
-def test_options_that_do_not_go_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("desk")
+def test_options_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pd.DataFrame({"x": range(9), "y": np.arange(9.0)}).to_csv("t.csv", index=False)
     Path("g.json").write_text(json.dumps({"groups": [{"name": "g", "features": ["x"], "cost": 1}]}))
     command = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]

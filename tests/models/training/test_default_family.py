@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,26 +29,32 @@ def expansion(basis: str) -> Expansion:
     return Expansion.of(learned_groups(singletons(COLUMNS), sample, basis)).plain
 
 
-def test_the_estimated_time_decides() -> None:
-    for basis, rows in (("auto", 500), ("auto", 1_000_000), ("linear", 50_000), ("linear", 1_000_000)):
-        size = Size.of(BINARY, Options(), expansion(basis), rows, 5)
-        price = size.likelihood / size.least_squares
-        found = family_of_classes(BINARY, Options(), expansion(basis), rows, 5)
-        long = price > MAX_PRICE and size.likelihood > SHORT_S
-        assert found.name == ("gaussian" if long else "binomial")
-        assert (f"about {price:.0f} times as long (--family binomial fits it)" in found.why) == long
-    assert family_of_classes(BINARY, Options(), expansion("linear"), 50_000, 5).name == "binomial"
-    assert family_of_classes(BINARY, Options(), expansion("linear"), 1_000_000, 5).name == "gaussian"
+@pytest.mark.parametrize(
+    ("basis", "rows"), [("auto", 500), ("auto", 1_000_000), ("linear", 50_000), ("linear", 1_000_000)]
+)
+def test_the_estimated_time_decides(basis: str, rows: int) -> None:
+    size = Size.of(BINARY, Options(), expansion(basis), rows, 5)
+    price = size.likelihood / size.least_squares
+    found = family_of_classes(BINARY, Options(), expansion(basis), rows, 5)
+    long = price > MAX_PRICE and size.likelihood > SHORT_S
+    assert found.name == ("gaussian" if long else "binomial")
+    assert (f"about {price:.0f} times as long (--family binomial fits it)" in found.why) == long
 
 
-def test_three_classes_have_the_multinomial() -> None:
-    target = replace(BINARY, task="multiclass", classes=("a", "b", "c"))
-    assert family_of_classes(target, Options(), expansion("auto"), 500, 5).name == "multinomial"
-
-
-@pytest.mark.parametrize("options", [Options(alpha=0.0), Options(method="sparse")])
-def test_what_a_likelihood_may_not_fit_is_fitted_by_least_squares(options: Options) -> None:
-    assert family_of_classes(BINARY, options, expansion("auto"), 500, 5).name == "gaussian"
+@pytest.mark.parametrize(
+    ("target", "options", "basis", "rows", "family"),
+    [
+        (BINARY, Options(), "linear", 50_000, "binomial"),
+        (BINARY, Options(), "linear", 1_000_000, "gaussian"),
+        (replace(BINARY, task="multiclass", classes=("a", "b", "c")), Options(), "auto", 500, "multinomial"),
+        (BINARY, Options(alpha=0.0), "auto", 500, "gaussian"),  # which a likelihood may not fit
+        (BINARY, Options(method="sparse"), "auto", 500, "gaussian"),
+    ],
+)
+def test_the_family_follows_from_classes_options_and_size(
+    target: Target, options: Options, basis: str, rows: int, family: str
+) -> None:
+    assert family_of_classes(target, options, expansion(basis), rows, 5).name == family
 
 
 def test_the_size_counts_candidates_and_terms() -> None:
@@ -67,10 +72,8 @@ def test_more_of_anything_takes_no_less_time(field: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"basis": "linear"}, {"alpha": "0"}, {"method": "sparse"}], ids=str)
 @pytest.mark.parametrize("rows", [100, 3000])
-def test_both_doors_choose_the_same_family(
-    rows: int, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("desk")
+def test_both_doors_choose_the_same_family(rows: int, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(rows, 4)), columns=list("abcd"))
     y = np.where(X["a"] + rng.normal(size=rows) > 0, "yes", "no")
@@ -84,8 +87,8 @@ def test_both_doors_choose_the_same_family(
     np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-12, atol=1e-12)
 
 
-def test_moments_are_trained_by_least_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("desk")
+def test_moments_are_trained_by_least_squares() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(100, 2)), columns=["a", "b"])
     X.assign(y=np.where(X["a"] > 0, "yes", "no")).to_csv("t.csv", index=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,15 +16,17 @@ from anytime.errors import TrainingError
 from anytime.families import family_of
 from anytime.glm import joint, row_blocks
 from anytime.glm.newton import EXACT, Optimum, optimum
-from anytime.groups import FeatureGroups, load_groups
-from anytime.moments.accumulate import Block, fold_moments_of
+from anytime.groups import load_groups
+from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
 from anytime.training import likelihood
 from anytime.training.fit import Fit, fit
 from anytime.training.likelihood import Observed, _folds, _HeldOut
 from anytime.training.options import GRID, Options
-from anytime.types import FamilyName, Float
+from anytime.types import FamilyName, Float, Index
+from models.present import present
+from models.problems import blocks_of, grouped
 
 FOLDS = 5
 
@@ -43,28 +46,14 @@ class Table:
         rank = np.empty(len(y), dtype=np.intp)
         rank[np.argsort(y, kind="stable")] = np.arange(len(y))
         self.folds = rank % FOLDS
-        self.groups: FeatureGroups = load_groups(
-            {
-                "groups": [
-                    {
-                        "name": f"g{j}",
-                        "features": [f"x{i}" for i in range(j, min(j + 2, X.shape[1]))],
-                        "cost": 1.0 + j % 3,
-                    }
-                    for j in range(0, X.shape[1], 2)
-                ]
-            }
-        )
+        starts = range(0, X.shape[1], 2)
+        self.groups = grouped([min(2, X.shape[1] - j) for j in starts], [1.0 + j % 3 for j in starts])
         self.parts = fold_moments_of(X, self.Y, weights, self.folds, FOLDS)
 
     @property
     def observed(self) -> Observed:
-        half = len(self.X) // 2
-        blocks = [
-            Block(self.X[a:b], self.Y[a:b], None if self.weights is None else self.weights[a:b], self.folds[a:b])
-            for a, b in ((0, half), (half, len(self.X)))
-        ]
-        return Observed(blocks, self.target)
+        edges = (0, len(self.X) // 2, len(self.X))
+        return Observed(blocks_of(edges, self.X, self.Y, self.weights, self.folds), self.target)
 
     def held_out(self) -> tuple[Any, list[_HeldOut]]:
         gram = Gram.of(Moments.merged(self.parts))
@@ -141,28 +130,29 @@ TABLES: dict[str, Callable[[], Table]] = {
 }
 
 
+def refits(design: Any, fold: _HeldOut, columns: Index, alphas: Iterable[float]) -> tuple[float, ...]:
+    """The mean deviance on a fold of fits of the others at some penalties, each begun at the one before it."""
+    view = fold.train.view(columns[fold.train.ridge[columns] > 0])
+    start = np.zeros((view.width, design.predictors))
+    start[0] = design.family.start(fold.train.gram.y_mean)
+    thetas = accumulate(alphas, lambda theta, alpha: optimum(view, alpha, theta, 0.3, stop=EXACT).theta, initial=start)
+    return tuple(view.held_deviance(theta) / fold.weight for theta in islice(thetas, 1, None))
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhaustive_refits(name: str) -> None:
     table = TABLES[name]()
     found = table.fitted(alpha="cv")
     design, folds = table.held_out()
-    weights = np.array([fold.weight for fold in folds])
-    assert found.errors is not None
+    weights, errors = np.array([fold.weight for fold in folds]), present(found.errors)
     for prefix in range(1, len(found.alphas)):
         columns = found.sequence.columns[: found.sequence.ends[prefix]]
-        curve = np.empty((len(folds), len(GRID)))
-        for f, fold in enumerate(folds):
-            view = fold.train.view(columns[fold.train.ridge[columns] > 0])
-            start = np.zeros((view.width, design.predictors))
-            start[0] = design.family.start(fold.train.gram.y_mean)
-            for i in range(len(GRID) - 1, -1, -1):
-                start = optimum(view, GRID[i], start, 0.3, stop=EXACT).theta
-                curve[f, i] = view.held_deviance(start) / fold.weight
+        curve = np.array([refits(design, fold, columns, GRID[::-1])[::-1] for fold in folds])
         mean = np.average(curve, axis=0, weights=weights)
         spread = np.average((curve - mean) ** 2, axis=0, weights=weights)
         error = np.sqrt(spread / (len(folds) - 1))
         own = GRID.index(float(found.alphas[prefix]))
-        assert abs(found.errors[prefix] - mean[own]) <= 0.1 * error[own]
+        assert abs(errors[prefix] - mean[own]) <= 0.1 * error[own]
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
 
 
@@ -196,19 +186,13 @@ def test_errors_of_rare_intrusions_are_those_of_refits(shared_data: Path, n: int
     table.groups = groups
     found = table.fitted(alpha="cv")
     design, folds = table.held_out()
-    assert found.errors is not None
     for prefix in (3, 4, 7, 10, 16):
-        columns, own, deviances = found.sequence.columns[: found.sequence.ends[prefix]], found.alphas[prefix], []
-        for fold in folds:
-            view = fold.train.view(columns[fold.train.ridge[columns] > 0])
-            start = np.zeros((view.width, 1))
-            start[0] = design.family.start(fold.train.gram.y_mean)
-            for alpha in (*(each for each in (0.1, 1e-3) if each > own), own):
-                start = optimum(view, float(alpha), start, 0.3, stop=EXACT).theta
-            deviances.append(view.held_deviance(start) / fold.weight)
+        columns, own = found.sequence.columns[: found.sequence.ends[prefix]], float(found.alphas[prefix])
+        way = [*(each for each in (0.1, 1e-3) if each > own), own]
+        deviances = [refits(design, fold, columns, way)[-1] for fold in folds]
         mean = np.average(deviances, weights=[fold.weight for fold in folds])
         error = np.std(deviances) / np.sqrt(len(folds) - 1)
-        assert abs(found.errors[prefix] - mean) <= 0.01 * error
+        assert abs(present(found.errors)[prefix] - mean) <= 0.01 * error
 
 
 @pytest.mark.parametrize("name", ["indicators", "classes"])
@@ -252,26 +236,18 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, mon
         change = own.held_deviance(thetas[f] + step) - own.held_deviance(thetas[f] - step)
         assert change == pytest.approx(-4.0 * np.sum(found.held[f] * step), rel=1e-4, abs=1e-10)
         if name != "classes":  # where values are missing, each fold has its own mean
-            expected = own.evaluate(own.predictors(thetas[0]), hessian=True).hessian
-            assert expected is not None
+            expected = present(own.evaluate(own.predictors(thetas[0]), hessian=True).hessian)
             np.testing.assert_allclose((total - inside[f]) / fold.train.weight, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_fit_that_fails_does_not_end_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = forty()
-    plain = table.fitted(alpha="cv")
-    failed = []
-
     def failing(view: Any, alpha: float, *arguments: Any, **named: Any) -> Optimum:
         if alpha < 1e-6:
-            failed.append(alpha)
             raise TrainingError("no convergence")
         return optimum(view, alpha, *arguments, **named)
 
     monkeypatch.setattr(joint, "optimum", failing)
     monkeypatch.setattr(joint, "PASSES", 1)
-    found = table.fitted(alpha="cv", one_se=True)
-    assert found.errors is not None
-    assert np.isfinite(found.errors).all()
+    found = forty().fitted(alpha="cv", one_se=True)
+    assert np.isfinite(present(found.errors)).all()
     assert min(found.alphas[1:]) > 1e-6
-    assert [step.adds for step in plain.sequence.steps]

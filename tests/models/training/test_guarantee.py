@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import GroupOrder, sequence
@@ -26,7 +26,8 @@ from anytime.training.guarantee import (
 )
 from anytime.types import Float, Method
 from models import literal
-from models.problems import SmallTable
+from models.present import present
+from models.problems import SmallTable, grouped
 from models.properties import quick
 
 ROUNDING = 1e-9
@@ -48,12 +49,7 @@ class Problem(SmallTable):
         return literal.cost_of(self.groups, sorted(members))
 
 
-def grouped(sizes: Sequence[int], costs: Sequence[float]) -> FeatureGroups:
-    content = [
-        {"name": f"g{g}", "features": [f"g{g}x{d}" for d in range(size)], "cost": float(cost)}
-        for g, (size, cost) in enumerate(zip(sizes, costs, strict=True))
-    ]
-    return load_groups({"groups": content})
+HADAMARD = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
 
 
 def correlated(rng: np.random.Generator, rows: int, width: int, kind: str) -> Float:
@@ -96,9 +92,8 @@ def test_each_prefix_explains_the_promised_share_of_any_set(method: Method) -> N
     @quick(max_examples=150)
     @given(problems())
     def check(problem: Problem) -> None:
-        learned, gram = problem.learned(method), problem.gram
-        gamma = guarantee(gram, problem.groups, method, problem.alpha).gamma
-        assert gamma is not None
+        learned = problem.learned(method)
+        gamma = present(guarantee(problem.gram, problem.groups, method, problem.alpha).gamma)
         assert 0 <= gamma <= 1
         F = problem.sets()
         for K in {problem.cost(members) for members in F} - {0.0}:
@@ -123,14 +118,13 @@ def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Pro
     nu = min(shares) / max(shares)
     assume(min(np.linalg.eigvalsh(S[g, g]).min() for g in problem.groups.slices) > 1e-6)
     whole = np.linalg.eigvals(np.linalg.solve(D, C)).real.min()
-    assert spectral_gamma(problem.gram, problem.groups, "fr", problem.alpha) == pytest.approx(whole, abs=1e-6)
-    assert spectral_gamma(problem.gram, problem.groups, "omp", problem.alpha) == pytest.approx(nu * whole, abs=1e-6)
+    found = [spectral_gamma(problem.gram, problem.groups, method, problem.alpha) for method in ("fr", "omp")]
+    assert found == pytest.approx([whole, nu * whole], abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp"])
 def test_uncorrelated_groups_are_promised_as_much_as_submodular_ones(method: Method) -> None:
-    H = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
-    gram = Gram.of(moments_of(H[:, 1:], H[:, 1]))
+    gram = Gram.of(moments_of(HADAMARD[:, 1:], HADAMARD[:, 1]))
     assert spectral_gamma(gram, grouped([2, 3, 2], [1, 2, 3]), method, 0.25) == pytest.approx(1.0)
 
 
@@ -147,13 +141,11 @@ def test_whitened_groups_have_the_constant_of_the_paper_with_both_methods() -> N
 def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_penalty_nothing() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 3))
-    y = X @ np.ones(3)
-    once = Gram.of(moments_of(X, y))
-    within = Gram.of(moments_of(X[:, [0, 0, 1, 2]], y))
-    plain = spectral_gamma(once, grouped([1, 2], [1, 1]), "fr", 0.0)
-    assert spectral_gamma(within, grouped([2, 2], [1, 1]), "fr", 0.0) == pytest.approx(plain, abs=1e-9)
-    across = Gram.of(moments_of(X[:, [0, 1, 0, 2]], y))
-    assert spectral_gamma(across, grouped([2, 2], [1, 1]), "fr", 0.0) == pytest.approx(0.0, abs=1e-9)
+    plain, within, across = (
+        spectral_gamma(Gram.of(moments_of(X[:, columns], X @ np.ones(3))), grouped(sizes, [1, 1]), "fr", 0.0)
+        for columns, sizes in (([0, 1, 2], [1, 2]), ([0, 0, 1, 2], [2, 2]), ([0, 1, 0, 2], [2, 2]))
+    )
+    assert (within, across) == pytest.approx((plain, 0.0), abs=1e-9)
 
 
 def test_constants_promise_no_less() -> None:
@@ -161,8 +153,8 @@ def test_constants_promise_no_less() -> None:
     X = rng.normal(size=(50, 3))
     one, other = Gram.of(moments_of(X, X[:, 0])), Gram.of(moments_of(np.column_stack([X, np.ones(50)]), X[:, 0]))
     expected = spectral_gamma(one, grouped([1, 2], [1, 1]), "fr", 0.1)
-    assert spectral_gamma(other, grouped([1, 3], [1, 1]), "fr", 0.1) == pytest.approx(expected)
-    assert spectral_gamma(other, grouped([1, 2, 1], [1, 1, 1]), "fr", 0.1) == pytest.approx(expected)
+    for groups in (grouped([1, 3], [1, 1]), grouped([1, 2, 1], [1, 1, 1])):
+        assert spectral_gamma(other, groups, "fr", 0.1) == pytest.approx(expected)
 
 
 # Theorem 4.3.
@@ -185,9 +177,8 @@ def telling_budgets(problem: Problem, learned: GroupOrder) -> list[float]:
 def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_budget(problem: Problem) -> None:
     learned = problem.learned("fr", doubling=True)
     found = guarantee(problem.gram, problem.groups, "fr", problem.alpha, doubling_until=learned.doubling_until)
-    assert found.doubling_gamma is not None
     assert found.doubling_until == learned.doubling_until
-    share = doubling_bound(found.doubling_gamma)
+    share = doubling_bound(present(found.doubling_gamma))
     positive = problem.groups.costs[problem.groups.costs > 0]
     capable = float(learned.costs[found.doubling_until]) if found.doubling_until is not None else 0.0
     if len(positive):
@@ -195,10 +186,9 @@ def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_bud
         assert buys_no_group(learned.costs, found.doubling_until or 0) == nothing
     F = problem.sets()
     for budget in telling_budgets(problem, learned):
-        if len(positive) == 0 or not positive.min() < budget <= capable:
-            continue
-        best = literal.brute_force_best(F, problem.groups.costs.tolist(), budget / 4)
-        assert within(learned, budget) >= share * best - ROUNDING
+        if len(positive) and positive.min() < budget <= capable:
+            best = literal.brute_force_best(F, problem.groups.costs.tolist(), budget / 4)
+            assert within(learned, budget) >= share * best - ROUNDING
 
 
 def test_where_the_dearest_waits_too_long_the_promise_ends() -> None:
@@ -206,10 +196,8 @@ def test_where_the_dearest_waits_too_long_the_promise_ends() -> None:
     X = rng.normal(size=(50, 3))
     problem = Problem(X, X @ [[0.1], [0.1], [9.0]], grouped([1, 1, 1], [1.0, 1.0, 50.0]), 1e-5)
     learned = problem.learned("fr", doubling=True)
-    assert learned.doubling_until == 2
     found = guarantee(problem.gram, problem.groups, "fr", 1e-5, doubling_until=learned.doubling_until)
-    assert found.doubling_until == 2
-    assert found.gamma is None
+    assert (learned.doubling_until, found.doubling_until, found.gamma) == (2, 2, None)
 
 
 # Every set, and Eq. 9.
@@ -226,10 +214,9 @@ def test_the_value_of_every_set_is_that_of_its_own_fit(problem: Problem) -> None
 
 def test_groups_without_features_are_worth_nothing() -> None:
     X = np.random.default_rng(3).normal(size=(30, 2))
-    gram = Gram.of(moments_of(X, X[:, 0]))
-    found = subset_values(gram, grouped([1, 0, 1], [1, 1, 1]), 0.1)
-    np.testing.assert_allclose(found[[0, 2]], 0.0)
-    np.testing.assert_allclose(found[[1, 3, 4, 6, 5, 7]], np.repeat(found[[1, 4, 5]], 2)[[0, 1, 2, 3, 4, 5]])
+    found = subset_values(Gram.of(moments_of(X, X[:, 0])), grouped([1, 0, 1], [1, 1, 1]), 0.1)
+    assert found[0] == 0.0
+    np.testing.assert_allclose(found[[2, 3, 6, 7]], found[[0, 1, 4, 5]])
 
 
 @quick(max_examples=60)
@@ -249,8 +236,7 @@ def test_columns_that_help_only_together_have_a_small_ratio_and_orthogonal_ones_
     together = np.column_stack([hidden + 10 * noise, noise])
     gram = Gram.of(moments_of(together, hidden))
     assert submodularity_ratio(gram, grouped([1, 1], [1, 1]), 1e-9) < 0.02
-    H = np.kron(np.kron([[1, 1], [1, -1]], [[1, 1], [1, -1]]), [[1, 1], [1, -1]]).astype(np.float64)
-    gram = Gram.of(moments_of(H[:, 1:], H @ np.arange(8.0)))
+    gram = Gram.of(moments_of(HADAMARD[:, 1:], HADAMARD @ np.arange(8.0)))
     assert submodularity_ratio(gram, grouped([1, 2, 3, 1], [1, 1, 1, 1]), 0.1) == pytest.approx(1.0)
 
 
@@ -262,32 +248,24 @@ def small() -> Problem:
     return Problem(X, X @ np.ones((3, 1)), grouped([1, 2], [1.0, 2.0]), 1e-3)
 
 
-def test_where_the_theorems_do_not_reach_nothing_is_promised_and_it_says_why() -> None:
-    problem = small()
-    gram, groups = problem.gram, problem.groups
-    for method in ("single", "no-whiten"):
-        found = guarantee(gram, groups, method, 1e-3)
-        assert (found.gamma, found.doubling_gamma) == (None, None)
-        assert method in found.why
-    assert "cost-blind" in guarantee(gram, groups, "omp", 1e-3, cost_blind=True).why
-    assert guarantee(gram, groups, "fr", 1e-3, cost_blind=True).gamma is None
-    doubled = guarantee(gram, groups, "omp", 1e-3, doubling_until=1)
-    assert (doubled.gamma, doubled.doubling_gamma, doubled.doubling_until) == (None, None, 1)
-    assert "fr only" in doubled.why
-
-
-def test_groups_that_require_others_are_promised_nothing() -> None:
-    groups = load_groups(
-        {
-            "groups": [
-                {"name": "a", "features": ["x0"], "cost": 1.0},
-                {"name": "b", "features": ["x1", "x2"], "cost": 1.0, "requires": ["a"]},
-            ]
-        }
-    )
-    found = guarantee(small().gram, groups, "fr", 1e-3)
-    assert found.gamma is None
-    assert "require" in found.why
+@pytest.mark.parametrize(
+    ("method", "requires", "options", "why"),
+    [
+        ("single", {}, {}, "single"),
+        ("no-whiten", {}, {}, "no-whiten"),
+        ("omp", {}, {"cost_blind": True}, "cost-blind"),
+        ("fr", {}, {"cost_blind": True}, "cost-blind"),
+        ("omp", {}, {"doubling_until": 1}, "fr only"),
+        ("fr", {1: [0]}, {}, "require"),
+    ],
+)
+def test_where_the_theorems_do_not_reach_nothing_is_promised_and_it_says_why(
+    method: str, requires: dict[int, list[int]], options: dict[str, Any], why: str
+) -> None:
+    found = guarantee(small().gram, grouped([1, 2], [1.0, 2.0], requires), method, 1e-3, **options)
+    promised = (found.gamma, found.doubling_gamma, found.doubling_until)
+    assert promised == (None, None, options.get("doubling_until"))
+    assert why in found.why
 
 
 def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
@@ -296,27 +274,23 @@ def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
     for count in (12, 13):
         sizes = [1] * (count - 1) + [14 - count]
         found = guarantee(gram, grouped(sizes, [1.0] * count), "fr", 1e-3, doubling_until=count)
-        assert (found.doubling_gamma is None) == (count > 12)
-        assert ("unknown" in found.why) == (count > 12)
+        assert (found.doubling_gamma is None) == ("unknown" in found.why) == (count > 12)
         assert found.doubling_until == count
 
 
 def test_what_is_promised_has_no_reason_against_it() -> None:
     problem = small()
-    assert guarantee(problem.gram, problem.groups, "fr", 1e-3).why == ""
-    assert guarantee(problem.gram, problem.groups, "fr", 1e-3, doubling_until=2).why == ""
+    for until in (None, 2):
+        assert guarantee(problem.gram, problem.groups, "fr", 1e-3, doubling_until=until).why == ""
 
 
 # The shares.
 
 
 def test_the_share_grows_with_the_budget_and_with_gamma() -> None:
-    assert bound(1.0, 1.0, 1.0) == pytest.approx(1 - np.exp(-1))
-    assert bound(0.5, 3.0, 2.0) == pytest.approx(1 - np.exp(-0.75))
-    assert bound(0.5, 0.0, 2.0) == 0.0
-    assert bound(0.0, 9.0, 2.0) == 0.0
-    assert doubling_bound(1.0) == pytest.approx(1 - np.exp(-0.5))
-    assert doubling_bound(0.0) == 0.0
+    shares = [bound(1.0, 1.0, 1.0), bound(0.5, 3.0, 2.0), doubling_bound(1.0)]
+    assert shares == pytest.approx(1 - np.exp([-1.0, -0.75, -0.5]))
+    assert (bound(0.5, 0.0, 2.0), bound(0.0, 9.0, 2.0), doubling_bound(0.0)) == (0.0, 0.0, 0.0)
     for low, high in pairwise(np.linspace(0, 1, 11)):
         assert bound(low, 2.0, 3.0) < bound(high, 2.0, 3.0)
         assert doubling_bound(low) < doubling_bound(high)

@@ -16,6 +16,7 @@ from anytime.moments.accumulate import Block, moments_of
 from anytime.target import Target
 from anytime.training.likelihood import Observed
 from anytime.training.resequencing import Changes, Retrained, resequence
+from models import literal
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -43,6 +44,9 @@ def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, X @ rng.normal(size=sum(SIZES)) + rng.normal(size=300)
 
 
+RIDGE = literal.Rows(*literal.standardise(*table()), ALPHA)
+
+
 def columns(*names: str) -> list[int]:
     starts = np.concatenate([[0], np.cumsum(SIZES)])
     return [j for g, name in enumerate(NAMES) if name in names for j in range(starts[g], starts[g + 1])]
@@ -61,11 +65,8 @@ def trained(names: tuple[str, ...] = NAMES, **options: Any) -> Model:
 
 def check_same(found: Model, expected: Model) -> None:
     assert [step.adds for step in found.manifest.steps] == [step.adds for step in expected.manifest.steps]
-    np.testing.assert_allclose(
-        [step.explained_variance for step in found.manifest.steps],
-        [step.explained_variance for step in expected.manifest.steps],
-        rtol=1e-9,
-    )
+    one, other = ([step.explained_variance for step in each.manifest.steps] for each in (found, expected))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
     np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-8, atol=1e-10)
 
 
@@ -94,10 +95,8 @@ def test_what_was_on_can_be_switched_off() -> None:
 def test_without_some_groups_it_is_what_training_gives_without_them(without: tuple[str, ...]) -> None:
     found = resequence(trained(), changes=Changes(without=without))
     check_same(found, trained(tuple(name for name in NAMES if name not in without)))
-    assert found.manifest.stopped is not None
     assert found.manifest.stopped == Stopped(rule=None, steps=len(found.manifest.steps), left_out=without)
-    again = resequence(found, load_groups(groups()))
-    check_same(again, found)
+    check_same(resequence(found, load_groups(groups())), found)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp", "sparse"])
@@ -116,45 +115,24 @@ def test_what_is_forced_goes_first_after_what_it_requires(
     X, y = table()
     for prefix in range(len(steps) + 1):
         held = columns(*(name for adds in steps[:prefix] for name in adds))
-        np.testing.assert_allclose(found.prefixes.predict(X, prefix)[:, 0], ridge(X[:, held], y), atol=1e-9)
+        ridge = y.mean() + y.std() * (RIDGE.Y - RIDGE.residuals(held))
+        np.testing.assert_allclose(found.prefixes.predict(X, prefix), ridge, atol=1e-9)
     assert found.manifest.guarantee.gamma is None
     assert "the user chose" in found.manifest.guarantee.why
 
 
-def ridge(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fitted values of ridge regression on standardised columns."""
-    if not X.shape[1]:
-        return np.full(len(y), y.mean())
-    Z, t = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
-    w = np.linalg.solve(Z.T @ Z / len(y) + ALPHA * np.eye(Z.shape[1]), Z.T @ t / len(y))
-    fitted: np.ndarray = y.mean() + y.std() * (Z @ w)
-    return fitted
-
-
-def explained(X: np.ndarray, y: np.ndarray) -> float:
-    """1/2 q'(C + alpha I)^-1 q of standardised columns: F, section 2 of the paper."""
-    Z, t = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
-    q = Z.T @ t / len(y)
-    return 0.5 * float(q @ np.linalg.solve(Z.T @ Z / len(y) + ALPHA * np.eye(Z.shape[1]), q))
-
-
 @pytest.mark.parametrize("forced", [("b",), ("c",), ("e",)], ids=str)
 def test_after_what_is_forced_the_rest_is_the_best_for_its_cost(forced: tuple[str, ...]) -> None:
-    X, y = table()
     costs = dict(zip(NAMES, (1.0, 9.0, 2.0, 4.0, 0.5), strict=True))
     costed = load_groups(groups(NAMES, **costs))
     found = resequence(trained(), costed, changes=Changes(first=forced))
     taken = [name for name in NAMES if name in forced or (name == "a" and "b" in forced)]
     expected = list(taken)
     while len(expected) < len(NAMES):
-        base = explained(X[:, columns(*expected)], y)
-
-        def density(adds: tuple[str, ...], so_far: list[str] = expected, base: float = base) -> float:
-            return (explained(X[:, columns(*so_far, *adds)], y) - base) / sum(costs[name] for name in adds)
-
         left = [name for name in NAMES if name not in expected and (name != "b" or "a" in expected)]
+        gains = {name: RIDGE.gain(columns(*expected), columns(name)) for name in left}
         # b is so dear that to buy a with it is never the best.
-        expected.append(max(left, key=lambda name: density((name,))))
+        expected.append(max(left, key=lambda name: gains[name] / costs[name]))
     assert [name for step in found.manifest.steps for name in step.adds] == expected
     own = [name for step in resequence(trained(), costed).manifest.steps for name in step.adds]
     assert own[: len(taken)] != taken, "what is forced is not what would have come first"
@@ -172,9 +150,15 @@ def test_groups_stay_first_until_they_are_placed_otherwise_or_left_out() -> None
     check_same(resequence(led, load_groups(groups())), led)
     assert resequence(led, changes=Changes(first=("d",))).manifest.first == ("d",)
     check_same(resequence(led, changes=Changes(first=())), trained())
-    without = resequence(led, changes=Changes(without=("e",)))
-    assert without.manifest.first == ("c",)
-    assert without.manifest.steps[0].adds == ("c",)
+    without = resequence(led, changes=Changes(without=("e",))).manifest
+    assert without.first == without.steps[0].adds == ("c",)
+
+
+def classes_of(name: str, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> Retrained:
+    """Rows of two classes."""
+    Y = (y > 0).astype(float)[:, np.newaxis]
+    observed = Observed([Block(X, Y, weights)], Target("binary", ("y",), (False, True)), 1)
+    return Retrained(name, moments_of(X, Y, weights), observed)
 
 
 def test_provenance_is_that_of_the_rows_which_the_new_model_is_fitted_on() -> None:
@@ -182,14 +166,8 @@ def test_provenance_is_that_of_the_rows_which_the_new_model_is_fitted_on() -> No
     X[:30, 0] = np.nan
     model = AnytimeClassifier(groups(), alpha=ALPHA, cv=3, random_state=0).fit(X, y > 0).model_
     assert (model.manifest.provenance.imputed, model.manifest.provenance.folds) == (("x0",), 3)
-    X, Y = table(1)[0][:100], (table(1)[1] > 0).astype(float)[:100, np.newaxis]
-    weights = np.full(100, 0.5)
-    data = Retrained(
-        "new.csv",
-        moments_of(X, Y, weights),
-        Observed([Block(X, Y, weights)], Target("binary", ("y",), (False, True)), 1),
-    )
-    origin = resequence(model, data=data).manifest.provenance
+    X, y = (each[:100] for each in table(1))
+    origin = resequence(model, data=classes_of("new.csv", X, y, np.full(100, 0.5))).manifest.provenance
     assert (origin.data, origin.rows, origin.weight, origin.imputed) == ("new.csv", 100, 50.0, ())
     assert (origin.folds, origin.seed) == (None, None)
 
@@ -214,38 +192,27 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
     kept = changes.options(model.manifest).rule.remaining(model.groups)
-    held = columns("a", "b", "d", "e")
-    Y = (y > 0).astype(float)[:, np.newaxis]
-    data = Retrained(
-        "rows.csv",
-        moments_of(X[:, held], Y),
-        Observed([Block(X[:, held], Y)], Target("binary", ("y",), (False, True)), 1),
-    )
+    data = classes_of("rows.csv", X[:, columns("a", "b", "d", "e")], y)
     found = resequence(model, data=data, changes=changes)
-    assert kept.names == ("a", "b", "d", "e")
+    assert kept.names == found.groups.names == ("a", "b", "d", "e")
     assert found.manifest.steps[0].adds == ("e",)
-    assert found.groups.names == kept.names
     assert found.manifest.provenance.data == "rows.csv"
     with pytest.raises(TrainingError, match="is fitted on rows; pass its data"):
         resequence(model, changes=changes)
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "error", "why"),
     [
-        (Changes(without=("nobody",)), "there is no group 'nobody'"),
-        (Changes(first=("nobody",)), "there is no group 'nobody'"),
-        (Changes(without=("a",)), "group 'b' requires 'a', which is left out; leave out both"),
-        (Changes(without=("c",), first=("c",)), "group 'c' is both placed first and left out"),
-        (Changes(without=NAMES), "all groups are left out; keep at least one"),
+        (Changes(without=("nobody",)), GroupsError, "there is no group 'nobody'"),
+        (Changes(first=("nobody",)), GroupsError, "there is no group 'nobody'"),
+        (Changes(without=("a",)), GroupsError, "group 'b' requires 'a', which is left out; leave out both"),
+        (Changes(without=("c",), first=("c",)), GroupsError, "group 'c' is both placed first and left out"),
+        (Changes(without=NAMES), GroupsError, "all groups are left out; keep at least one"),
+        (Changes(alpha=-1.0), TrainingError, "alpha is -1"),
     ],
     ids=str,
 )
-def test_groups_that_cannot_be_are_refused(changes: Changes, why: str) -> None:
-    with pytest.raises(GroupsError, match=why):
+def test_groups_and_penalties_that_cannot_be_are_refused(changes: Changes, error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
         resequence(trained(), changes=changes)
-
-
-def test_a_penalty_that_cannot_be_is_refused() -> None:
-    with pytest.raises(TrainingError, match="alpha is -1"):
-        resequence(trained(), changes=Changes(alpha=-1.0))
