@@ -174,8 +174,8 @@ def columns_model(version: str = "c1", *, reverse: bool = False) -> Model:
     expansion = Expansion.of(groups)
     rng = np.random.default_rng(3)
     X = rng.uniform(0.0, 90.0, (300, len(groups.features)))
-    for j, basis in expansion.categories.items():
-        X[:, j] = rng.integers(-basis.has_other, len(basis.labels), 300)
+    for j, levels in expansion.categories.items():
+        X[:, j] = rng.integers(-levels.other, len(levels.labels), 300)
     Y = expansion.expand(X) @ rng.normal(size=(expansion.size, 1)) + rng.normal(size=(300, 1))
     fitted = fit([moments_of(expansion.expand(X), Y)], groups, Options(alpha=0.01))
     model = fitted.model("liner", Target("regression", ("y",)), provenance(fitted, "memory"))

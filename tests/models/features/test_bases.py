@@ -132,8 +132,8 @@ def test_curves_are_clamped_to_the_training_range_by_default_and_lines_are_not()
     for basis, expected in (("hinge", ends), ("poly:2", ends), ("date", ends), ("linear", None)):
         assert expansion_of(x, basis, clamp=None).columns[0].range == expected
     groups = load_groups(groups_of().model_dump() | {"types": {"x": "date"}})
-    for clamp, expected in ((None, ends), ("off", None)):
-        learned = learned_groups(groups, Sample({"x": x}), "linear", clamp)
+    for options, expected in (({}, ends), ({"clamp": "off"}, None)):
+        learned = learned_groups(groups, Sample({"x": x}), "linear", **options)  # type: ignore[arg-type]
         assert Expansion.of(learned).columns[0].range == expected, "a line of dates"
     given = {"basis": "hinge", "range": None}
     assert expansion_of(x, given, clamp=None).columns[0].range is None, "null in the groups file is not learned"
@@ -255,7 +255,7 @@ def literal_term(term: Term, x: Float) -> Float:
             return float(math.isnan(u)) if form["form"] == "missing" else math.nan
         if form["form"] == "power":
             z = (u - form["centre"]) / form["scale"]
-            return math.prod([z] * form["power"], start=1.0)
+            return float(math.prod([z] * form["power"], start=1.0))
         if form["form"] == "hinge":
             return max(u - form["knot"], 0.0)
         return u if form["form"] == "value" else float(u == form["level"])

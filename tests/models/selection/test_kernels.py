@@ -15,7 +15,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import Rule, sequence, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
 from anytime.training.fit import fit
-from anytime.training.least_squares import KernelFold, rows_are_fewer, split, split_rows
+from anytime.training.least_squares import KernelFold, rows_are_fewer, split
 from anytime.training.options import GRID, Options
 from anytime.types import Float
 from models.properties import quick
@@ -112,13 +112,18 @@ def test_orders_are_those_of_the_sweep(
     assert (whole.longest, whole.doubling_until) == (found.longest, found.doubling_until)
 
 
+def without(problem: Wide, fold: int) -> Kernels:
+    """The kernels of the other folds."""
+    return Kernels.of([rows for f, rows in problem.rows.items() if f != fold], problem.moments)
+
+
 @quick(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_errors_are_those_of_the_moments(seed: int) -> None:
     problem = wide(seed)
     order = sequence(problem.gram, problem.groups, "fr", 1e-3)
     alphas, longest = [1e-7, 1e-3, 0.5], [6, 3, 6]
-    by_rows = [KernelFold(rest, problem.rows[f]) for f, rest in split_rows(problem.rows, problem.moments).items()]
+    by_rows = [KernelFold(without(problem, f), rows) for f, rows in problem.rows.items()]
     for literal, fold in zip(split(problem.parts), by_rows, strict=True):
         assert fold.weight == pytest.approx(literal.weight)
         expected = literal.errors(order.columns, order.ends, alphas, longest)
@@ -131,11 +136,11 @@ def test_errors_are_those_of_the_moments(seed: int) -> None:
 def test_solutions_serve_other_held_out_rows_and_other_orders() -> None:
     problem = wide(0)
     order, other = (sequence(problem.gram, problem.groups, "fr", alpha) for alpha in (1e-3, 10.0))
-    kernels = split_rows(problem.rows, problem.moments)[0]
+    kernels = without(problem, 0)
     moved = {f: R + 0.01 * np.random.default_rng(f).normal(size=R.shape) for f, R in problem.rows.items()}
     for held in (problem.rows[0], moved[0]):
         for each, alphas in ((order, [1e-3, 0.5]), (other, [0.5, 1e-3])):
-            fresh = KernelFold(split_rows(problem.rows, problem.moments)[0], held)
+            fresh = KernelFold(without(problem, 0), held)
             found = KernelFold(kernels, held).errors(each.columns, each.ends, alphas)
             np.testing.assert_allclose(found, fresh.errors(each.columns, each.ends, alphas), rtol=1e-9)
 
