@@ -487,7 +487,7 @@ VALUES: dict[str, Table] = {
     "--clamp": {
         "off": Row("--clamp off", "ranges", "", "--basis hinge"),
         "outliers": Row("--clamp outliers", "ranges"),
-        "auto": Row("--clamp auto", "selected"),
+        "auto": Row("--clamp auto", "ranges", "", "--basis hinge"),
     },
     "--policy": {
         "prefix": Row("--policy prefix", "text", "--policy best", "best.safetensors orders.csv"),

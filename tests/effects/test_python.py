@@ -626,7 +626,7 @@ VALUES: dict[str, Table] = {
     "clamp": {
         "off": Row({"clamp": "off"}, "ranges", given={"basis": "hinge"}),
         "outliers": Row({"clamp": "outliers"}, "ranges"),
-        "auto": Row({"clamp": "auto"}, "selected"),
+        "auto": Row({"clamp": "auto"}, "ranges", given={"basis": "hinge"}),
     },
     "word": {
         "alpha=cv": Row({"alpha": "cv"}, "alphas"),
