@@ -35,7 +35,8 @@ class ModelColumn(BaseModel, frozen=True):
 
     The levels are sorted: a later training with the same levels has the same indices, whatever their frequencies.
     `other` states whether values that are not a level have a term; without one they count as missing. Values outside
-    the range move to its nearest end.
+    the range move to its nearest end. That of dates is in seconds since 1970 UTC; their months, weekdays and hours do
+    not move.
     """
 
     name: str

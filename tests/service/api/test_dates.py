@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -18,10 +19,12 @@ import pytest
 from anytime import AnytimeRegressor, LoadedModel, load
 from anytime.cli.main import main
 from anytime.types import Float
+from anytime_service.api.console import pages
 from anytime_service.client import AsyncClient, Client
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.serving import Running, packed
+from system import program
 
 ROWS = 400
 SETTINGS = Settings(port=0, max_rows=ROWS)
@@ -172,3 +175,44 @@ def test_a_missing_date_is_imputed(model: LoadedModel) -> None:
         opened = model.open()
         opened.add("visit", [value])
         assert opened.answer().imputed == ("when",)
+
+
+def test_a_date_beyond_the_training_rows_counts_as_the_last_but_for_its_parts(
+    service: Running, model: LoadedModel
+) -> None:
+    low, high = service.get("/models/csv").json()["columns"][0]["range"]
+    assert (low, high) == (np.nanmin(SECONDS), np.nanmax(SECONDS))
+    year = 365 * 86_400.0
+    columns = model.expansion.columns[0]
+    found = []
+    for seconds in (high, high + 4 * year + 86_400.0):
+        answer = service.post({"groups": {"visit": [seconds]}}).json()
+        found.append(answer["clamped"])
+        opened = model.open()
+        opened.add("visit", [seconds])
+        assert answer["prediction"] == pytest.approx(opened.answer().prediction, rel=1e-12)
+    assert found == [[], ["when"]]
+    years, *parts = model.expansion.expand(np.array([[high, 0.0], [high + 4 * year + 86_400.0, 0.0]])).T
+    assert years[0] == years[1]
+    names = [name for name in columns.term_names if "hour=" in name or "month=" in name]
+    assert all(a == b for (a, b), name in zip(parts, columns.term_names[1:], strict=False) if name in names)
+
+
+def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> None:
+    column = service.get("/models/csv").json()["columns"][0]
+    words = Path(pages.STATIC) / "words.js"
+    script = f"""
+    import {{ omissions }} from {str(words)!r};
+    const model = {{ columns: [{json.dumps(column)}], groups: [{{ name: "visit", features: ["when"] }}] }};
+    const answer = {{ groups: ["visit"], missing: [], imputed: [], clamped: ["when"] }};
+    for (const sent of ["2030-01-02T03:04:05Z", 0])
+      console.log(omissions(model, answer, new Map([["visit", [sent]]])).join());
+    """
+    done = subprocess.run(
+        [program("node"), "--input-type=module", "-e", script], capture_output=True, text=True, check=True
+    )
+    first, last = (str(np.datetime64(int(end), "s"))[:10] for end in column["range"])
+    assert done.stdout.splitlines() == [
+        f"outside the model's range: when (2030-01-02 counts as {last}, but for parts that recur)",
+        f"outside the model's range: when (1970-01-01 counts as {first}, but for parts that recur)",
+    ]

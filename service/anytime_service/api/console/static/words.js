@@ -123,10 +123,14 @@ export function omissions(model, answer, sent) {
   return statements;
 }
 
-/** Return the name of a clamped column with the end of its range that its value moved to. */
+/** Return the name of a clamped column with the end of its range that its value moved to; a date may be text or seconds. */
 function moved(model, name, value) {
-  const [low, high] = model.columns.find((column) => column.name === name).range;
-  return `${name} (${number(value)} counts as ${number(Math.min(Math.max(value, low), high))})`;
+  const { type, range } = model.columns.find((column) => column.name === name);
+  const [low, high] = range;
+  if (type !== "date") return `${name} (${number(value)} counts as ${number(Math.min(Math.max(value, low), high))})`;
+  const seconds = typeof value === "number" ? value : Date.parse(value) / 1000;
+  const day = (x) => new Date(x * 1000).toISOString().slice(0, 10);
+  return `${name} (${day(seconds)} counts as ${day(seconds < (low + high) / 2 ? low : high)}, but for parts that recur)`;
 }
 
 function whyUnused(answer) {
