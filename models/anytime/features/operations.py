@@ -273,8 +273,10 @@ class Category(Level):
     def write(self, x: Float, of: Operands, out: Float) -> None:
         for column, places, a in of.runs:  # a column may have many levels
             missing = np.isnan(x[column])
-            np.equal(self.part_of(np.where(missing, 0.0, x[column])), a, out=out[places])
-            out[places, missing] = np.nan
+            some = missing.any()
+            np.equal(self.part_of(np.where(missing, 0.0, x[column]) if some else x[column]), a, out=out[places])
+            if some:
+                out[places, missing] = np.nan
 
 
 @dataclass(frozen=True)
