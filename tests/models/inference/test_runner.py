@@ -619,7 +619,7 @@ with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
     assert forking(code, "process", tmp_path) == ["0 0 None complete None"]
 
 
-def collected(*groups: str, goes_on: bool = True) -> tuple[Extraction, list[Arrival]]:
+def collected(*groups: str, goes_on: bool = True, **options: Any) -> tuple[Extraction, list[Arrival]]:
     """An extraction of some groups of X, and the list of their arrivals."""
     arrivals: list[Arrival] = []
 
@@ -627,7 +627,7 @@ def collected(*groups: str, goes_on: bool = True) -> tuple[Extraction, list[Arri
         arrivals.append(arrival)
         return goes_on
 
-    return Extraction([Task(group) for group in groups], X, receive), arrivals
+    return Extraction([Task(group) for group in groups], X, receive, **options), arrivals
 
 
 @pytest.mark.parametrize("worker", WORKERS)
