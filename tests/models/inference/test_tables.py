@@ -34,7 +34,7 @@ from anytime.inference import tables
 from anytime.loaded import LoadedModel
 from anytime.model.export import document
 from anytime.types import Policy
-from models.exporting import ANSWERS, Event, added, compiled, printed, read
+from models.exporting import Event, asked, compiled, read
 from models.opening import opened, outputs_of
 from models.properties import quick
 
@@ -134,20 +134,17 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     assert set(answer.imputed) == set(expected.imputed)
     if policy != "arrived":
         _, ask, exported = _exported(family)
-        within, lines = math.inf if budget is None else budget, []
-        answered: list[Any] = []
+        answered: list[tuple[int, list[float]]] = []
         for cells in frame.astype(object).where(frame.notna(), None).to_dict("records"):
             events = [
                 Event(name, tuple(None if column in lost else cells[column] for column in place.features))
                 for name, place in present.items()
             ]
-            lines += ["begin", *(added(model, ask, each.group, each.values) for each in events)]
-            lines.append(f"{ANSWERS[policy]} {within!r}")
-            answered += read(exported, [*events, Event(budget=within, policy=policy)])
-        of_c = [line.split() for line in printed(ask, lines) if " " in line]
-        assert {prefix for prefix, _ in answered} == {int(prefix) for prefix, *_ in of_c} == {answer.prefix}
-        for found in ([outputs for _, outputs in answered], [list(map(float, outputs)) for _, *outputs in of_c]):
-            np.testing.assert_allclose(found, outputs_of(answer).reshape(len(frame), -1), rtol=1e-9, atol=1e-9)
+            events.append(Event(budget=math.inf if budget is None else budget, policy=policy))
+            answered += [*read(exported, events), *asked(model, ask, events)]
+        assert {prefix for prefix, _ in answered} == {answer.prefix}
+        wanted = np.repeat(outputs_of(answer).reshape(len(frame), -1), 2, axis=0)
+        np.testing.assert_allclose([outputs for _, outputs in answered], wanted, rtol=1e-9, atol=1e-9)
     if policy != "arrived" and not lost & {
         c for g in model.computed[model.affordable(budget, policy)] for c in model.places[g].features
     }:
