@@ -433,7 +433,7 @@ def test_nested_errors_belong_to_the_same_model() -> None:
     X, y = table(rows=40)
     plain, nested = (AnytimeRegressor(GROUPS, alpha="cv", nested=nested).fit(X, y) for nested in (False, True))
     np.testing.assert_array_equal(plain.predict(X), nested.predict(X))
-    assert np.shape(nested.curve_.cv_error) == (4,)
+    assert np.asarray(nested.curve_.cv_error).shape == (4,)
     assert AnytimeRegressor(GROUPS, nested=True).fit(X, y).curve_.cv_error is not None
 
 

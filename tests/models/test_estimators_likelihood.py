@@ -139,7 +139,7 @@ def test_rows_of_one_query_stay_in_one_fold(kind: str) -> None:
     # Ten numbers tell each query from the others, and nothing else: who has seen its other rows knows the answer.
     X, y = rng.normal(size=(24, 10))[queries], 3 * rng.integers(0, 2, size=24)[queries]
     options: dict[str, Any] = {"cv": 4, "alpha": 1e-2}
-    estimator = AnytimeRegressor(**options) if kind == "numbers" else likely(kind, None, **options)
+    estimator: Any = AnytimeRegressor(**options) if kind == "numbers" else likely(kind, None, **options)
     names = np.array([f"query {q}" for q in queries])
     by_row, *found = (
         estimator.fit(X, y, query=keys).curve_.cv_error.tolist() for keys in (None, queries, names, names.tolist())

@@ -147,7 +147,7 @@ def _moments() -> Moments:
     return Moments(4, 1, 100, 100.0, np.array([0.0, 0.0, 0.0, 0.0, 0.5]), 100.0 * cross, np.zeros(4))
 
 
-def extractors(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+def extractors(**changed: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {"a": first, "b": second, "c": third, **changed}
 
 
@@ -760,7 +760,7 @@ def test_without_a_cost_in_time_nothing_is_refused_before_it_was_measured() -> N
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("workers_per_run", [1, 3])
 def test_a_group_without_features_computes_for_those_that_require_it(worker: Worker, workers_per_run: int) -> None:
-    own: dict[str, Any] = {**extractors(), "b": half_of_shared, "visit": doubled}
+    own = extractors(b=half_of_shared, visit=doubled)
     answer, runner = ran(a_model(), own, worker, workers_per_run=workers_per_run, max_workers=workers_per_run)
     assert (answer.prediction, answer.reason) == (FULL, "complete")
     assert runner.counts["visit"].computed == 1
@@ -769,7 +769,7 @@ def test_a_group_without_features_computes_for_those_that_require_it(worker: Wor
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("workers_per_run", [1, 2])
 def test_without_the_shared_result_its_dependents_are_not_computed(worker: Worker, workers_per_run: int) -> None:
-    own: dict[str, Any] = {**extractors(), "b": half_of_shared, "visit": raising}
+    own = extractors(b=half_of_shared, visit=raising)
     answer, runner = ran(a_model(moments=True), own, worker, workers_per_run=workers_per_run, max_workers=2)
     assert (answer.groups, answer.reason) == (("a", "c"), "end")
     assert "group 'visit' failed: RuntimeError: no light on the sensor" in str(answer.note)
@@ -813,7 +813,7 @@ def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_r
         assert "group 'b' is left out: it hung, and is tried again in" in str(answer.note)
 
 
-SHARING: dict[str, Any] = {**extractors(a=hanging), "visit": doubled, "b": half_of_shared}
+SHARING = extractors(a=hanging, visit=doubled, b=half_of_shared)
 LIMITED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = {
     "each of two groups": (
         extractors(a=hanging, b=hanging),

@@ -192,9 +192,9 @@ def responses(family: str) -> Float:
     _, Y, _ = rows()
     signal = (Y[:, 0] - Y[:, 0].mean()) / Y[:, 0].std()
     if family == "poisson":
-        return np.random.default_rng(2).poisson(np.exp(0.7 * signal)).astype(np.float64)
+        return np.asarray(np.random.default_rng(2).poisson(np.exp(0.7 * signal)), dtype=np.float64)
     noisy = signal + 0.8 * np.random.default_rng(1).normal(size=len(Y))
-    return np.digitize(noisy, [0.2] if family == "binomial" else [-0.4, 0.5]).astype(np.float64)
+    return np.asarray(np.digitize(noisy, [0.2] if family == "binomial" else [-0.4, 0.5]), dtype=np.float64)
 
 
 def likely(family: str, alpha: float | str = ALPHA) -> Model:
