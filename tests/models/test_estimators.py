@@ -169,10 +169,9 @@ def test_without_groups_each_column_is_one_at_cost_1() -> None:
 
 @pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
 @pytest.mark.parametrize("variant", [{}, {"cost_blind": True}, {"doubling": True}], ids=str)
-def test_every_method_ends_with_the_same_model(method: str, variant: dict[str, bool]) -> None:
-    full = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+def test_every_method_ends_with_the_same_model(method: str, variant: dict[str, bool], fitted: AnytimeRegressor) -> None:
     estimator = AnytimeRegressor(GROUPS, method=method, **variant).fit(X, y)  # type: ignore[arg-type]
-    np.testing.assert_allclose(estimator.predict(X), full, rtol=1e-9)
+    np.testing.assert_allclose(estimator.predict(X), fitted.predict(X), rtol=1e-9)
     if variant.get("doubling"):
         assert estimator.sequence_[0] == "colour"
         assert estimator.fit_.sequence.doubling_until is not None
@@ -181,31 +180,31 @@ def test_every_method_ends_with_the_same_model(method: str, variant: dict[str, b
 # Budgets and stages.
 
 
-def test_a_budget_buys_the_longest_prefix_within_it() -> None:
-    estimator = AnytimeRegressor(GROUPS).fit(X, y)
-    staged = list(estimator.staged_predict(X))
-    costs = estimator.curve_.costs
+@pytest.fixture(scope="module")
+def fitted(linear_by_default: None) -> AnytimeRegressor:
+    return AnytimeRegressor(GROUPS).fit(X, y)
+
+
+def test_a_budget_buys_the_longest_prefix_within_it(fitted: AnytimeRegressor) -> None:
+    staged = list(fitted.staged_predict(X))
     assert len(staged) == 4
     np.testing.assert_allclose(staged[0], np.full(len(X), y.mean()))
-    for k, cost in enumerate(costs):
-        np.testing.assert_array_equal(estimator.predict(X, budget=cost), staged[k])
-        np.testing.assert_array_equal(estimator.predict(X, budget=cost * (1 - 1e-12)), staged[k])
+    for k, cost in enumerate(fitted.costs_):
+        np.testing.assert_array_equal(fitted.predict(X, budget=cost), staged[k])
+        np.testing.assert_array_equal(fitted.predict(X, budget=cost * (1 - 1e-12)), staged[k])
         if k > 0:
-            np.testing.assert_array_equal(estimator.predict(X, budget=cost * 0.999), staged[k - 1])
+            np.testing.assert_array_equal(fitted.predict(X, budget=cost * 0.999), staged[k - 1])
     for enough in (None, np.inf, 1e9):
-        np.testing.assert_array_equal(estimator.predict(X, budget=enough), staged[-1])
+        np.testing.assert_array_equal(fitted.predict(X, budget=enough), staged[-1])
     errors = np.square(y - staged).mean(axis=1).tolist()
     assert errors == sorted(errors, reverse=True)
 
 
-def test_a_budget_needs_only_the_columns_that_it_buys() -> None:
-    estimator = AnytimeRegressor(GROUPS).fit(X, y)
-    first = {"edges": [0, 1], "colour": [2], "shape": [3, 4, 5]}[estimator.sequence_[0]]
-    others = np.setdiff1d(np.arange(6), first)
-    changed = X.copy()
-    changed[:, others] = -1e6
-    budget = estimator.curve_.costs[1]
-    np.testing.assert_array_equal(estimator.predict(changed, budget=budget), estimator.predict(X, budget=budget))
+def test_a_budget_needs_only_the_columns_that_it_buys(fitted: AnytimeRegressor) -> None:
+    first = {"edges": [0, 1], "colour": [2], "shape": [3, 4, 5]}[fitted.sequence_[0]]
+    changed = np.where(np.isin(np.arange(6), first), X, -1e6)
+    budget = fitted.costs_[1]
+    np.testing.assert_array_equal(fitted.predict(changed, budget=budget), fitted.predict(X, budget=budget))
 
 
 @pytest.mark.parametrize("budget", [-1.0, -1e-9, float("nan"), -np.inf], ids=str)
@@ -227,19 +226,17 @@ def test_groups_that_are_free_are_in_every_budget() -> None:
 # Columns.
 
 
-def test_columns_of_a_table_are_found_by_name_in_any_order_and_others_are_left_alone() -> None:
-    expected = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+def test_columns_of_a_table_are_found_by_name_in_any_order_and_others_are_left_alone(fitted: AnytimeRegressor) -> None:
     frame = pd.DataFrame(X, columns=FEATURES)
     shuffled = frame[["s2", "c0", "e1", "s0", "e0", "s1"]].assign(note="text", extra=1.0)
     estimator = AnytimeRegressor(GROUPS).fit(shuffled, y)
     for other in (frame, shuffled, frame.assign(extra=np.inf)[["extra", *reversed(FEATURES)]]):
-        np.testing.assert_allclose(estimator.predict(other), expected, rtol=1e-12)
+        np.testing.assert_allclose(estimator.predict(other), fitted.predict(X), rtol=1e-12)
     assert estimator.n_features_in_ == 6
     assert estimator.feature_names_in_.tolist() == FEATURES
 
 
-def test_columns_of_an_array_stand_in_the_order_of_the_groups_or_are_called_by_number() -> None:
-    expected = AnytimeRegressor(GROUPS).fit(X, y).predict(X)
+def test_columns_of_an_array_stand_in_the_order_of_the_groups_or_are_called_by_number(fitted: AnytimeRegressor) -> None:
     numbered = {
         "groups": [
             {"name": "edges", "features": ["x4", "x0"], "cost": 2.0},
@@ -251,7 +248,8 @@ def test_columns_of_an_array_stand_in_the_order_of_the_groups_or_are_called_by_n
     wide[:, [4, 0, 7, 1, 2, 3]] = X
     wide[:, [5, 6, 8]] = 99.0
     for given in (wide, sparse.csr_array(wide)):
-        np.testing.assert_allclose(AnytimeRegressor(numbered).fit(given, y).predict(given), expected, rtol=1e-10)
+        found = AnytimeRegressor(numbered).fit(given, y).predict(given)
+        np.testing.assert_allclose(found, fitted.predict(X), rtol=1e-10)
 
 
 def test_a_table_without_a_column_of_the_groups_is_refused_by_name() -> None:
@@ -346,13 +344,12 @@ def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf], ids=str)
-def test_an_infinity_is_refused_after_training(value: float) -> None:
-    estimator = AnytimeRegressor(GROUPS).fit(X, y)
+def test_an_infinity_is_refused_after_training(value: float, fitted: AnytimeRegressor) -> None:
     infinite = X.copy()
     infinite[5, 2] = value
     for table_of in (np.asarray, sparse.csr_array):
         with pytest.raises(TableError, match="column 'c0' holds 1 infinite value, the first in row 5"):
-            estimator.predict(table_of(infinite))
+            fitted.predict(table_of(infinite))
 
 
 @pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
@@ -578,20 +575,21 @@ def test_labels_may_be_python_objects() -> None:
     assert set(AnytimeClassifier(GROUPS).fit(X, target).predict(X)) == {"no", "yes"}
 
 
-def test_a_model_may_be_saved_without_its_moments_and_under_a_name(tmp_path: Path) -> None:
-    AnytimeRegressor(GROUPS).fit(X, y).save(tmp_path / "m.safetensors", name="obstacles", keep_moments=False)
+def test_a_model_may_be_saved_without_its_moments_and_under_a_name(fitted: AnytimeRegressor, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "m.safetensors", name="obstacles", keep_moments=False)
     model = anytime.load(tmp_path / "m.safetensors")
-    assert model.name == "obstacles"
-    assert model.moments is None
+    assert (model.name, model.moments) == ("obstacles", None)
 
 
 def test_what_is_not_fitted_can_neither_predict_nor_be_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not fitted"):
-        AnytimeRegressor(GROUPS).predict(table()[0])
-    with pytest.raises(ValueError, match="not fitted"):
-        AnytimeRegressor(GROUPS).save(tmp_path / "m.safetensors")
-    with pytest.raises(ValueError, match="not fitted"):
-        _ = AnytimeRegressor(GROUPS).model_
+    uses: list[Callable[[AnytimeRegressor], Any]] = [
+        lambda estimator: estimator.predict(X),
+        lambda estimator: estimator.save(tmp_path / "m.safetensors"),
+        lambda estimator: estimator.model_,
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="not fitted"):
+            use(AnytimeRegressor(GROUPS))
     assert not list(tmp_path.iterdir())
 
 
@@ -734,9 +732,9 @@ def test_penalties_and_costs_have_an_element_for_each_prefix() -> None:
     np.testing.assert_array_equal(estimator.costs_, estimator.curve_.costs)
 
 
-def test_scores_are_those_of_scikit_learn_for_every_budget() -> None:
-    regressor, classifier = AnytimeRegressor(GROUPS).fit(X, y), AnytimeClassifier(GROUPS).fit(X, UP)
-    for estimator, target, measure in ((regressor, y, r2_score), (classifier, UP, accuracy_score)):
+def test_scores_are_those_of_scikit_learn_for_every_budget(fitted: AnytimeRegressor) -> None:
+    classifier = AnytimeClassifier(GROUPS).fit(X, UP)
+    for estimator, target, measure in ((fitted, y, r2_score), (classifier, UP, accuracy_score)):
         expected = [measure(target, predicted) for predicted in estimator.staged_predict(X)]
         np.testing.assert_allclose(estimator.staged_score(X, target), expected)
         assert estimator.score(X, target) == pytest.approx(expected[-1])

@@ -25,7 +25,7 @@ from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target, check_family
 from anytime.training.fit import fit
 from anytime.training.options import Options
-from anytime.types import FamilyName, Float, Index, Task
+from anytime.types import FamilyName, Float, Task
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -154,22 +154,6 @@ def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
     reported = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
     errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, reported).curve_.cv_error for seed in range(5)]
     assert all(found is not None and np.isfinite(found).all() for found in errors)
-
-
-def by_class(assigner: FoldAssigner, labels: Index) -> Index:
-    folds = assigner.take(np.eye(3)[labels], None)
-    assert folds is not None
-    return folds
-
-
-def test_stratified_folds_are_balanced_in_each_class_however_the_table_is_cut_into_batches() -> None:
-    labels = np.random.default_rng(0).choice(3, size=200, p=[0.7, 0.25, 0.05])
-    whole = by_class(FoldAssigner(4, 7, stratified=True), labels)
-    of_each = np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)])
-    assert np.ptp(of_each, axis=1).max() <= 1
-    by_batch = FoldAssigner(4, 7, stratified=True)
-    parts = [by_class(by_batch, part) for part in np.split(labels, [0, 13, 14, 90])]
-    assert np.concatenate(parts).tolist() == whole.tolist()
 
 
 # Bad input of the estimators.
