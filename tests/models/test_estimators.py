@@ -59,6 +59,7 @@ def table(rows: int = 80, seed: int = 0, missing: float = 0.0) -> tuple[Float, F
 
 X, y = table()
 UP = y > y.mean()
+FRAME = pd.DataFrame(X, columns=FEATURES)
 X.flags.writeable = y.flags.writeable = False
 
 
@@ -227,10 +228,9 @@ def test_groups_that_are_free_are_in_every_budget() -> None:
 
 
 def test_columns_of_a_table_are_found_by_name_in_any_order_and_others_are_left_alone(fitted: AnytimeRegressor) -> None:
-    frame = pd.DataFrame(X, columns=FEATURES)
-    shuffled = frame[["s2", "c0", "e1", "s0", "e0", "s1"]].assign(note="text", extra=1.0)
+    shuffled = FRAME[["s2", "c0", "e1", "s0", "e0", "s1"]].assign(note="text", extra=1.0)
     estimator = AnytimeRegressor(GROUPS).fit(shuffled, y)
-    for other in (frame, shuffled, frame.assign(extra=np.inf)[["extra", *reversed(FEATURES)]]):
+    for other in (FRAME, shuffled, FRAME.assign(extra=np.inf)[["extra", *reversed(FEATURES)]]):
         np.testing.assert_allclose(estimator.predict(other), fitted.predict(X), rtol=1e-12)
     assert estimator.n_features_in_ == 6
     assert estimator.feature_names_in_.tolist() == FEATURES
@@ -252,36 +252,32 @@ def test_columns_of_an_array_stand_in_the_order_of_the_groups_or_are_called_by_n
         np.testing.assert_allclose(found, fitted.predict(X), rtol=1e-10)
 
 
-def test_a_table_without_a_column_of_the_groups_is_refused_by_name() -> None:
-    frame = pd.DataFrame(X, columns=FEATURES)
-    with pytest.raises(GroupsError, match="no column 'c0'"):
-        AnytimeRegressor(GROUPS).fit(frame.drop(columns="c0"), y)
-    with pytest.raises(GroupsError, match="no column 's1'"):
-        AnytimeRegressor(GROUPS).fit(frame, y).predict(frame.drop(columns="s1"))
-
-
-@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
-def test_an_array_of_another_width_than_the_groups_is_refused(kind: type[Estimator]) -> None:
-    with pytest.raises(GroupsError, match=r"5 columns.*6 features"):
-        kind(GROUPS).fit(X[:, :5], y > 0)
-
-
 @pytest.mark.parametrize(
-    "groups",
+    ("groups", "given", "why"),
     [
-        {"groups": [{"name": "a", "features": ["x0"], "cost": -1.0}]},
-        {"groups": [{"name": "a", "features": ["x0", "x0"], "cost": 1.0}]},
-        {"groups": [{"name": "a", "features": ["x0"], "cost": 1.0, "requires": ["b"]}]},
-        {"groups": []},
-        {"groups": [{"name": "a", "cost": 1.0}]},
-        {},
-        "no such file.json",
+        ({"groups": [{"name": "a", "features": ["x0"], "cost": -1.0}]}, X, "-1.0"),
+        ({"groups": [{"name": "a", "features": ["x0", "x0"], "cost": 1.0}]}, X, "twice"),
+        ({"groups": [{"name": "a", "features": ["x0"], "cost": 1.0, "requires": ["b"]}]}, X, "'b'"),
+        ({"groups": []}, X, "no groups"),
+        ({"groups": [{"name": "a", "cost": 1.0}]}, X, "features"),
+        ({}, X, "no groups"),
+        ("no such file.json", X, "no such file"),
+        (GROUPS, X[:, :5], r"5 columns.*6 features"),
+        (GROUPS, FRAME.drop(columns="c0"), "no column 'c0'"),
     ],
-    ids=["negative", "twice", "unknown", "none", "no features", "empty", "no file"],
+    ids=["negative", "twice", "unknown", "none", "no features", "empty", "no file", "narrow table", "missing column"],
 )
-def test_bad_groups_are_refused(groups: Any) -> None:
-    with pytest.raises(GroupsError):
-        AnytimeRegressor(groups).fit(X, y)
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_bad_groups_and_those_that_do_not_fit_the_table_are_refused(
+    kind: type[Estimator], groups: Any, given: Any, why: str
+) -> None:
+    with pytest.raises(GroupsError, match=why):
+        kind(groups).fit(given, target_of(kind))
+
+
+def test_a_table_to_predict_without_a_column_of_the_groups_is_refused_by_name() -> None:
+    with pytest.raises(GroupsError, match="no column 's1'"):
+        AnytimeRegressor(GROUPS).fit(FRAME, y).predict(FRAME.drop(columns="s1"))
 
 
 def test_groups_may_be_a_file(tmp_path: Path) -> None:
@@ -297,19 +293,19 @@ def test_groups_may_be_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 @pytest.mark.parametrize("edited", [False, True])
 def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: type[Estimator], edited: bool) -> None:
-    frame, target = pd.DataFrame(X, columns=FEATURES), target_of(kind)
+    target = target_of(kind)
     file = tmp_path / "groups.json"
     file.write_text(json.dumps(GROUPS))
-    estimator = kind(file, family="gaussian", alpha=1e-5).partial_fit(frame, target)
-    expected = estimator.predict(frame)
-    joblib.dump(kind(file, family="gaussian", alpha=1e-5).fit(frame, target), tmp_path / "estimator.joblib")
+    estimator = kind(file, family="gaussian", alpha=1e-5).partial_fit(FRAME, target)
+    expected = estimator.predict(FRAME)
+    joblib.dump(kind(file, family="gaussian", alpha=1e-5).fit(FRAME, target), tmp_path / "estimator.joblib")
     if edited:
         file.write_text(json.dumps({"groups": GROUPS["groups"][:2]}))
     else:
         file.unlink()
-    np.testing.assert_allclose(joblib.load(tmp_path / "estimator.joblib").predict(frame), expected, rtol=1e-9)
-    assert estimator.partial_fit(frame, target).model_.manifest.provenance.rows == 2 * len(X)
-    np.testing.assert_allclose(estimator.predict(frame), expected, rtol=1e-9)
+    np.testing.assert_allclose(joblib.load(tmp_path / "estimator.joblib").predict(FRAME), expected, rtol=1e-9)
+    assert estimator.partial_fit(FRAME, target).model_.manifest.provenance.rows == 2 * len(X)
+    np.testing.assert_allclose(estimator.predict(FRAME), expected, rtol=1e-9)
 
 
 # Values.
@@ -718,9 +714,8 @@ def test_coefficients_and_intercept_give_the_predictions_of_the_whole_sequence()
 
 
 def test_coefficients_follow_the_columns_of_the_input_and_not_those_of_the_groups() -> None:
-    frame = pd.DataFrame(X, columns=FEATURES)
-    here = AnytimeRegressor(GROUPS).fit(frame, y)
-    there = AnytimeRegressor(GROUPS).fit(frame[FEATURES[::-1]], y)
+    here = AnytimeRegressor(GROUPS).fit(FRAME, y)
+    there = AnytimeRegressor(GROUPS).fit(FRAME[FEATURES[::-1]], y)
     expected = dict(zip(here.feature_names_in_, here.coef_, strict=True))
     assert dict(zip(there.feature_names_in_, there.coef_, strict=True)) == pytest.approx(expected)
 

@@ -348,11 +348,26 @@ def test_the_command_trains_what_the_estimator_trains(desk: Path, target: str, o
         np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-9, atol=1e-12)
 
 
-def test_a_negative_count_is_refused_on_the_command_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    change("n", 7, -3)
-    for options in (["--family", "poisson"], ["--task", "count"]):
-        said = failed(capsys, *call("n", *options))
-        assert "train.csv: target 'n' holds -3; expected counts, 0 or more" in said
+WEIGHTED = ["kind", "--family", "binomial", "--weights", "w"]
+NEGATIVE = "train.csv: target 'n' holds -3; expected counts, 0 or more"
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize(
+    ("column", "rows", "value", "words", "why"),
+    [
+        ("n", 7, -3, ["n", "--family", "poisson"], NEGATIVE),
+        ("n", 7, -3, ["n", "--task", "count"], NEGATIVE),
+        ("w", UP, 0.0, WEIGHTED, "target 'kind' is 'down' in every row"),
+        ("w", slice(None), 0.0, WEIGHTED, "weight"),
+        ("grade", slice(None), 1, ["grade", "--family", "multinomial"], "'grade' is 1 in every row"),
+    ],
+)
+def test_targets_and_weights_that_tell_nothing_are_refused_on_the_command_line(
+    column: str, rows: Any, value: float, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(column, rows, value)
+    assert why in failed(capsys, *call(*words))
 
 
 def test_a_negative_count_in_a_table_to_measure_on_is_told_by_its_row(
@@ -397,22 +412,11 @@ def test_a_family_that_does_not_fit_is_refused_on_the_command_line(
         assert word in said
 
 
-def test_classes_and_weights_that_tell_nothing_are_refused_on_the_command_line(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    frame = pd.read_csv("train.csv")
-    change("w", frame["kind"] == "up", 0.0)
-    said = failed(capsys, *call("kind", "--family", "binomial", "--weights", "w"))
-    assert "target 'kind' is 'down' in every row" in said
-    change("w", slice(None), 0.0)
-    assert "weight" in failed(capsys, *call("kind", "--family", "binomial", "--weights", "w"))
+def test_classes_of_one_row_are_a_warning_of_the_command(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change("grade", slice(None), 1)
     change("grade", [3, 4], [0, 2])
     assert main([*call("grade", "--family", "multinomial")]) == 0
     assert "warning: classes of one row: '0', '2'" in capsys.readouterr().out
-    Path("m.safetensors").unlink()
-    change("grade", slice(None), 1)
-    assert "'grade' is 1 in every row" in failed(capsys, *call("grade", "--family", "multinomial"))
 
 
 def test_a_class_in_one_query_is_held_out_with_no_fold(desk: Path) -> None:

@@ -100,9 +100,8 @@ def test_prerequisites_are_all_that_is_required_each_after_its_own() -> None:
 
 
 def test_a_diamond_of_requirements_is_paid_once() -> None:
-    contents = [group("top", ["x"], requires=["l", "r"]), group("l", [], requires=["root"])]
-    contents += [group("r", [], requires=["root"]), group("root", [])]
-    groups = load_groups({"groups": contents})
+    sides = [group(side, [], requires=["root"]) for side in "lr"]
+    groups = load_groups({"groups": [group("top", ["x"], requires=["l", "r"]), *sides, group("root", [])]})
     assert [groups.names[p] for p in groups.prerequisites[0]] == ["root", "l", "r"]
 
 
@@ -333,12 +332,6 @@ def test_two_patterns_must_not_match_one_column() -> None:
         load_groups(twice).matched(["x1"])
 
 
-def test_a_basis_of_a_column_that_no_pattern_matches_is_refused() -> None:
-    content = {"groups": [{"name": "a", "features": ["x*"], "cost": 1}], "bases": {"y": {"basis": "hinge"}}}
-    with pytest.raises(GroupsError, match="column 'y', which is in no group"):
-        load_groups(content)
-
-
 def test_patterns_are_matched_by_commands_and_estimators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
@@ -516,6 +509,7 @@ WRONG: list[tuple[Any, list[str]]] = [
     (of_cost([1, 2]), ["group 'a', cost: input should be a valid number (got [1, 2])"]),
     *(({"rows": rows, **of_cost(1.0)}, ["rows: "]) for rows in (0, -1, 1.5, "1", True, 10**10)),
     ({"groups": [group("a", ["x"]) | {"co\nst": 1}]}, ["co"]),
+    ({"groups": [group("a", ["x*"])], "bases": {"y": {"basis": "hinge"}}}, ["column 'y', which is in no group"]),
     # The form that was meant is shown.
     (["age", "city"], ["a list of names", '["age"]', '{"a": ["age", "city"]}']),
     ({"a": 5}, ["group 'a' is 5", '{"a": ["column", ...]}']),

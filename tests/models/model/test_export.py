@@ -319,12 +319,16 @@ def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
     check_alike(asked(model, ask, events), answered(model, events), 1e-12)
 
 
-def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
-    names = ['*/ "quoted" \\', "naïve ??/", "a-b", "a b"]
-    groups = [
+def named(names: list[str]) -> list[dict[str, Any]]:
+    """Groups of these names, as wide as the others."""
+    return [
         {"name": name, "features": [f"{name} {i}" for i in range(width)], "cost": 1.0}
         for name, width in zip(names, WIDTHS.values(), strict=True)
     ]
+
+
+def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
+    groups = named(['*/ "quoted" \\', "naïve ??/", "a-b", "a b"])
     model = trained("regression", {"cost_unit": "$ ${name}", "groups": groups}).save(tmp_path / "m.safetensors")
     outputs = printed(compiled(model, tmp_path, "ask.c"), ["names"])
     assert outputs[:3] == ["m", model.version, "$ ${name}"]
@@ -333,11 +337,7 @@ def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> 
 
 def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None:
     names = ["a-b", "a b", "速度", "a b 2"]
-    groups = [
-        {"name": name, "features": [f"{name}{i}" for i in range(width)], "cost": 1.0}
-        for name, width in zip(names, WIDTHS.values(), strict=True)
-    ]
-    model = trained("regression", {"groups": groups})
+    model = trained("regression", {"groups": named(names)})
     for first in names:
         other = resequence(model, name="m", changes=Changes(first=(first,)))
         words = dict(zip(other.places, re.findall(r"ANYTIME_M_GROUP_(\w+),", c_source(other)), strict=True))
