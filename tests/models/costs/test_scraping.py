@@ -78,24 +78,30 @@ def test_what_was_told_before_is_taken_away() -> None:
     assert histograms(since(before, before)) == {}
 
 
-def test_a_service_that_began_anew_tells_less_than_before() -> None:
-    both = read_scrape(text(0.0005, 0.02) + text(0.003, group="lab"))
-    assert was_reset("brake", read_scrape(text(0.0005) + text(0.003, group="lab")), both)
-    assert was_reset("brake", read_scrape(text(0.0005, 0.02)), both), "a group has gone"
-    assert was_reset("brake", read_scrape(""), both)
-    assert not was_reset("brake", both, read_scrape(""))
-    assert not was_reset("brake", both, both)
+def at(start: float, *values: float) -> Scrape:
+    """Of a service that began at a time."""
+    return read_scrape(text(*values) + f"process_start_time_seconds {start}\n")
 
 
-def test_a_service_that_began_anew_and_counted_more_since_is_known_by_its_start() -> None:
-    def at(start: float, *values: float) -> Scrape:
-        return read_scrape(text(*values) + f"process_start_time_seconds {start}\n")
+BOTH = read_scrape(text(0.0005, 0.02) + text(0.003, group="lab"))
+RESETS: dict[str, tuple[Scrape, Scrape, bool]] = {
+    "fewer calls": (read_scrape(text(0.0005) + text(0.003, group="lab")), BOTH, True),
+    "a group has gone": (read_scrape(text(0.0005, 0.02)), BOTH, True),
+    "no calls": (read_scrape(""), BOTH, True),
+    "the first calls": (BOTH, read_scrape(""), False),
+    "the same": (BOTH, BOTH, False),
+    "more calls, and a later start": (at(2e9, 0.001, 0.002), at(1e9, 0.001), True),
+    "more calls, and the same start": (at(1e9, 0.001, 0.002), at(1e9, 0.001), False),
+    "a proxy left the start out": (read_scrape(text(0.001, 0.002)), at(1e9, 0.001), False),
+    "a proxy left the start out before": (at(1e9, 0.001, 0.002), read_scrape(text(0.001)), False),
+}
+"""What a service tells now and told before, and whether it began anew."""
 
-    assert was_reset("brake", at(2e9, 0.001, 0.002), at(1e9, 0.001))
-    assert not was_reset("brake", at(1e9, 0.001, 0.002), at(1e9, 0.001))
-    unknown = read_scrape(text(0.001, 0.002))
-    assert not was_reset("brake", unknown, at(1e9, 0.001)), "a proxy may leave the start out"
-    assert not was_reset("brake", at(1e9, 0.001, 0.002), read_scrape(text(0.001)))
+
+@pytest.mark.parametrize("case", RESETS)
+def test_a_service_that_began_anew_is_known_by_lower_counts_or_a_later_start(case: str) -> None:
+    now, before, reset = RESETS[case]
+    assert was_reset("brake", now, before) is reset
 
 
 def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:

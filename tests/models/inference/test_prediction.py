@@ -219,11 +219,9 @@ def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
 
 
 def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
-    cheap = float(number().costs[2])
-    prediction = Prediction(number())
-    assert prediction.answer(cheap).missing == tuple(added_until(number(), 2))
-    for name in added_until(number(), 2):
-        prediction.add(name, np.zeros(len(number().groups.groups[number().groups.position(name)].features)))
+    cheap, names = float(number().costs[2]), added_until(number(), 2)
+    assert Prediction(number()).answer(cheap).missing == tuple(names)
+    prediction = arriving(number(), np.zeros(9), names)
     assert prediction.answer(cheap).complete
     assert not prediction.answer().complete
 
