@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -63,6 +63,16 @@ def added(model: Model, ask: Path, group: str, values: Sequence[Any]) -> str:
 def _level(ask: Path, place: str, value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else value
     return printed(ask, [f"level {place} {text}"])[0]
+
+
+def asked(model: Model, ask: Path, events: Iterable[Event]) -> list[tuple[int, list[float]]]:
+    """Answers of the program in C: the prefix, and the outputs."""
+    lines = [
+        added(model, ask, event.group, event.values) if event.group else f"{ANSWERS[event.policy]} {event.budget!r}"
+        for event in events
+    ]
+    answers = (line.split() for line in printed(ask, ["begin", *lines]) if " " in line)
+    return [(int(prefix), list(map(float, outputs))) for prefix, *outputs in answers]
 
 
 def terms_of(feature: dict[str, Any], value: Any) -> list[float]:

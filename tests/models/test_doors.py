@@ -28,6 +28,11 @@ def table() -> pd.DataFrame:
     return frame
 
 
+def words_of(options: dict[str, Any]) -> list[str]:
+    """Options of an estimator as those of the command."""
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
 def target_of(family: Any, X: pd.DataFrame) -> Any:
     rng = np.random.default_rng(1)
     eta = 0.5 * X["a"].to_numpy() + 0.5 * (X["t"] < "level 14").to_numpy()
@@ -42,29 +47,25 @@ def target_of(family: Any, X: pd.DataFrame) -> Any:
     return rng.poisson(np.exp(eta) * rng.gamma(3, 1 / 3, ROWS))
 
 
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize(
     "options", [{}, {"basis": "linear"}, {"alpha": 0.01}, {"basis": "hinge:2", "alpha": 0.01}], ids=str
 )
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_both_doors_lead_to_the_same_model(
-    family: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_both_doors_lead_to_the_same_model(family: Any, options: dict[str, Any]) -> None:
     X = table()
     y = target_of(family, X)
     X.assign(y=y).to_parquet("t.parquet")
     groups = {"groups": [{"name": c, "features": [c], "cost": 1.0} for c in X]}
     Path("g.json").write_text(json.dumps(groups))
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     call = ["train", "t.parquet", "--groups", "g.json", "--target", "y", "--family", family, "--out", "m.safetensors"]
-    assert main([*call, *words]) == 0
+    assert main([*call, *words_of(options)]) == 0
     model = load("m.safetensors")
     kind: Any = AnytimeRegressor if model.manifest.classes is None else AnytimeClassifier
     estimator = kind(groups, family=family, **options).fit(X, y)
     ours, theirs = model.manifest, estimator.model_.manifest
     assert ours.groups == theirs.groups
-    assert [step.group for step in ours.steps] == [step.group for step in theirs.steps]
-    assert [step.alpha for step in ours.steps] == [step.alpha for step in theirs.steps]
+    assert [(step.group, step.alpha) for step in ours.steps] == [(step.group, step.alpha) for step in theirs.steps]
     np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.prefixes.intercept, estimator.fit_.prefixes.intercept, rtol=1e-12)
 
@@ -72,6 +73,7 @@ def test_both_doors_lead_to_the_same_model(
 FAR = {"infinite": np.inf, "-infinite": -np.inf, "too large to square": 1e200}
 
 
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("file", ["t.csv", "t.parquet"])
 @pytest.mark.parametrize(
     "options",
@@ -79,18 +81,15 @@ FAR = {"infinite": np.inf, "-infinite": -np.inf, "too large to square": 1e200}
     ids=str,
 )
 @pytest.mark.parametrize("why", FAR)
-def test_a_column_without_moments_is_left_out_by_both_doors(
-    why: str, options: dict[str, Any], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_column_without_moments_is_left_out_by_both_doors(why: str, options: dict[str, Any], file: str) -> None:
     X = table()[["a", "c", "d"]]
     family: Any = options.get("family", "gaussian")
     y = target_of(family, X.assign(t="level 1"))
     wrong = X.assign(c=X["c"].mask(X.index % 100 == 5, FAR[why]))
     wrong.assign(y=y).to_csv("t.csv", index=False, float_format="%.17g")
     wrong.assign(y=y).to_parquet("t.parquet")
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    assert main(["train", file, "--target", "y", "--out", "m.safetensors", "--test", file, *words]) == 0
+    call = ["train", file, "--target", "y", "--out", "m.safetensors", "--test", file]
+    assert main([*call, *words_of(options)]) == 0
     model = load("m.safetensors")
     with pytest.warns(AnytimeWarning, match="left out 1 column: 'c' holds") as said:
         estimator = AnytimeRegressor(alpha="cv", cv=5, **options).fit(wrong, y)
@@ -110,10 +109,10 @@ def test_a_column_without_moments_is_left_out_by_both_doors(
             AnytimeRegressor(**options).fit(each, y)
 
 
+@pytest.mark.usefixtures("desk")
 def test_moments_leave_out_a_column_of_the_first_table_and_refuse_one_of_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     X = table()[["a", "c", "d"]].assign(y=np.arange(ROWS) % 7)
     wrong = X.assign(c=np.where(X.index == 5, np.inf, X["c"]))
     for name, frame in (("good.csv", X), ("bad.csv", wrong)):

@@ -28,6 +28,12 @@ def drawn(count: int, seed: int, rows: int) -> list[int]:
     return found
 
 
+def taken(assigner: FoldAssigner, Y: Float, query: NDArray[Any] | None = None) -> Index:
+    folds = assigner.take(Y, query)
+    assert folds is not None
+    return folds
+
+
 @quick()
 @given(counts, seeds, st.integers(0, 200))
 def test_every_run_of_rows_has_every_fold_once(count: int, seed: int, rows: int) -> None:
@@ -75,9 +81,7 @@ def test_folds_follow_no_pattern_of_the_rows() -> None:
 
 
 def by_query(assigner: FoldAssigner, keys: list[Any]) -> Index:
-    folds = assigner.take(np.zeros((len(keys), 1)), np.array(keys, dtype=object))
-    assert folds is not None
-    return folds
+    return taken(assigner, np.zeros((len(keys), 1)), np.array(keys, dtype=object))
 
 
 def grouped(count: int, seed: int, keys: list[str], batches: list[int]) -> Index:
@@ -135,18 +139,25 @@ def test_the_folds_of_parts_are_those_of_the_whole(kind: str, folds: int, seed: 
     def fresh() -> FoldAssigner:
         return FoldAssigner(folds, seed, stratified=kind == "classes")
 
-    expected = fresh().take(*table)
-    assert expected is not None
+    expected = taken(fresh(), *table)
     tallies = [fresh().tally([rows_of(table, *edge)]) for edge in edges]
     split = fresh().split(tallies)
-    found = [assigner.take(*rows_of(table, *edge)) for assigner, edge in zip(split, edges, strict=True)]
-    assert np.concatenate([each for each in found if each is not None]).tolist() == expected.tolist()
+    found = [taken(assigner, *rows_of(table, *edge)) for assigner, edge in zip(split, edges, strict=True)]
+    assert np.concatenate(found).tolist() == expected.tolist()
     late = fresh()
     for tally in tallies[:-1]:
         late.skip(tally)
-    last = late.take(*rows_of(table, *edges[-1]))
-    assert last is not None
-    assert last.tolist() == expected[edges[-1][0] :].tolist()
+    assert taken(late, *rows_of(table, *edges[-1])).tolist() == expected[edges[-1][0] :].tolist()
+
+
+def test_stratified_folds_are_balanced_in_each_class_however_the_table_is_cut_into_batches() -> None:
+    labels = np.random.default_rng(0).choice(3, size=200, p=[0.7, 0.25, 0.05])
+    whole = taken(FoldAssigner(4, 7, stratified=True), np.eye(3)[labels])
+    of_each = np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)])
+    assert np.ptp(of_each, axis=1).max() <= 1
+    by_batch = FoldAssigner(4, 7, stratified=True)
+    parts = [taken(by_batch, np.eye(3)[part]) for part in np.split(labels, [0, 13, 14, 90])]
+    assert np.concatenate(parts).tolist() == whole.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,9 +176,6 @@ def test_one_fold_needs_no_assignment() -> None:
 
 
 def test_a_copy_is_independent() -> None:
-    assigner, Y = FoldAssigner(3, 0, stratified=False), np.zeros((20, 1))
-    other = assigner.copy()
-    first, second = assigner.take(Y, None), other.take(Y, None)
-    assert first is not None
-    assert second is not None
+    assigner = FoldAssigner(3, 0, stratified=False)
+    first, second = (taken(each, np.zeros((20, 1))) for each in (assigner, assigner.copy()))
     assert first.tolist() == second.tolist()

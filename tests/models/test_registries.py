@@ -127,11 +127,11 @@ def test_a_table_format_of_ones_own_works_in_every_command(
     assert main(["moments", "table.lines", "--target", "y", "--out", "t.moments"]) == 0
 
 
+@pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("lacking", ["_types", "_read"])
 def test_a_table_format_without_one_of_its_parts_is_a_clear_error(
-    desk: pd.DataFrame, lacking: str, monkeypatch: pytest.MonkeyPatch
+    lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(desk)
     members = {name: value for name, value in vars(Lines).items() if name not in (lacking, "__abstractmethods__")}
     monkeypatch.setitem(SUFFIXES, ".lines", type("Lines", (Table,), members))
     with pytest.raises(TypeError, match=f"Lines .*{lacking}"):
@@ -142,10 +142,8 @@ def words(model: Model) -> str:
     return f"{model.name}: {', '.join(step.group for step in model.manifest.steps)}\n"
 
 
-def test_an_export_of_ones_own_is_a_form_of_the_command(
-    desk: pd.DataFrame, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(desk)
+@pytest.mark.usefixtures("desk")
+def test_an_export_of_ones_own_is_a_form_of_the_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["train", "table.csv", "--target", "y", "--out", "m.safetensors"]) == 0
     capsys.readouterr()
     assert main(["export", "m.safetensors", "--to", "words"]) == 2
@@ -159,7 +157,6 @@ def test_an_export_of_ones_own_is_a_form_of_the_command(
 
 @pytest.mark.parametrize("lacking", ["suffix", "text"])
 def test_an_export_without_one_of_its_parts_is_a_clear_error(lacking: str) -> None:
-    parts: dict[str, Any] = {"suffix": ".txt", "text": words}
-    del parts[lacking]
+    parts: dict[str, Any] = {name: part for name, part in (("suffix", ".txt"), ("text", words)) if name != lacking}
     with pytest.raises(TypeError, match=f"missing 1 required positional argument: '{lacking}'"):
         Export(**parts)

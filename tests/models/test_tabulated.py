@@ -13,6 +13,7 @@ from anytime.data.formats import table_of
 from anytime.errors import TableError
 from anytime.evaluation.shapes import column_shapes
 from anytime.tabulated import FRAMES, R2, SHARE, Series, Tabulated
+from models.opening import opened
 
 GROUPS = {"a <b>": ["x", "city"], "b": ["z"]}
 
@@ -62,8 +63,7 @@ def estimator() -> Any:
 
 def shown(estimator: Any) -> dict[str, Any]:
     model = estimator.model_
-    prediction = model.open(rows=None)
-    prediction.add("a <b>", rows())
+    prediction = opened(model, {"a <b>": rows()}, None)
     classes = AnytimeClassifier(GROUPS, alpha=1e-2).fit(rows(), rows()["city"])
     certified = certify(model, nodes=10, seconds=5)
     return {
@@ -139,14 +139,13 @@ def test_a_frame_has_the_values(estimator: Any) -> None:
 
 def test_an_answer_shows_its_contributions_and_what_if_without_a_change_one_model(estimator: Any) -> None:
     model = estimator.model_
-    opened = model.open()
-    opened.add("b", [0.123456])
-    answer = opened.answer(policy="arrived", explain=True)
+    prediction = opened(model, {"b": [0.123456]})
+    answer = prediction.answer(policy="arrived", explain=True)
     html = answer._repr_html_()
     assert answer.contributions is not None
     assert f'<td class="words">contribution of b</td><td class="words">{answer.contributions.groups["b"]:.4g}<' in html
     assert f">{answer.prediction:.4g}<" in html
-    assert "of 1 row: b; prefix" in repr(opened)
+    assert "of 1 row: b; prefix" in repr(prediction)
     same, changed = model.what_if(budgets=[1])._repr_html_(), model.what_if(without=["b"])._repr_html_()
     assert "new r2" not in same
     assert "new r2" in changed

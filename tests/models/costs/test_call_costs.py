@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,30 +67,49 @@ def test_the_label_of_rows_is_a_range_from_a_power_of_two() -> None:
     assert list(labels.values()) == ["1", "2-3", "2-3", "4-7", "4-7", "8-15", "64-127", "64-127", "128-255"]
 
 
-def test_a_page_costs_its_time_over_its_rows() -> None:
-    assert parts(cost(timings([(100, 10.0)] * 40))) == pytest.approx((0.0, 0.1))
-    assert parts(cost(timings([(1, 10.0)] * 40))) == pytest.approx((0.0, 10.0))
-    assert parts(cost(timings([(70, 7.0), (120, 12.0)]))) == pytest.approx((0.0, 0.1)), "one range of rows"
+SINGLE, MANY = [(1, 2.5)] * 9, [(100, 52.0)] * 3
+FITTED: dict[str, tuple[list[list[Call]], dict[str, Any], tuple[float, float]]] = {
+    "a page costs its time over its rows": ([[(100, 10.0)] * 40], {}, (0.0, 0.1)),
+    "a row": ([[(1, 10.0)] * 40], {}, (0.0, 10.0)),
+    "one range of rows": ([[(70, 7.0), (120, 12.0)]], {}, (0.0, 0.1)),
+    "both parts where calls have different sizes": ([PAGES], {}, (2.0, 0.5)),
+    "a fixed part only": ([[(1, 4.0), (100, 4.0)]], {}, (4.0, 0.0)),
+    "rows only": ([[(1, 0.3), (100, 30.0)]], {}, (0.0, 0.3)),
+    "sizes with few calls do not decide": (
+        [[(100, 10.0)] * 40 + [(1, 9.0)] * 2],
+        {"least": 30},
+        (0.0, (400 + 18) / 4002),
+    ),
+    "services with calls of other sizes": ([SINGLE, MANY], {}, (2.0, 0.5)),
+    "a stated fixed part keeps its share where calls have one size, here twice as slow": (
+        [[(100, 104.0)] * 40],
+        {"stated": CallCost(fixed=2.0, per_row=0.5)},
+        (4.0, 1.0),
+    ),
+    "a stated cost of 0": ([[(100, 10.0)]], {"stated": CallCost(fixed=0.0, per_row=0.0)}, (0.0, 0.1)),
+    # Half of the bucket from 1 to 10 ms, and of that from 10 to 100 ms.
+    "a quantile is that of calls of one size": (
+        [[(1, 5.0)] * 50 + [(100, 50.0)] * 50],
+        {"quantile": 0.5},
+        parts(fitted_cost([1, 100], [5.5, 55.0])),
+    ),
+}
 
 
-def test_both_parts_are_fitted_where_calls_have_different_sizes() -> None:
-    assert parts(cost(timings(PAGES))) == pytest.approx((2.0, 0.5))
-    assert parts(cost(timings([(1, 4.0), (100, 4.0)]))) == pytest.approx((4.0, 0.0), abs=1e-9), "a fixed part only"
-    assert parts(cost(timings([(1, 0.3), (100, 30.0)]))) == pytest.approx((0.0, 0.3), abs=1e-9), "rows only"
+@pytest.mark.parametrize("case", FITTED)
+def test_calls_cost_a_fixed_part_and_a_part_per_row(case: str) -> None:
+    services, options, expected = FITTED[case]
+    assert parts(cost(timings(*services), **options)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_no_part_is_negative() -> None:
     falling = cost(timings([(1, 9.0), (100, 3.0)]))
     assert falling.fixed > 0
-    assert falling.per_row == 0, "no part is negative"
+    assert falling.per_row == 0
 
 
-def test_sizes_with_few_calls_do_not_decide() -> None:
-    calls: list[Call] = [(100, 10.0)] * 40 + [(1, 9.0)] * 2
-    assert parts(cost(timings(calls), least=30)) == pytest.approx((0.0, (400 + 18) / 4002))
-
-
-def test_services_add_up_and_their_sizes_need_not_be_equal() -> None:
+def test_services_add_up() -> None:
     assert timings(PAGES[:2], PAGES[2:]) == pytest.approx(timings(PAGES))
-    single, pages = [(1, 2.5)] * 9, [(100, 52.0)] * 3
-    assert parts(cost(timings(single, pages))) == pytest.approx((2.0, 0.5))
 
 
 def test_what_was_counted_before_is_taken_away_with_its_rows() -> None:
@@ -97,19 +117,6 @@ def test_what_was_counted_before_is_taken_away_with_its_rows() -> None:
     found = call_times(since(after, before))["hog"]
     assert [(each.rows, each.calls) for each in found] == [(3, 1), (100, 4)]
     assert [each.times.mean for each in found] == pytest.approx([0.3, 10.0])
-
-
-def test_a_stated_fixed_part_keeps_its_share_where_calls_have_one_size() -> None:
-    found = cost(timings([(100, 104.0)] * 40), CallCost(fixed=2.0, per_row=0.5))
-    assert parts(found) == pytest.approx((4.0, 1.0)), "twice as slow"
-    assert parts(cost(timings([(100, 10.0)]), CallCost(fixed=0.0, per_row=0.0))) == pytest.approx((0.0, 0.1))
-
-
-def test_a_quantile_is_that_of_calls_of_one_size() -> None:
-    calls: list[Call] = [(1, 5.0)] * 50 + [(100, 50.0)] * 50
-    found = cost(timings(calls), quantile=0.5)
-    # Half of the bucket from 1 to 10 ms, and of that from 10 to 100 ms.
-    assert parts(found) == pytest.approx(parts(fitted_cost([1, 100], [5.5, 55.0])))
 
 
 def test_the_fit_is_the_least_sum_of_squared_relative_errors() -> None:
@@ -155,19 +162,26 @@ def test_a_number_that_is_not_finite_is_one_clear_error(sample: str, value: str)
     read_scrape('other_seconds_sum{model="m",group="hog"} NaN\nother NaN\n')
 
 
-def test_rows_that_are_not_counted_or_not_a_range_are_refused() -> None:
-    content = scrape([(100, 10.0)], counted=False)
-    with pytest.raises(AnytimeError, match=r'"64-127" without anytime_group_rows_total'):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (scrape([(100, 10.0)], counted=False), r'"64-127" without anytime_group_rows_total'),
+        (scrape([(100, 10.0)]).replace("64-127", "many"), 'have calls of rows="many"; expected a range'),
+        (scrape([(1, 10.0)]).replace('le="0.01"', 'le="few"'), "the histogram of group 'hog' is incomplete"),
+    ],
+    ids=["not counted", "not a range", "incomplete"],
+)
+def test_rows_that_are_not_counted_or_not_a_range_are_refused(content: str, why: str) -> None:
+    with pytest.raises(AnytimeError, match=why):
         call_times(read_scrape(content).timings["m"])
-    with pytest.raises(AnytimeError, match='have calls of rows="many"; expected a range'):
-        call_times(read_scrape(scrape([(100, 10.0)]).replace("64-127", "many")).timings["m"])
+
+
+def test_one_row_needs_no_count() -> None:
     assert call_times(read_scrape(scrape([(1, 10.0)], counted=False)).timings["m"])["hog"][0].rows == 1
-    with pytest.raises(AnytimeError, match="the histogram of group 'hog' is incomplete"):
-        call_times(read_scrape(scrape([(1, 10.0)]).replace('le="0.01"', 'le="few"')).timings["m"])
 
 
 def test_rows_counted_a_moment_later_stay_in_their_range() -> None:
-    content = scrape([(100, 10.0)]).replace("rows_total{", "rows_total{").replace("} 100.0", "} 300.0")
+    content = scrape([(100, 10.0)]).replace("} 100.0", "} 300.0")
     assert call_times(read_scrape(content).timings["m"])["hog"][0].rows == 127
 
 

@@ -60,15 +60,11 @@ def test_samples_are_stored_to_four_digits() -> None:
 
 def test_a_file_states_the_rows_of_its_calls_and_without_them_a_call_has_one(tmp_path: Path) -> None:
     file = tmp_path / "d.json"
-    file.write_text('{"groups": {"a": {"samples": [1.0]}}}')
-    assert CostDistributions.load(file).rows == 1
-    for rows in (1, 100):
-        file.write_text(CostDistributions.measured({"a": np.array([1.0])}, "", rows).text())
+    texts = {rows: CostDistributions.measured({"a": np.array([1.0])}, "", rows).text() for rows in (1, 100)}
+    for text, rows in (('{"groups": {"a": {"samples": [1.0]}}}', 1), (texts[1], 1), (texts[100], 100)):
+        file.write_text(text)
         assert CostDistributions.load(file).rows == rows
-    assert '"rows"' not in CostDistributions.measured({"a": np.array([1.0])}, "").text(), "as before"
-    file.write_text('{"rows": 0, "groups": {"a": {"samples": [1.0]}}}')
-    with pytest.raises(GroupsError, match="rows: input should be greater than or equal to 1"):
-        CostDistributions.load(file)
+    assert '"rows"' not in texts[1], "as before"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +81,7 @@ def test_a_file_states_the_rows_of_its_calls_and_without_them_a_call_has_one(tmp
         ('{"paired": true, "groups": {"a": {"bounds": [1], "counts": [1, 0], "sum": 1}}}', "need samples"),
         ('{"groups": {"a": {"bounds": [1], "counts": [1], "sum": 1}}}', "1 counts for 1 bounds"),
         ("not json", "the file: "),
+        ('{"rows": 0, "groups": {"a": {"samples": [1.0]}}}', "rows: input should be greater than or equal to 1"),
     ],
 )
 def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, tmp_path: Path) -> None:
@@ -94,11 +91,13 @@ def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, t
         CostDistributions.load(path)
     assert "\n" not in str(refused.value)
     assert "'anytime profile' or 'anytime costs'" in str(refused.value)
-    with pytest.raises(GroupsError, match="cannot read"):
-        CostDistributions.load(tmp_path / "nowhere.json")
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(GroupsError, match="it is not text"):
-        CostDistributions.load(path)
+
+
+def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "costs.json").write_bytes(b"\xff\xfe\x00")
+    for name, why in (("nowhere.json", "cannot read"), ("costs.json", "it is not text")):
+        with pytest.raises(GroupsError, match=why):
+            CostDistributions.load(tmp_path / name)
 
 
 def test_groups_with_other_costs_keep_what_is_stated_of_their_columns() -> None:
@@ -153,15 +152,14 @@ def test_a_groups_file_written_is_the_one_that_is_read(name: str, tmp_path: Path
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
     for path, why in (
-        (tmp_path / "groups.txt", "expected a name that ends in .json or .yaml"),
-        (tmp_path / "nowhere" / "groups.yaml", "there is no directory"),
+        ("groups.txt", "expected a name that ends in .json or .yaml"),
+        ("nowhere/groups.yaml", "there is no directory"),
+        ("folder.json", "it is a directory"),
     ):
         with pytest.raises(AnytimeError, match=why):
-            check_writable(path, SUFFIXES)
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(AnytimeError, match="it is a directory"):
-        check_writable(tmp_path / "folder.json", SUFFIXES)
+            check_writable(tmp_path / path, SUFFIXES)
     with pytest.raises(GroupsError, match="cannot write"):
         write_groups(groups(), tmp_path / "folder.json")
 

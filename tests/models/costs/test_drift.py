@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -45,42 +46,39 @@ def model(**options: Any) -> Model:
     return AnytimeRegressor(groups(), alpha=1e-3, **options).fit(*table()).model_
 
 
+def with_penalties() -> Model:
+    """A model whose prefixes have other penalties than the whole."""
+    X, y = table()
+    chosen = AnytimeRegressor(groups(), alpha="cv", one_se=True).fit(X[:60], y[:60]).model_
+    assert {step.alpha for step in chosen.manifest.steps} != {chosen.manifest.alpha}
+    return chosen
+
+
 def test_the_same_costs_lose_nothing() -> None:
     found = drift(model(), groups())
-    assert not found.changes
-    assert not found.estimated
-    assert found.lost == 0
+    assert (found.changes, found.estimated, found.lost) == (False, False, 0)
     assert found.current.at(2.0) == found.relearned.at(2.0)
 
 
 def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> None:
-    X, y = table()
-    chosen = AnytimeRegressor(groups(), alpha="cv", one_se=True).fit(X[:60], y[:60]).model_
-    assert {step.alpha for step in chosen.manifest.steps} != {chosen.manifest.alpha}
+    chosen = with_penalties()
     found = drift(chosen, groups())
-    assert not found.changes
-    assert found.lost == 0
+    assert (found.changes, found.lost) == (False, 0)
     assert found.current.at(100.0) == found.relearned.at(100.0) == chosen.expected(chosen.steps).r2
 
 
 def test_equal_sets_lose_nothing_whatever_the_penalties_and_the_order() -> None:
     """Another order of the same groups reaches the same sets, which the current model has fitted by other penalties."""
-    X, y = table()
-    chosen = AnytimeRegressor(groups(), alpha="cv", one_se=True).fit(X[:60], y[:60]).model_
-    costs = dict(zip(NAMES, (1.0, 20.0, 0.5, 1.0), strict=True))
-    found = drift(chosen, groups(**costs))
+    found = drift(with_penalties(), groups(a=1.0, b=20.0, c=0.5, d=1.0))
     assert found.changes
+    current, relearned = found.current, found.relearned
     compared = 0
-    for prefix, own in enumerate(found.current.costs):
-        names = {name for adds in found.current.steps[:prefix] for name in adds}
-        for other, cost in enumerate(found.relearned.costs):
-            if names == {name for adds in found.relearned.steps[:other] for name in adds}:
-                compared += 1
-                assert cost == pytest.approx(own)
-                assert found.relearned.r2 is not None
-                assert found.current.r2 is not None
-                assert found.relearned.r2[other] == found.current.r2[prefix]
-                assert found.relearned.explained[other] == found.current.explained[prefix]
+    for prefix, other in product(range(len(current.costs)), range(len(relearned.costs))):
+        if {*chain(*current.steps[:prefix])} == {*chain(*relearned.steps[:other])}:
+            compared += 1
+            assert relearned.costs[other] == pytest.approx(current.costs[prefix])
+            assert np.asarray(relearned.r2)[other] == np.asarray(current.r2)[prefix]
+            assert relearned.explained[other] == current.explained[prefix]
     assert compared >= 2, "at least the base rate and all groups"
 
 

@@ -39,24 +39,24 @@ def test_quantiles_are_interpolated_linearly_inside_their_bucket(content: dict[s
     np.testing.assert_allclose(histogram.quantiles(q), [literal(histogram, each) for each in q.tolist()], rtol=1e-9)
 
 
-def test_a_quantile_at_the_end_of_a_bucket_is_its_upper_bound_though_the_next_bucket_is_empty() -> None:
-    histogram = Histogram(bounds=(1.0, 2.0, 3.0), counts=(10, 0, 10, 0), sum=30.0)
-    np.testing.assert_allclose(histogram.quantiles(np.array([[0.25, 0.5], [0.75, 1.0]])), [[0.5, 1.0], [2.5, 3.0]])
-    assert histogram.bucket(0.5) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("bounds", "counts", "quantiles", "bucket"),
+    [
+        ((1.0, 2.0, 3.0), (10, 0, 10, 0), {0.25: 0.5, 0.5: 1.0, 0.75: 2.5, 1.0: 3.0}, (0.5, (0.0, 1.0))),
+        ((1.0, 10.0), (10, 0, 10), {0.25: 0.5, 0.75: 10.0, 1.0: 10.0}, (0.9, (10.0, np.inf))),
+        ((2.0, 5.0), (0, 100, 0), {0.5: 3.5}, (0.5, (2.0, 5.0))),
+    ],
+    ids=["at the end of a bucket, the next is empty", "beyond the last bound it is that bound", "in the middle"],
+)
+def test_quantiles_by_hand(bounds: Any, counts: Any, quantiles: dict[float, float], bucket: Any) -> None:
+    histogram = Histogram(bounds=bounds, counts=counts, sum=300.0)
+    np.testing.assert_allclose(histogram.quantiles(np.array([list(quantiles)])), [list(quantiles.values())])
+    assert (bucket[0], histogram.bucket(bucket[0])) == bucket
 
 
-def test_the_mean_is_exact_wherever_the_values_lie_in_their_bucket() -> None:
-    for value in (2.0 + 1e-9, 3.5, 5.0):
-        histogram = Histogram(bounds=(2.0, 5.0), counts=(0, 100, 0), sum=100 * value)
-        assert histogram.mean == pytest.approx(value)
-        assert histogram.quantiles(np.array(0.5)) == pytest.approx(3.5)
-        assert histogram.bucket(0.5) == (2.0, 5.0)
-
-
-def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
-    histogram = Histogram(bounds=(1.0, 10.0), counts=(10, 0, 10), sum=10 * 0.5 + 10 * 14.0)
-    assert histogram.bucket(0.9) == (10.0, np.inf)
-    assert histogram.quantiles(np.array([0.25, 0.75, 1.0])).tolist() == [0.5, 10.0, 10.0]
+@pytest.mark.parametrize("value", [2.0 + 1e-9, 3.5, 5.0])
+def test_the_mean_is_exact_wherever_the_values_lie_in_their_bucket(value: float) -> None:
+    assert Histogram(bounds=(2.0, 5.0), counts=(0, 100, 0), sum=100 * value).mean == pytest.approx(value)
 
 
 @quick(max_examples=60)

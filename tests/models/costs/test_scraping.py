@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -77,24 +78,30 @@ def test_what_was_told_before_is_taken_away() -> None:
     assert histograms(since(before, before)) == {}
 
 
-def test_a_service_that_began_anew_tells_less_than_before() -> None:
-    both = read_scrape(text(0.0005, 0.02) + text(0.003, group="lab"))
-    assert was_reset("brake", read_scrape(text(0.0005) + text(0.003, group="lab")), both)
-    assert was_reset("brake", read_scrape(text(0.0005, 0.02)), both), "a group has gone"
-    assert was_reset("brake", read_scrape(""), both)
-    assert not was_reset("brake", both, read_scrape(""))
-    assert not was_reset("brake", both, both)
+def at(start: float, *values: float) -> Scrape:
+    """Of a service that began at a time."""
+    return read_scrape(text(*values) + f"process_start_time_seconds {start}\n")
 
 
-def test_a_service_that_began_anew_and_counted_more_since_is_known_by_its_start() -> None:
-    def at(start: float, *values: float) -> Scrape:
-        return read_scrape(text(*values) + f"process_start_time_seconds {start}\n")
+BOTH = read_scrape(text(0.0005, 0.02) + text(0.003, group="lab"))
+RESETS: dict[str, tuple[Scrape, Scrape, bool]] = {
+    "fewer calls": (read_scrape(text(0.0005) + text(0.003, group="lab")), BOTH, True),
+    "a group has gone": (read_scrape(text(0.0005, 0.02)), BOTH, True),
+    "no calls": (read_scrape(""), BOTH, True),
+    "the first calls": (BOTH, read_scrape(""), False),
+    "the same": (BOTH, BOTH, False),
+    "more calls, and a later start": (at(2e9, 0.001, 0.002), at(1e9, 0.001), True),
+    "more calls, and the same start": (at(1e9, 0.001, 0.002), at(1e9, 0.001), False),
+    "a proxy left the start out": (read_scrape(text(0.001, 0.002)), at(1e9, 0.001), False),
+    "a proxy left the start out before": (at(1e9, 0.001, 0.002), read_scrape(text(0.001)), False),
+}
+"""What a service tells now and told before, and whether it began anew."""
 
-    assert was_reset("brake", at(2e9, 0.001, 0.002), at(1e9, 0.001))
-    assert not was_reset("brake", at(1e9, 0.001, 0.002), at(1e9, 0.001))
-    unknown = read_scrape(text(0.001, 0.002))
-    assert not was_reset("brake", unknown, at(1e9, 0.001)), "a proxy may leave the start out"
-    assert not was_reset("brake", at(1e9, 0.001, 0.002), read_scrape(text(0.001)))
+
+@pytest.mark.parametrize("case", RESETS)
+def test_a_service_that_began_anew_is_known_by_lower_counts_or_a_later_start(case: str) -> None:
+    now, before, reset = RESETS[case]
+    assert was_reset("brake", now, before) is reset
 
 
 def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) -> None:
@@ -112,11 +119,14 @@ def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) 
 
 def test_metrics_from_before_are_those_of_the_same_service() -> None:
     a, b, c = (Piece(name, "") for name in "abc")
-    assert paired([a, b], [b, a]) == [a, b]
-    assert paired([a, b, c], [c]) == [None, None, c]
-    assert paired([a], [c]) == [c]
-    assert paired([a, b], [c, a]) == [c, a]
-    assert paired([a, a], [b, a]) == [b, a]
+    for now, earlier, expected in (
+        ([a, b], [b, a], [a, b]),
+        ([a, b, c], [c], [None, None, c]),
+        ([a], [c], [c]),
+        ([a, b], [c, a], [c, a]),
+        ([a, a], [b, a], [b, a]),
+    ):
+        assert paired(now, earlier) == expected
     why = "the earlier metrics are of 'c', the current ones of 'a', 'b'; give one --since"
     with pytest.raises(AnytimeError, match=why):
         paired([a, b], [c])
@@ -141,13 +151,16 @@ def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) ->
     assert "\n" not in str(refused.value)
 
 
-def test_half_a_histogram_is_refused() -> None:
-    for cut, why in (("+Inf", "is incomplete"), ("_sum", "is incomplete")):
-        content = "\n".join(line for line in text(0.1).splitlines() if cut not in line)
-        with pytest.raises(AnytimeError, match=f"the histogram of group 'hog' {why}"):
-            histograms(tallies(content)["brake"])
-    content = text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0')
-    with pytest.raises(AnytimeError, match="the buckets of group 'hog' are inconsistent"):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        *((re.sub(rf".*{cut}.*\n", "", text(0.1)), "the histogram .* is incomplete") for cut in (r"\+Inf", "_sum")),
+        (text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0'), "the buckets .* are inconsistent"),
+    ],
+    ids=["without the last bucket", "without the sum", "fewer below a higher bound"],
+)
+def test_half_a_histogram_is_refused(content: str, why: str) -> None:
+    with pytest.raises(AnytimeError, match=why.replace(".*", "of group 'hog'")):
         histograms(tallies(content)["brake"])
 
 

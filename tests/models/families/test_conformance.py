@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from anytime.evaluation.evaluate import evaluate
 from anytime.families import FAMILIES, Family, family_of
 from anytime.families.family import Link, OneResponse
 from anytime.families.log_link import LogLink
-from anytime.inference.prediction import Prediction
 from anytime.types import Bool, Float
 from anytime_service.settings import Settings
 from guides import ROOT
 from models import literal
+from models.exporting import Event, asked, compiled
+from models.opening import by_group, opened
 from service.serving import run_service
-from system import program
 
 Capture = pytest.CaptureFixture[str]
 
@@ -129,15 +128,11 @@ def test_it_is_measured_calibrated_shown_and_described(trained: anytime.LoadedMo
     mean, y = np.sinh(trained.prefixes.predict(frame[FEATURES].to_numpy(), trained.steps))[:, 0], frame["y"]
     eta, perfect = np.arcsinh(mean), np.arcsinh(y)
     deviance = 2 * np.mean(np.cosh(eta) - y * eta - np.cosh(perfect) + y * perfect)
-    assert found.deviance is not None
-    assert found.deviance[-1] == pytest.approx(deviance, rel=1e-9)
+    assert np.asarray(found.deviance)[-1] == pytest.approx(deviance, rel=1e-9)
     assert found.mse[-1] == pytest.approx(np.mean((mean - y) ** 2), rel=1e-9)
     calibration = trained.manifest.calibration
     assert calibration is not None
-    prediction = Prediction(trained, rows=len(frame))
-    for name, columns in (("a", ["a0", "a1"]), ("b", ["b0"])):
-        prediction.add(name, frame[columns].to_numpy())
-    answer: Any = prediction.answer()
+    answer = opened(trained, by_group(trained.groups, frame[FEATURES].to_numpy()), len(frame)).answer()
     np.testing.assert_allclose(answer.prediction, mean, rtol=1e-9)
     ends = np.array(answer.interval)
     width = 2 * calibration.thresholds[-1] * np.sqrt(np.hypot(1.0, mean))
@@ -158,28 +153,20 @@ def test_it_is_measured_calibrated_shown_and_described(trained: anytime.LoadedMo
     assert "is swing; certificates support least squares only" in capsys.readouterr().err
 
 
-def test_it_is_exported(trained: anytime.LoadedModel) -> None:
+def test_it_is_exported(trained: anytime.LoadedModel, desk: Path) -> None:
     assert main(["export", "m.safetensors", "--to", "json", "--out", "m.json"]) == 0
     document = json.loads(Path("m.json").read_text())
     assert (document["family"], document["link"]) == ("swing", "asinh")
-    assert main(["export", "m.safetensors", "--to", "c", "--out", "m.h"]) == 0
-    source = Path(__file__).parents[1] / "exported" / "ask.c"
-    words = [program("cc"), "-std=c11", "-Wall", "-Werror", "-I.", str(source), "-o", "ask", "-lm"]
-    subprocess.run(words, check=True, timeout=120)
-    places = list(trained.places)
-    values = {"a": "0.5 -1.25", "b": "2"}
-    lines = ["begin", *(f"add {places.index(name)} {text}" for name, text in values.items()), "answer inf"]
-    done = subprocess.run(
-        ["./ask"], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, timeout=60
-    )
-    row = np.array([[0.5, -1.25, 2.0]])
-    wanted = np.sinh(trained.prefixes.predict(row, trained.steps))[0, 0]
-    assert float(done.stdout.split()[-1]) == pytest.approx(wanted, rel=1e-12)
+    assert main(["export", "m.safetensors", "--to", "c", "--out", "exported.h"]) == 0
+    ask = compiled(trained, desk, "ask.c")
+    assert Path("exported.h").read_text() == Path("m.h").read_text()
+    ((_, outputs),) = asked(trained, ask, [Event("a", (0.5, -1.25)), Event("b", (2.0,)), Event()])
+    wanted = np.sinh(trained.prefixes.predict(np.array([[0.5, -1.25, 2.0]]), trained.steps))[0, 0]
+    assert outputs == pytest.approx([wanted], rel=1e-12)
 
 
 def test_it_is_served_and_explained(trained: anytime.LoadedModel) -> None:
-    settings = Settings(port=0)
-    with run_service([trained], settings) as service:
+    with run_service([trained], Settings(port=0)) as service:
         described = service.get("/models/m").json()
         assert (described["family"], described["link"]) == ("swing", "asinh")
         assert described["measures"] == {
@@ -199,15 +186,15 @@ def test_it_refuses_responses_and_targets_in_its_own_words(desk: Path, capsys: C
     frame = pd.read_csv("train.csv")
     frame.loc[3, "y"] = 5000.0
     frame.to_csv("wrong.csv", index=False)
-    call = [each.replace("train.csv", "wrong.csv") for each in TRAIN]
-    assert main(call) == 2
-    assert "target 'y' holds 5000; expected swings below 1000" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"target 'y' is 5000 in row 3; expected swings below 1000"):
         AnytimeRegressor(GROUPS, family="swing").fit(frame[FEATURES], frame["y"])
-    assert main([*TRAIN, "--target", "z"]) == 2
-    assert "family swing fits one target, and 2 are given" in capsys.readouterr().err
-    assert main([*TRAIN, "--task", "count"]) == 2
-    assert "family swing does not fit target 'y' (task count)" in capsys.readouterr().err
+    for call, why in (
+        (["train", "wrong.csv", *TRAIN[2:]], "target 'y' holds 5000; expected swings below 1000"),
+        ([*TRAIN, "--target", "z"], "family swing fits one target, and 2 are given"),
+        ([*TRAIN, "--task", "count"], "family swing does not fit target 'y' (task count)"),
+    ):
+        assert main(call) == 2
+        assert why in capsys.readouterr().err
 
 
 def broken(family: Family) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from anytime.errors import ValuesError
 from anytime.loaded import LoadedModel
 from anytime.training.model_selection import Errors
 from anytime.types import Float
+from models.opening import opened
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -99,19 +102,16 @@ def test_every_door_answers_by_the_same_prefix(
     model.save(tmp_path / "m.safetensors")
     loaded = load(tmp_path / "m.safetensors")
     restored = AnytimeRegressor.load(tmp_path / "m.safetensors")
-    assert model.best is not None
+    best = model.best or ()
     for budget in (None, 0.0, 1.0, 6.0, 11.0, 16.0, 21.0):
-        prefix = model.best[model.affordable(budget)]
+        prefix = best[model.affordable(budget)]
         expected = model.prefixes.predict(X.to_numpy(), prefix)[:, 0]
-        opened = loaded.open(rows=len(X))
-        for group in GROUPS["groups"]:
-            opened.add(group["name"], X[group["features"]].to_numpy())
-        answer, scored = opened.answer(budget, "best"), loaded.answer(X, budget=budget, policy="best")
+        values = {group["name"]: X[group["features"]].to_numpy() for group in GROUPS["groups"]}
+        answer = opened(loaded, values, len(X)).answer(budget, "best")
+        scored = loaded.answer(X, budget=budget, policy="best")
         for each in (answer, scored):
-            assert (each.prefix, each.policy) == (prefix, "best")
-            assert each.cost == model.costs[prefix]
-        assert answer.complete
-        assert answer.note is None
+            assert (each.prefix, each.policy, each.cost) == (prefix, "best", model.costs[prefix])
+        assert (answer.complete, answer.note) == (True, None)
         assert (scored.note is None) == (prefix > 0)  # of the base rate a table says why
         arguments = [] if budget is None else ["--budget", str(budget)]
         words = ["predict", str(tmp_path / "m.safetensors"), str(tmp_path / "x.csv"), "--policy", "best", *arguments]
@@ -126,34 +126,30 @@ def test_every_door_answers_by_the_same_prefix(
             restored.predict(X, budget, policy="best"),
         ):
             np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert f"predicted by step {model.best[-1]} of {model.steps}" in capsys.readouterr().err
+    assert f"predicted by step {best[-1]} of {model.steps}" in capsys.readouterr().err
 
 
 def test_a_number_of_steps_counts_like_their_cost(model: Model) -> None:
     X, _ = table(3, seed=2)
-    assert model.best is not None
-    for k in range(model.steps + 1):
-        assert LoadedModel.of(model).answer(X, prefix=k, policy="best").prefix == model.best[k]
+    found = tuple(LoadedModel.of(model).answer(X, prefix=k, policy="best").prefix for k in range(model.steps + 1))
+    assert found == model.best
 
 
 def test_groups_that_cannot_answer_are_not_computed(model: Model) -> None:
     computed: list[str] = []
     X, _ = table(1, seed=3)
 
-    def extractor(group: dict[str, Any]) -> Any:
-        def compute(row: pd.DataFrame) -> Any:
-            computed.append(group["name"])
-            return row[group["features"]].to_numpy()
+    def compute(group: dict[str, Any], row: pd.DataFrame) -> Any:
+        computed.append(group["name"])
+        return row[group["features"]].to_numpy()
 
-        return compute
-
-    assert model.best is not None
-    with Runner(model, {group["name"]: extractor(group) for group in GROUPS["groups"]}) as runner:
+    best = model.steps if model.best is None else model.best[-1]
+    with Runner(model, {group["name"]: partial(compute, group) for group in GROUPS["groups"]}) as runner:
         computed.clear()
         answer = runner.run(X, 20_000.0, policy="best")
-    assert (answer.prefix, answer.policy, answer.reason, answer.complete) == (model.best[-1], "best", "complete", True)
-    assert computed == list(model.computed[model.best[-1]])
-    assert answer.missing == ()
+    expected = replace(answer, prefix=best, policy="best", reason="complete", complete=True, missing=())
+    assert answer == expected
+    assert computed == list(model.computed[best])
 
 
 def test_a_model_without_errors_answers_by_prefix_and_says_so(tmp_path: Path) -> None:
@@ -181,8 +177,7 @@ def test_classes_answer_by_the_best_prefix(family: str) -> None:
     X, y = table(80)
     with pytest.warns(UserWarning, match="cross-validated error"):
         estimator = AnytimeClassifier(GROUPS, alpha="cv", family=family, basis="linear", clamp="off").fit(X, y > 0)
-    best = estimator.model_.best
-    assert best is not None
+    best = estimator.model_.best or ()
     assert best[-1] < len(best) - 1
     for k, (budget, staged) in enumerate(zip(estimator.costs_, estimator.staged_predict_proba(X), strict=True)):
         if best[k] == k:
@@ -193,6 +188,5 @@ def test_classes_answer_by_the_best_prefix(family: str) -> None:
 def test_nested_errors_decide_where_they_are_those_of_the_table() -> None:
     fitted = trained(nested=True).fit_
     assert fitted.measured is not None
-    assert fitted.errors is not None
-    np.testing.assert_allclose(fitted.measured.mean, fitted.errors, rtol=1e-12)
+    np.testing.assert_allclose(fitted.measured.mean, np.asarray(fitted.errors, float), rtol=1e-12)
     assert fitted.measured.best == tuple(literal(fitted.measured))

@@ -49,6 +49,11 @@ def pearson_intervals(mean: Float, threshold: float) -> Float:
     return np.maximum(residual_intervals(mean, threshold, np.sqrt(mean)), 0.0)
 
 
+def two_classes(second: Any) -> Float:
+    """Probabilities (rows, 2), from those of the second class."""
+    return np.column_stack([1 - np.array(second), second])
+
+
 def calibration_error(probabilities: Float, codes: Index, bins: int = 15) -> float:
     likely, right = confidence(probabilities, codes)
     return expected_calibration_error(likely, right, bins)
@@ -124,10 +129,10 @@ def test_the_threshold_is_the_score_of_that_rank_in_any_order(scores: Float, cov
     if rank > len(scores):
         return
     before = scores.copy()
-    threshold = conformal_threshold(scores, float(coverage))
-    assert threshold == sorted(scores.tolist())[rank - 1]
+    shuffled = np.array(rng.sample(scores.tolist(), len(scores)))
+    found = conformal_threshold(scores, float(coverage)), conformal_threshold(shuffled, float(coverage))
+    assert found == (sorted(scores.tolist())[rank - 1],) * 2
     assert np.array_equal(scores, before)
-    assert conformal_threshold(np.array(rng.sample(scores.tolist(), len(scores))), float(coverage)) == threshold
 
 
 @quick()
@@ -484,37 +489,68 @@ def test_the_calibration_error_is_the_literal_one(count: int, bins: int) -> None
     assert calibration_error(probabilities, codes, bins) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_calibration_error_by_hand() -> None:
+FOUR = [[0.4, 0.3, 0.3], [0.2, 0.2, 0.6], [0.1, 0.7, 0.2], [0.9, 0.1, 0.0]]
+SECOND = two_classes([0.25, 0.25, 0.75, 0.75])
+CONSTANTS = [(0.25, 10), (0.5, 20), (0.75, 30), (1.0, 40)]
+"""Probabilities, and how many of 40 rows come true."""
+
+BY_HAND: dict[str, tuple[Any, Any, int, Any]] = {
     # Two bins of the more likely class: right in 1 of 2 at a mean of 0.5, and in 1 of 2 at a mean of 0.8.
-    probabilities = np.array([[0.4, 0.3, 0.3], [0.2, 0.2, 0.6], [0.1, 0.7, 0.2], [0.9, 0.1, 0.0]])
-    assert calibration_error(probabilities, np.array([0, 1, 1, 1]), 2) == pytest.approx(0.5 * 0.0 + 0.5 * 0.3)
-    assert calibration_error(probabilities, np.array([0, 1, 1, 1]), 1) == pytest.approx(0.65 - 0.5)
-
-
-def test_of_two_classes_it_is_about_the_second() -> None:
+    "two bins": (FOUR, [0, 1, 1, 1], 2, pytest.approx(0.5 * 0.0 + 0.5 * 0.3)),
+    "one bin": (FOUR, [0, 1, 1, 1], 1, pytest.approx(0.65 - 0.5)),
     # The second is predicted too often in both bins; the most likely class, 0.75 everywhere, is right in 3 of 4.
-    second, codes = np.array([0.25, 0.25, 0.75, 0.75]), np.array([0, 0, 1, 0])
-    assert calibration_error(np.column_stack([1 - second, second]), codes) == 0.25
-    assert calibration_error(np.column_stack([1 - second, second, np.zeros(4)]), codes) == 0.0
+    "two classes: of the second": (SECOND, [0, 0, 1, 0], 15, 0.25),
+    "three classes: of the most likely": (np.pad(SECOND, ((0, 0), (0, 1))), [0, 0, 1, 0], 15, 0.0),
+    **{
+        f"two classes: {likely:.0%} that come true": (
+            np.tile([1 - likely, likely], (40, 1)),
+            np.repeat([1, 0], [right, 40 - right]),
+            15,
+            0.0,
+        )
+        for likely, right in CONSTANTS
+    },
+    **{
+        f"three classes: {likely:.0%} that come true": (
+            np.tile([(1 - likely) / 2, likely, (1 - likely) / 2], (40, 1)),
+            np.repeat([1, 0], [right, 40 - right]),
+            15,
+            0.0,
+        )
+        for likely, right in CONSTANTS[1:]
+    },
+    "the base rate": (
+        np.tile(np.array([31, 15, 7]) / 53, (53, 1)),
+        np.repeat([0, 1, 2], [31, 15, 7]),
+        15,
+        pytest.approx(0.0, abs=1e-12),
+    ),
+    "certainty that is always wrong": (np.tile([0.0, 1.0, 0.0], (7, 1)), [0] * 7, 15, 1.0),
+    "ties across an edge go where their middle is: low": (
+        two_classes([0.25, 0.25, 0.25, 0.75]),
+        [1, 0, 0, 0],
+        2,
+        (0.25 + 0.75) / 4,
+    ),
+    "ties across an edge go where their middle is: high": (
+        two_classes([0.25, 0.75, 0.75, 0.75]),
+        [1, 1, 1, 0],
+        2,
+        (0.25 + 0.75) / 4,
+    ),
+    "many bins for few values are a bin for each": (
+        two_classes(np.repeat([0.25, 0.5, 0.75], 20)),
+        [0, 1] * 30,
+        15,
+        (0.25 + 0.0 + 0.25) / 3,
+    ),
+}
 
 
-@pytest.mark.parametrize(("likely", "right"), [(0.25, 10), (0.5, 20), (0.75, 30), (1.0, 40)])
-def test_a_constant_that_comes_true_as_often_as_told_has_no_error(likely: float, right: int) -> None:
-    codes = np.repeat([1, 0], [right, 40 - right])
-    assert calibration_error(np.tile([1 - likely, likely], (40, 1)), codes) == 0.0
-    if likely > 0.4:
-        three = np.tile([(1 - likely) / 2, likely, (1 - likely) / 2], (40, 1))
-        assert calibration_error(three, codes) == 0.0
-
-
-def test_the_base_rate_has_no_error_on_its_own_rows() -> None:
-    codes = np.repeat([0, 1, 2], [31, 15, 7])
-    shares = np.bincount(codes) / len(codes)
-    assert calibration_error(np.tile(shares, (53, 1)), codes) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_certainty_that_is_always_wrong_has_all_error() -> None:
-    assert calibration_error(np.tile([0.0, 1.0, 0.0], (7, 1)), np.zeros(7, dtype=np.intp)) == 1.0
+@pytest.mark.parametrize("case", BY_HAND)
+def test_the_calibration_error_by_hand(case: str) -> None:
+    probabilities, codes, bins, expected = BY_HAND[case]
+    assert calibration_error(np.array(probabilities), np.array(codes), bins) == expected
 
 
 def test_probabilities_that_classes_are_drawn_from_have_little_error_and_sharpened_ones_have_more() -> None:
@@ -535,25 +571,9 @@ def test_probabilities_that_classes_are_drawn_from_have_little_error_and_sharpen
 def test_ties_share_a_bin_whatever_the_order_of_the_rows(second: Float, bins: int, rng: Any) -> None:
     codes = np.array([rng.randrange(2) for _ in second], dtype=np.intp)
     order = np.array(rng.sample(range(len(second)), len(second)))
-    probabilities = np.column_stack([1 - second, second])
-    error = calibration_error(probabilities, codes, bins)
-    assert calibration_error(probabilities[order], codes[order], bins) == error
+    error = calibration_error(two_classes(second), codes, bins)
+    assert calibration_error(two_classes(second)[order], codes[order], bins) == error
     assert 0.0 <= error <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("second", "codes"), [([0.25, 0.25, 0.25, 0.75], [1, 0, 0, 0]), ([0.25, 0.75, 0.75, 0.75], [1, 1, 1, 0])]
-)
-def test_ties_across_an_edge_go_where_their_middle_is(second: list[float], codes: list[int]) -> None:
-    probabilities = np.column_stack([1 - np.array(second), second])
-    assert calibration_error(probabilities, np.array(codes), 2) == (0.25 + 0.75) / 4
-
-
-def test_many_bins_for_few_values_are_a_bin_for_each() -> None:
-    second = np.repeat([0.25, 0.5, 0.75], 20)
-    codes = np.tile([0, 1], 30)
-    error = calibration_error(np.column_stack([1 - second, second]), codes)
-    assert error == (0.25 + 0.0 + 0.25) / 3
 
 
 # The record.

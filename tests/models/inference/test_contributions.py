@@ -16,13 +16,14 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer
 from anytime.inference.subsets import arrived_model
 from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime.types import FamilyName, Float, Policy
 from lazily import Lazy
 from models.features.test_terms import FAMILIES, RAW, model_of, trained
+from models.opening import opened
 from models.properties import quick
 
 
@@ -49,6 +50,13 @@ def frame(rows: int = 200) -> pd.DataFrame:
     return table
 
 
+def explained(model: Model, values: dict[str, Any], rows: int = 1, **options: Any) -> tuple[Answer, Contributions]:
+    """The answer once these groups have arrived, and its contributions."""
+    answer = opened(model, values, rows).answer(explain=True, **options)
+    assert answer.contributions is not None
+    return answer, answer.contributions
+
+
 def literal(estimator: Any, terms: dict[str, float]) -> dict[str, float]:
     """Contributions of the columns of one row, from `coef_`, the terms' names and their training means."""
     found: dict[str, float] = {}
@@ -69,12 +77,7 @@ def test_a_column_contributes_the_sum_over_its_terms_of_coefficient_times_distan
     terms = {"age": low, "fare": 30.0, "sex=f": 1.0}
     terms |= {f"{c}>{knot:.6g}": max(terms[c] - knot, 0.0) for c, of in knots.items() for knot in of}
     assert set(terms) | {"age is missing", "sex=m"} == set(estimator.get_feature_names_out())
-    prediction = estimator.model_.open()
-    prediction.add("person", [low - 5, "f"])
-    prediction.add("ticket", [30.0])
-    answer = prediction.answer(explain=True)
-    found = answer.contributions
-    assert found is not None
+    answer, found = explained(estimator.model_, {"person": [low - 5, "f"], "ticket": [30.0]})
     assert answer.clamped == ("age",)
     expected = literal(estimator, terms)
     assert found.features == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -86,16 +89,13 @@ def test_a_column_contributes_the_sum_over_its_terms_of_coefficient_times_distan
 def test_of_a_missing_value_only_the_indicator_contributes() -> None:
     table = frame()
     estimator = AnytimeRegressor(GROUPS, basis="hinge:2").fit(table, table["age"].fillna(99) / 9)
-    gap = dict.fromkeys([name for name in estimator.get_feature_names_out() if name.startswith("age")], np.nan)
-    prediction = estimator.model_.open()
-    prediction.add("person", [None, None])
-    found = prediction.answer(explain=True, policy="arrived").contributions
-    assert found is not None
+    terms = {name for name in estimator.get_feature_names_out() if name.startswith("age")}
+    _, found = explained(estimator.model_, {"person": [None, None]}, policy="arrived")
     model = arrived_model(estimator.model_, frozenset({"person"}))
     mean, columns = estimator.fit_.prefixes.mean, estimator.fit_.prefixes.columns[model.columns]
     at = estimator.fit_.groups.features.index("age is missing")
     weight = model.coef[columns.tolist().index(at), 0]
-    assert set(gap) > {"age is missing"}
+    assert terms > {"age is missing"}
     assert found.features == pytest.approx({"age": weight * (1 - mean[at]), "sex": 0.0}, rel=1e-9)
     assert abs(found.features["age"]) > 1e-3
 
@@ -120,12 +120,7 @@ def test_a_pair_counts_half_for_each_of_its_columns(policy: Policy, groups: list
         frozenset(("age", "fare")),
     }
     values: dict[str, list[Any]] = {"person": [age, "f"], "ticket": [50.0]}
-    prediction = Prediction(model)
-    for name in groups:
-        prediction.add(name, values[name])
-    answer = prediction.answer(policy=policy, explain=True)
-    found = answer.contributions
-    assert found is not None
+    answer, found = explained(model, {name: values[name] for name in groups}, policy=policy)
     columns = {"person": ("age", "sex"), "ticket": ("fare",)}
     assert found.groups.keys() == set(answer.groups)
     for name in answer.groups:
@@ -182,9 +177,7 @@ def test_intercept_and_contributions_add_up_to_the_score_by_every_policy(
 ) -> None:
     family, rows, groups, budget = case
     model = MODELS[family]
-    prediction = Prediction(model, rows)
-    for name, values in groups:
-        prediction.add(name, values)
+    prediction = opened(model, dict(groups), rows)
     policies: list[Policy] = ["prefix", "arrived"]
     for policy in policies:
         answer = prediction.answer(budget, policy, explain=True)
@@ -207,19 +200,14 @@ def test_intercept_and_contributions_add_up_to_the_score_by_every_policy(
 
 def test_contributions_have_the_shape_of_the_scores() -> None:
     def found(family: FamilyName, rows: int) -> Contributions:
-        prediction = Prediction(MODELS[family], rows)
-        prediction.add("family", [[2.0]] * rows)
-        answer = prediction.answer(policy="arrived" if family != "multinomial" else "prefix", explain=True)
-        assert answer.contributions is not None
-        return answer.contributions
+        return explained(MODELS[family], {"family": [[2.0]] * rows}, rows, policy="arrived")[1]
 
     assert np.shape(found("binomial", 1).features["size"]) == ()
     assert np.shape(found("binomial", 4).groups["family"]) == (4,)
     assert np.shape(found("gaussian", 1).features["size"]) == (2,)
     assert np.shape(found("gaussian", 4).groups["family"]) == (4, 2)
     assert np.shape(found("gaussian", 4).intercept) == (2,)
-    base = Prediction(MODELS["multinomial"], 2).answer(explain=True).contributions
-    assert base is not None
+    _, base = explained(MODELS["multinomial"], {}, 2)
     assert (base.groups, base.features) == ({}, {})
     assert len(base.intercept) == 3
 
@@ -248,21 +236,15 @@ def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
         assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
         scores = estimator._scores(X, budget, "prefix")
         assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
-        np.testing.assert_allclose(
-            total(found.intercept, found.features.values(), len(X)), scores, rtol=1e-9, atol=1e-9
-        )
-        np.testing.assert_allclose(total(found.intercept, found.groups.values(), len(X)), scores, rtol=1e-9, atol=1e-9)
+        for parts in (found.features, found.groups):
+            np.testing.assert_allclose(total(found.intercept, parts.values(), len(X)), scores, rtol=1e-9, atol=1e-9)
 
 
 def test_many_rows_are_explained_in_blocks_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).uniform(0, 4, (7, 1))
 
     def found(values: Float) -> Contributions:
-        prediction = Prediction(MODELS["gaussian"], len(values))
-        prediction.add("family", values)
-        answer = prediction.answer(policy="arrived", explain=True)
-        assert answer.contributions is not None
-        return answer.contributions
+        return explained(MODELS["gaussian"], {"family": values}, len(values), policy="arrived")[1]
 
     alone = [found(row[np.newaxis]) for row in values]
     terms = len(MODELS["gaussian"].places["family"].mean)

@@ -26,6 +26,23 @@ from anytime.inference.extraction import Task
 from anytime.inference.schedule import Schedule
 
 
+def measured(prior: float | None, *took_ms: float) -> Durations:
+    """Durations after some calls."""
+    durations = Durations(prior)
+    for ms in took_ms:
+        durations.add(ms, 0.0)
+    return durations
+
+
+def refused(durations: Durations, times: int) -> list[float]:
+    """What was expected before each of some refusals."""
+    expected = []
+    for _ in range(times):
+        expected.append(durations.expected_ms(0.0))
+        durations.refuse(0.0)
+    return expected
+
+
 def test_the_margin_settles_where_few_answers_are_late() -> None:
     rng = np.random.default_rng(0)
     record = LatenessRecord()
@@ -97,14 +114,8 @@ def test_before_a_measurement_the_prior_is_expected(prior: float | None) -> None
 
 
 def test_of_few_measurements_the_shortest_counts_so_that_one_cold_call_excludes_no_group() -> None:
-    durations = Durations(4.0)
-    for i in range(FEW - 1):
-        durations.add(300.0, float(i))
-    assert durations.expected_ms(1.0) == 4.0
-    unknown = Durations()
-    unknown.add(300.0, 0.0)
-    unknown.add(2.0, 0.0)
-    assert unknown.expected_ms(0.0) == 2.0
+    assert measured(4.0, *[300.0] * (FEW - 1)).expected_ms(0.0) == 4.0
+    assert measured(None, 300.0, 2.0).expected_ms(0.0) == 2.0
 
 
 def test_the_expected_duration_is_the_quantile_of_the_latest_calls() -> None:
@@ -118,14 +129,9 @@ def test_the_expected_duration_is_the_quantile_of_the_latest_calls() -> None:
 
 
 def test_one_slow_call_among_many_changes_little_and_a_lasting_change_is_learned() -> None:
-    durations = Durations(2.0)
-    for i in range(MEASUREMENTS):
-        durations.add(2.0, i / 1e3)
-    durations.add(500.0, 0.1)
-    assert durations.expected_ms(0.1) == 2.0
-    for _ in range(MEASUREMENTS // 2):
-        durations.add(9.0, 0.1)
-    assert durations.expected_ms(0.1) == 9.0
+    calls = [2.0] * MEASUREMENTS + [500.0]
+    assert measured(2.0, *calls).expected_ms(0.0) == 2.0
+    assert measured(2.0, *calls, *[9.0] * (MEASUREMENTS // 2)).expected_ms(0.0) == 9.0
 
 
 def test_measurements_are_forgotten_so_that_a_slow_phase_ends() -> None:
@@ -138,44 +144,29 @@ def test_measurements_are_forgotten_so_that_a_slow_phase_ends() -> None:
 
 
 def test_a_group_that_was_never_measured_is_tried_after_some_refusals_since_its_prior_may_be_wrong() -> None:
-    durations = Durations(1e6)
-    expected = []
-    for _ in range(3 * UNMEASURED_REFUSALS):
-        expected.append(durations.expected_ms(0.0))
-        durations.refuse(0.0)
+    expected = refused(Durations(1e6), 3 * UNMEASURED_REFUSALS)
     assert [i for i, each in enumerate(expected) if not each] == [UNMEASURED_REFUSALS, 2 * UNMEASURED_REFUSALS]
     assert set(expected) == {0.0, 1e6}
 
 
 def test_a_group_that_is_refused_counts_as_quick_as_ever_now_and_then_unless_it_held_up_an_answer() -> None:
-    durations = Durations(1.0)
-    for took in (5.0, 9.0, 9.0, 9.0):
-        durations.add(took, 0.0)
-    expected = []
-    for _ in range(3 * REFUSALS):
-        expected.append(durations.expected_ms(0.0))
-        durations.refuse(0.0)
+    durations = measured(1.0, 5.0, 9.0, 9.0, 9.0)
+    expected = refused(durations, 3 * REFUSALS)
     assert [i for i, each in enumerate(expected) if each == 5.0] == [REFUSALS, 2 * REFUSALS]
     assert set(expected) == {5.0, 9.0}
     durations.hold_up(0.0)
-    for _ in range(3 * REFUSALS):
-        durations.refuse(0.0)
-        assert durations.expected_ms(0.0) == 9.0
+    durations.refuse(0.0)
+    assert set(refused(durations, 3 * REFUSALS)) == {9.0}
 
 
 def test_a_slow_phase_ends_with_one_quick_call_after_many_refusals() -> None:
-    durations = Durations(2.0)
-    for took in (2.0, *[30.0] * MEASUREMENTS):
-        durations.add(took, 0.0)
-    durations.add(2.0, 0.0)
+    durations = measured(2.0, 2.0, *[30.0] * MEASUREMENTS, 2.0)
     assert durations.expected_ms(0.0) == 30.0, "one quick call among slow ones changes nothing"
-    for _ in range(REFUSALS):
-        durations.refuse(0.0)
+    refused(durations, REFUSALS)
     assert durations.expected_ms(0.0) == 2.0
     durations.add(31.0, 0.0)
     assert durations.expected_ms(0.0) == 30.0, "still slow"
-    for _ in range(REFUSALS):
-        durations.refuse(0.0)
+    refused(durations, REFUSALS)
     durations.add(2.5, 0.0)
     assert durations.expected_ms(0.0) == 2.0, "the prior again, and one measurement"
 

@@ -61,17 +61,14 @@ def test_equal_rows_of_a_page_tie_and_equal_one_row_alone(kind: str, policy: Any
 
 
 def _fitted(kind: str, groups: Any, X: Float, score: Float) -> Any:
-    import pandas as pd  # noqa: PLC0415
-
-    table = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
     match kind:
         case "poisson":
-            return AnytimeRegressor(groups=groups, family="poisson", alpha=1.0).fit(table, np.floor(np.abs(score)))
+            return AnytimeRegressor(groups=groups, family="poisson", alpha=1.0).fit(X, np.floor(np.abs(score)))
         case "binary":
-            return AnytimeClassifier(groups=groups, alpha=1.0).fit(table, score > 0)
+            return AnytimeClassifier(groups=groups, alpha=1.0).fit(X, score > 0)
         case "multinomial" | "indicators":
             family: Any = "multinomial" if kind == "multinomial" else "gaussian"
             codes = np.digitize(score, np.quantile(score, np.arange(1, 10) / 10))
-            return AnytimeClassifier(groups=groups, family=family, alpha=1.0).fit(table, codes)
+            return AnytimeClassifier(groups=groups, family=family, alpha=1.0).fit(X, codes)
         case _:
-            return AnytimeRegressor(groups=groups, basis=kind, alpha=1.0).fit(table, score)
+            return AnytimeRegressor(groups=groups, basis=kind, alpha=1.0).fit(X, score)

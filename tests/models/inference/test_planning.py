@@ -27,10 +27,7 @@ def a_model(weights: dict[str, float], groups: str = "abcpd", requires: dict[str
     columns = [feature for name in groups for feature in FEATURES[name]]
     X = rng.normal(size=(300, len(columns)))
     y = X @ np.array([weights.get(column[0], 0.0) for column in columns]) + 0.1 * rng.normal(size=300)
-    import pandas as pd  # noqa: PLC0415
-
-    frame = pd.DataFrame(X, columns=columns)
-    return AnytimeRegressor({"cost_unit": "ms", "groups": described}, alpha=1e-3, basis="linear").fit(frame, y).model_
+    return AnytimeRegressor({"cost_unit": "ms", "groups": described}, alpha=1e-3, basis="linear").fit(X, y).model_
 
 
 def names(steps: list[list[str]]) -> list[str]:

@@ -18,10 +18,11 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
 from anytime.groups import load_groups
-from anytime.inference.prediction import Answer, Prediction, checked_row
+from anytime.inference.prediction import LARGEST, Prediction, checked_row
 from anytime.model.model import Model
 from anytime.types import Float
 from lazily import Lazy
+from models.opening import opened, outputs_of
 from models.unreadable import Unreadable
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
@@ -79,10 +80,7 @@ MODELS: Lazy[str, Model] = Lazy(
 
 def arriving(model: Model, x: Float, names: list[str], rows: int = 1) -> Prediction:
     """A prediction to which these groups of x, one row or several, were added in this order."""
-    prediction = Prediction(model, rows)
-    for name in names:
-        prediction.add(name, x[..., SLICES[name]])
-    return prediction
+    return opened(model, {name: x[..., SLICES[name]] for name in names}, rows)
 
 
 def added_until(model: Model, k: int) -> list[str]:
@@ -100,10 +98,6 @@ def scores(model: Model, x: Float, k: int) -> Float:
     return total
 
 
-def same(one: Answer, other: Answer) -> bool:
-    return asdict(one) == asdict(other)
-
-
 # Prefixes
 
 
@@ -119,26 +113,24 @@ def test_step_k_of_a_session_is_prefix_k_of_the_batch(name: str) -> None:
 
 
 def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> None:
-    for k in range(number().steps + 1):
+    steps = number().manifest.steps
+    worth = [
+        (0.0, number().manifest.prior_error, 0.0, 0.0),
+        *((step.cumulative_cost, step.cv_error, step.explained_variance, step.r2) for step in steps),
+    ]
+    for k, values in enumerate(worth):
         answer = arriving(number(), table(7, 1)[0], added_until(number(), k)).answer()
-        assert answer.groups == tuple(added_until(number(), k))
-        assert answer.steps == len(number().manifest.steps)
-        if k == 0:
-            assert answer.expected.cv_error == number().manifest.prior_error
-            assert (answer.cost, answer.expected.explained_variance, answer.expected.r2) == (0.0, 0.0, 0.0)
-        else:
-            step = number().manifest.steps[k - 1]
-            expected = (step.cv_error, step.explained_variance, step.r2)
-            assert answer.cost == step.cumulative_cost
-            assert (answer.expected.cv_error, answer.expected.explained_variance, answer.expected.r2) == expected
+        assert (answer.groups, answer.steps) == (tuple(added_until(number(), k)), len(steps))
+        expected = answer.expected
+        assert (answer.cost, expected.cv_error, expected.explained_variance, expected.r2) == values
 
 
 def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
     answer = Prediction(number()).answer()
-    assert answer.prediction == number().prefixes.intercept[0]
-    assert (answer.prefix, answer.complete, answer.groups, answer.cost) == (0, False, (), 0.0)
+    base = number().prefixes.intercept[0]
+    assert answer == replace(answer, prediction=base, prefix=0, complete=False, groups=(), cost=0.0)
+    assert answer == replace(answer, reason="end", policy="prefix", note=None, interval=None, probabilities=None)
     assert set(answer.missing) == set(NAMES)
-    assert (answer.reason, answer.policy, answer.note, answer.interval) == ("end", "prefix", None, None)
 
 
 def test_a_budget_of_nothing_is_complete_once_the_free_groups_are_there() -> None:
@@ -153,7 +145,7 @@ def test_the_order_of_arrival_does_not_matter() -> None:
     whole = arriving(number(), x, NAMES).answer()
     assert (whole.prefix, whole.complete, whole.missing) == (number().steps, True, ())
     for _ in range(20):
-        assert same(arriving(number(), x, list(rng.permutation(NAMES))).answer(), whole)
+        assert arriving(number(), x, list(rng.permutation(NAMES))).answer() == whole
 
 
 def test_a_group_that_is_ahead_of_its_turn_waits_for_the_groups_before_it() -> None:
@@ -174,20 +166,18 @@ def test_the_last_values_of_a_group_count() -> None:
         prediction.add(name, x[SLICES[name]])
     answer = prediction.answer()
     assert answer.replaced == tuple(added_until(number(), number().steps))
-    assert same(replace(answer, replaced=()), arriving(number(), x, NAMES).answer())
+    assert replace(answer, replaced=()) == arriving(number(), x, NAMES).answer()
 
 
 def test_values_handed_over_may_change_afterwards_and_are_not_changed() -> None:
     values = table(3, 1)[0][SLICES["near"]].copy()
     values[1] = np.nan
     before = values.copy()
-    prediction = Prediction(number())
-    prediction.add("near", values)
+    prediction = opened(number(), {"near": values, "speed": [1.0]})
     assert np.array_equal(values, before, equal_nan=True)
-    prediction.add("speed", [1.0])
     answer = prediction.answer()
     values[:] = 1e6
-    assert same(prediction.answer(), answer)
+    assert prediction.answer() == answer
 
 
 @given(
@@ -229,11 +219,9 @@ def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
 
 
 def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
-    cheap = float(number().costs[2])
-    prediction = Prediction(number())
-    assert prediction.answer(cheap).missing == tuple(added_until(number(), 2))
-    for name in added_until(number(), 2):
-        prediction.add(name, np.zeros(len(number().groups.groups[number().groups.position(name)].features)))
+    cheap, names = float(number().costs[2]), added_until(number(), 2)
+    assert Prediction(number()).answer(cheap).missing == tuple(names)
+    prediction = arriving(number(), np.zeros(9), names)
     assert prediction.answer(cheap).complete
     assert not prediction.answer().complete
 
@@ -247,15 +235,16 @@ def test_a_budget_written_in_decimals_pays_for_the_sum_of_its_costs() -> None:
     assert model.affordable(0.3 - 1e-6) == 2
 
 
-@pytest.mark.parametrize("budget", [-1, -1e-300, math.nan, -math.inf, "40"])
-def test_a_budget_that_is_no_amount_is_refused(budget: Any) -> None:
-    with pytest.raises(ValuesError, match="budget"):
-        Prediction(number()).answer(budget=budget)
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValuesError, match="expected one of prefix, best, arrived"):
-        Prediction(number()).answer(policy="worst")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        *(({"budget": budget}, "budget") for budget in (-1, -1e-300, math.nan, -math.inf, "40")),
+        ({"policy": "worst"}, "expected one of prefix, best, arrived"),
+    ],
+)
+def test_a_budget_that_is_no_amount_and_an_unknown_policy_are_refused(options: Any, why: str) -> None:
+    with pytest.raises(ValuesError, match=why):
+        Prediction(number()).answer(**options)
 
 
 # Missing values
@@ -329,36 +318,37 @@ def test_nulls_are_imputed_by_the_training_mean_and_listed(null: float | None) -
     assert prediction.answer().prediction == pytest.approx(arriving(number(), filled, NAMES).answer().prediction)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_a_signalling_nan_is_missing_too(dtype: str) -> None:
-    bits = np.array([0x7FA00000], "u4") if dtype == "f4" else np.array([0x7FF4000000000000], "u8")
-    prediction = Prediction(number())
-    prediction.add("speed", bits.view(dtype))
-    assert prediction.answer().imputed == ("v",)
+@pytest.mark.parametrize(
+    ("arrivals", "imputed"),
+    [
+        ([np.array([0x7FA00000], "u4").view("f4")], ("v",)),
+        ([np.array([0x7FF4000000000000], "u8").view("f8")], ("v",)),
+        ([[[None], [1.0], [math.nan]]], ("v",)),
+        ([[None], [2.0]], ()),
+    ],
+    ids=["a signalling nan, f4", "a signalling nan, f8", "once for any rows", "no longer when values come without"],
+)
+def test_a_column_with_nulls_is_listed(arrivals: list[Any], imputed: tuple[str, ...]) -> None:
+    prediction = Prediction(number(), None)
+    for values in arrivals:
+        prediction.add("speed", values)
+    assert prediction.answer().imputed == imputed
+
+
+def nulls(names: list[str]) -> Prediction:
+    """A prediction to which nulls of some groups were added."""
+    return opened(number(), {name: [None] * len(np.arange(9)[SLICES[name]]) for name in names})
 
 
 def test_a_row_of_nulls_predicts_as_the_base_rate() -> None:
-    prediction = Prediction(number())
-    for name in NAMES:
-        prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
-    answer = prediction.answer()
+    answer = nulls(NAMES).answer()
     assert answer.prediction == pytest.approx(float(number().prefixes.intercept[0]), rel=1e-12)
     assert sorted(answer.imputed) == sorted(number().groups.features)
 
 
 def test_only_the_nulls_of_the_groups_used_are_listed() -> None:
     order = added_until(number(), number().steps)
-    prediction = Prediction(number())
-    for name in order[:1] + order[2:]:
-        prediction.add(name, [None] * len(np.arange(9)[SLICES[name]]))
-    assert prediction.answer().imputed == number().groups.features[SLICES[order[0]]]
-
-
-def test_values_that_come_again_without_nulls_are_no_longer_listed() -> None:
-    prediction = Prediction(number())
-    prediction.add("speed", [None])
-    prediction.add("speed", [2.0])
-    assert prediction.answer().imputed == ()
+    assert nulls(order[:1] + order[2:]).answer().imputed == number().groups.features[SLICES[order[0]]]
 
 
 # What is refused
@@ -429,10 +419,7 @@ def test_a_refused_group_is_one_line_and_changes_nothing(group: str, values: Any
         assert "\n" not in message
         assert len(message) < 300
         assert all(word in message for word in words), message
-        after = prediction.answer(), prediction.answer(policy="arrived"), prediction.received
-        assert same(after[0], before[0])
-        assert same(after[1], before[1])
-        assert after[2] == before[2]
+        assert (prediction.answer(), prediction.answer(policy="arrived"), prediction.received) == before
 
 
 def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
@@ -442,26 +429,19 @@ def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
         Prediction(number()).add("near", np.array([1e300, 1.0], dtype=np.longdouble) ** 2)
 
 
-def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
-    exact = Prediction(number())
-    exact.add("near", [1.0, 0.0])
-    exact.add("speed", [2.0])
-    kinds: list[Any] = [
-        [1, 0],
-        [True, False],
-        [True, 0.0],
-        np.array([1, 0], dtype="u1"),
-        np.array([1, 0], dtype="f4"),
-        (1, 0),
-    ]
-    for values in kinds:
-        other = Prediction(number())
-        other.add("near", values)
-        other.add("speed", np.array([[2]]))
-        assert other.answer().prediction == exact.answer().prediction
-    large = Prediction(number())
-    large.add("near", [2**80, None])
-    assert large.received == ("near",)
+@pytest.mark.parametrize(
+    "values",
+    [[1, 0], [True, False], [True, 0.0], np.array([1, 0], dtype="u1"), np.array([1, 0], dtype="f4"), (1, 0)],
+    ids=repr,
+)
+def test_numbers_of_every_kind_are_taken_for_what_they_are(values: Any) -> None:
+    exact = opened(number(), {"near": [1.0, 0.0], "speed": [2.0]})
+    other = opened(number(), {"near": values, "speed": np.array([[2]])})
+    assert other.answer().prediction == exact.answer().prediction
+
+
+def test_an_integer_beyond_64_bits_is_a_number() -> None:
+    assert opened(number(), {"near": [2**80, None]}).received == ("near",)
 
 
 @pytest.mark.parametrize("cell", [(0, 0), (4_000, 1), (19_999, 1)], ids=str)
@@ -500,33 +480,22 @@ def test_many_rows_are_answered_as_one_row_each(name: str) -> None:
     for k in range(model.steps + 1):
         names = added_until(model, k)
         together = arriving(model, X, names, rows=6).answer()
-        alone = [arriving(model, x, names).answer() for x in X]
         assert isinstance(together.prediction, list)
-        for row, answer in enumerate(alone):
-            if model.manifest.classes is None:
-                assert together.prediction[row] == pytest.approx(answer.prediction, rel=1e-12)
-            else:
-                assert together.prediction[row] == answer.prediction
-                assert together.probabilities[row] == pytest.approx(answer.probabilities, rel=1e-12)
-            assert (together.prefix, together.cost) == (answer.prefix, answer.cost)
+        for row, x in enumerate(X):
+            alone = arriving(model, x, names).answer()
+            assert outputs_of(together)[row] == pytest.approx(outputs_of(alone).squeeze(), rel=1e-12)
+            assert model.manifest.classes is None or together.prediction[row] == alone.prediction
+            assert (together.prefix, together.cost) == (alone.prefix, alone.cost)
 
 
 def test_one_row_may_come_flat_or_as_a_row() -> None:
-    flat, row = Prediction(number()), Prediction(number())
-    flat.add("near", [1.0, 2.0])
-    row.add("near", [[1.0, 2.0]])
-    assert same(flat.answer(), row.answer())
+    flat, row = (opened(number(), {"near": values}) for values in ([1.0, 2.0], [[1.0, 2.0]]))
+    assert flat.answer() == row.answer()
 
 
 def test_several_rows_do_not_come_flat() -> None:
     with pytest.raises(ValuesError, match="expected 2 x 1"):
         Prediction(number(), 2).add("speed", [1.0, 2.0])
-
-
-def test_a_null_in_any_row_lists_its_feature_once() -> None:
-    prediction = Prediction(number(), 3)
-    prediction.add("speed", [[None], [1.0], [math.nan]])
-    assert prediction.answer().imputed == ("v",)
 
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
@@ -539,7 +508,7 @@ def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:
     assert counted.rows == 1
     for name in NAMES:
         counted.add(name, X[:, SLICES[name]])
-    assert same(counted.answer(), reported.answer())
+    assert counted.answer() == reported.answer()
     with pytest.raises(ValuesError, match="expected 6 x 1"):
         counted.add("speed", [1.0])
 
@@ -561,8 +530,7 @@ def test_scores_made_ready_before_are_those_of_the_answer() -> None:
             prediction.add(name, (other if name == NAMES[0] else x)[SLICES[name]])
         ready.prepare()
         ready.prepare(budget=1.0)
-        assert same(ready.answer(), plain.answer())
-        assert same(ready.answer(budget=1.0), plain.answer(budget=1.0))
+        assert (ready.answer(), ready.answer(budget=1.0)) == (plain.answer(), plain.answer(budget=1.0))
 
 
 @pytest.mark.parametrize("name", ["number", "binary"])
@@ -588,18 +556,17 @@ def test_rows_with_several_scores_are_not_ranked() -> None:
 @pytest.mark.parametrize("name", ["binary", "colours"])
 def test_the_class_is_the_likeliest_and_probabilities_sum_to_one(name: str) -> None:
     model = MODELS[name]
-    classes = model.manifest.classes
-    assert classes is not None
-    reported = set()
-    for x in table(9, 40):
-        for k in range(model.steps + 1):
-            answer = arriving(model, x, added_until(model, k)).answer()
-            assert len(answer.probabilities) == len(classes)
-            assert sum(answer.probabilities) == pytest.approx(1.0, abs=1e-12)
-            assert min(answer.probabilities) >= 0
-            assert answer.prediction == classes[int(np.argmax(answer.probabilities))]
-            assert type(answer.prediction) in (int, str)
-            reported.add(answer.prediction)
+    classes = model.manifest.classes or ()
+    reported = set[Any]()
+    for k in range(model.steps + 1):
+        answer = arriving(model, table(9, 40), added_until(model, k), rows=40).answer()
+        likely = np.array(answer.probabilities)
+        assert likely.shape == (40, len(classes))
+        assert likely.sum(axis=1) == pytest.approx(1.0, abs=1e-12)
+        assert likely.min() >= 0
+        assert answer.prediction == [classes[which] for which in likely.argmax(axis=1)]
+        assert set(map(type, answer.prediction)) <= {int, str}
+        reported |= set(answer.prediction)
     assert reported == set(classes)
 
 
@@ -611,10 +578,6 @@ def test_probabilities_are_clipped_estimates_scaled_to_one() -> None:
         [0.2, 0.3, 0.5],
     ]
     assert squares.probabilities(np.array([[-1.0, -2.0]])).tolist() == [[0.5, 0.5]]
-
-
-def test_a_regression_has_no_probabilities() -> None:
-    assert Prediction(number()).answer().probabilities is None
 
 
 # JSON
@@ -635,25 +598,26 @@ def test_every_field_of_an_answer_is_json(name: str, rows: int, policy: Any) -> 
         assert reported["prediction"] == answer.prediction
 
 
-@pytest.mark.parametrize("budget", [math.inf, np.float32(1.5), np.int64(2), np.float64(2.0), 7, 10**400])
-def test_an_answer_is_json_whatever_number_the_budget_was(budget: Any) -> None:
-    json.dumps(asdict(arriving(number(), table(3, 1)[0], NAMES).answer(budget)), allow_nan=False)
+@pytest.mark.parametrize(
+    ("budget", "reported"),
+    [(math.inf, None), (np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.float64(2.0), 2.0), (7, 7.0), (10**400, None)],
+    ids=repr,
+)
+def test_an_answer_is_json_whatever_number_the_budget_was(budget: Any, reported: float | None) -> None:
+    answer = arriving(number(), table(3, 1)[0], NAMES).answer(budget)
+    assert json.loads(json.dumps(asdict(answer), allow_nan=False))["budget"] == reported
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
-def test_the_largest_floats_are_answered_by_json_or_refused(name: str, policy: Any) -> None:
-    model = MODELS[name]
-    largest = np.finfo(np.float64).max
-    prediction = Prediction(model)
-    try:
-        for name in NAMES:
-            values = np.full(len(np.arange(9)[SLICES[name]]), largest)
-            values[1::2] *= -1
-            prediction.add(name, values)
-    except ValuesError:
-        return
-    json.dumps(asdict(prediction.answer(policy=policy)), allow_nan=False)
+def test_the_largest_values_are_answered_by_json_and_larger_ones_refused(name: str, policy: Any) -> None:
+    largest = LARGEST * np.array([1.0, -1, 1, 1, -1, 1, -1, 1, 1])
+    answer = arriving(MODELS[name], largest, NAMES).answer(policy=policy)
+    assert json.loads(json.dumps(asdict(answer), allow_nan=False))["prediction"] == answer.prediction
+    assert np.isfinite(outputs_of(answer)).all()
+    for group in NAMES:
+        with pytest.raises(ValuesError, match=r"infinite or beyond 1e\+100"):
+            arriving(MODELS[name], np.nextafter(largest, 2 * largest), [group])
 
 
 def test_the_answer_names_the_model_and_its_version() -> None:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
 from operator import itemgetter
@@ -29,14 +31,14 @@ from anytime.estimators import AnytimeClassifier
 from anytime.groups import load_groups
 from anytime.inference import runner as runner_module
 from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer
 from anytime.inference.runner import Runner, _Run
 from anytime.inference.workers import Worker, Workers, process
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
-from anytime.types import Float
+from anytime.types import Float, Policy
 from models.features.test_terms import model_of, trained
 from models.inference import extracting
 from models.inference.extracting import (
@@ -69,6 +71,7 @@ from models.inference.extracting import (
     writing,
     zero,
 )
+from models.opening import opened
 from waiting import until
 
 LONG_MS = 30_000.0
@@ -144,8 +147,16 @@ def _moments() -> Moments:
     return Moments(4, 1, 100, 100.0, np.array([0.0, 0.0, 0.0, 0.0, 0.5]), 100.0 * cross, np.zeros(4))
 
 
-def extractors(**changed: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
+def extractors(**changed: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return {"a": first, "b": second, "c": third, **changed}
+
+
+def ran(
+    model: Model, own: Mapping[str, Any], *worker: Worker, x: Any = X, deadline_ms: float = LONG_MS, **options: Any
+) -> tuple[Answer, Runner[Answer]]:
+    """The answer of one run, and its runner, which is closed."""
+    with Runner(model, own, *worker, **options) as runner:
+        return runner.run(x, deadline_ms), runner
 
 
 def worker_threads() -> set[threading.Thread]:
@@ -168,12 +179,9 @@ def _nothing_left_behind() -> Iterator[None]:
 
 @pytest.mark.parametrize("worker", WORKERS)
 def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker) -> None:
-    with Runner(a_model(), extractors(), worker, max_workers=1) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert answer.prediction == FULL
-    assert (answer.reason, answer.prefix, answer.complete) == ("complete", 3, True)
-    assert answer.groups == ("a", "b", "c")
-    assert answer.cost == 8.0
+    answer, runner = ran(a_model(), extractors(), worker, max_workers=1)
+    assert answer == replace(answer, prediction=FULL, reason="complete", prefix=3, complete=True, cost=8.0)
+    assert (answer.groups, answer.late_groups, answer.unused_groups) == (("a", "b", "c"), (), ())
     assert answer.elapsed_ms > 0
     assert (runner.lateness.count, runner.failures, runner.last_failure) == (0, (), None)
 
@@ -182,13 +190,9 @@ def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker)
 def test_extractors_may_return_text_and_none(worker: Worker) -> None:
     model = model_of(trained("gaussian"), "gaussian")
     row: dict[str, Any] = {"person": [999.0, "male"], "ticket": [20.0, None, 0.5], "family": np.array([2])}
-    with Runner(model, {name: itemgetter(name) for name in row}, worker, max_workers=1) as runner:
-        answer = runner.run(row, LONG_MS)
-    prediction = Prediction(model)
-    for name, values in row.items():
-        prediction.add(name, values)
-    assert answer.prediction == prediction.answer().prediction
-    assert (answer.reason, answer.imputed, answer.clamped) == ("complete", ("port",), ("age",))
+    answer, runner = ran(model, {name: itemgetter(name) for name in row}, worker, x=row, max_workers=1)
+    assert answer.prediction == opened(model, row).answer().prediction
+    assert answer == replace(answer, reason="complete", imputed=("port",), clamped=("age",))
     assert runner.failures == ()
 
 
@@ -197,7 +201,7 @@ def test_the_answer_is_on_time_while_an_extractor_runs(worker: Worker) -> None:
     with Runner(a_model(), extractors(b=hanging), worker, max_workers=1, patience_ms=PATIENT_MS) as runner:
         runner.run(X, 50.0)
         answer = runner.run(X, 20.0)
-    assert (answer.reason, answer.complete) == ("deadline", False)
+    assert answer == replace(answer, reason="deadline", complete=False)
     assert answer.prefix <= 1
     assert set(answer.missing) >= {"b", "c"}
     late = runner.lateness
@@ -225,11 +229,8 @@ def test_an_answer_that_is_complete_and_late_counts_as_late(monkeypatch: pytest.
 
 @pytest.mark.parametrize("worker", WORKERS)
 def test_groups_computed_by_the_deadline_are_used(worker: Worker) -> None:
-    with Runner(a_model(), extractors(b=slow), worker, max_workers=1) as runner:
-        answer = runner.run(X, 1000.0)
-    assert answer.prediction == 1.5
-    assert (answer.prefix, answer.groups, answer.reason) == (1, ("a",), "deadline")
-    assert answer.missing == ("b", "c")
+    answer, _ = ran(a_model(), extractors(b=slow), worker, deadline_ms=1000.0, max_workers=1)
+    assert answer == replace(answer, prediction=1.5, prefix=1, groups=("a",), reason="deadline", missing=("b", "c"))
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -242,36 +243,46 @@ def test_nothing_more_is_started_after_the_deadline(worker: Worker, tmp_path: Pa
         assert (tmp_path / "computed").exists()
 
 
-def test_a_budget_ends_the_run_when_its_prefix_is_complete() -> None:
-    with Runner(a_model(), extractors(c=hanging)) as runner:
-        answer = runner.run(X, LONG_MS, budget=4.0)
-        assert (answer.prediction, answer.prefix, answer.reason, answer.complete) == (21.5, 2, "budget", True)
-        assert answer.budget == 4.0
-        assert runner.run(X, LONG_MS, budget=3.9).prefix == 1
-        nothing = runner.run(X, LONG_MS, budget=0.5)
-        assert (nothing.prediction, nothing.prefix, nothing.reason, nothing.complete) == (0.5, 0, "budget", True)
-
-
-def test_a_budget_for_everything_is_complete() -> None:
-    with Runner(a_model(), extractors()) as runner:
-        assert runner.run(X, LONG_MS, budget=8.0).reason == "complete"
+@pytest.mark.parametrize(
+    ("budget", "c", "expected"),
+    [
+        (8.0, third, {"prediction": FULL, "prefix": 3, "reason": "complete"}),
+        (4.0, hanging, {"prediction": 21.5, "prefix": 2, "reason": "budget"}),
+        (3.9, hanging, {"prediction": 1.5, "prefix": 1, "reason": "budget"}),
+        (0.5, hanging, {"prediction": 0.5, "prefix": 0, "reason": "budget"}),
+    ],
+)
+def test_a_budget_ends_the_run_when_its_prefix_is_complete(budget: float, c: Any, expected: dict[str, Any]) -> None:
+    with Runner(a_model(), extractors(c=c)) as runner:
+        answer = runner.run(X, LONG_MS, budget=budget)
+    assert answer == replace(answer, budget=budget, complete=True, **expected)
 
 
 def test_a_deadline_of_zero_gives_the_base_rate_and_starts_nothing(tmp_path: Path) -> None:
     with Runner(a_model(), {"a": zero, "b": zero, "c": noting}) as runner:
         answer = runner.run(tmp_path, 0)
-        assert (answer.prediction, answer.prefix, answer.reason, answer.complete) == (0.5, 0, "deadline", False)
+        assert answer == replace(answer, prediction=0.5, prefix=0, reason="deadline", complete=False)
         assert runner.lateness.count == 0
     assert not (tmp_path / "computed").exists()
 
 
-@pytest.mark.parametrize("deadline_ms", [-1, -1e-9, float("nan"), float("inf"), "20", None, True, [1.0]])
-def test_an_invalid_deadline_is_refused(deadline_ms: Any) -> None:
-    with (
-        Runner(a_model(), extractors()) as runner,
-        pytest.raises(ValuesError, match=r"deadline_ms is .*; expected a finite number"),
-    ):
-        runner.run(X, deadline_ms)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(
+            ({"deadline_ms": each}, r"deadline_ms is .*; expected a finite number")
+            for each in (-1, -1e-9, float("nan"), float("inf"), "20", None, True, [1.0])
+        ),
+        ({"deadline_ms": 10**400}, "deadline_ms is too large"),
+        ({"budget": -1.0}, "budget"),
+        ({"policy": "newest"}, "policy is 'newest'"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_is_computed(given: Any, message: str, tmp_path: Path) -> None:
+    own = {"a": zero, "b": zero, "c": noting}
+    with Runner(a_model(), own) as runner, pytest.raises(ValuesError, match=message):
+        runner.run(tmp_path, **{"deadline_ms": LONG_MS} | given)
+    assert not (tmp_path / "computed").exists()
 
 
 @pytest.mark.parametrize("deadline_ms", [np.float32(30_000), np.int64(30_000), 1e12])
@@ -280,37 +291,33 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
         assert runner.run(X, deadline_ms).reason == "complete"
 
 
-def test_a_negative_budget_is_refused() -> None:
-    with Runner(a_model(), extractors()) as runner, pytest.raises(ValuesError, match="budget"):
-        runner.run(X, 10.0, budget=-1.0)
-
-
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("own", "options", "message"),
     [
-        ({"a": first, "c": third}, "no extractor for 'b'"),
-        ({"a": first}, "no extractor for 'c', 'b'"),
-        (extractors(d=first), "no group 'd'"),
-        ({**extractors(), "a": 3}, "'a' is int; expected a callable"),
+        ({"a": first, "c": third}, {}, "no extractor for 'b'"),
+        ({"a": first}, {}, "no extractor for 'c', 'b'"),
+        (extractors(d=first), {}, "no group 'd'"),
+        ({**extractors(), "a": 3}, {}, "'a' is int; expected a callable"),
+        (extractors(), {"worker": "proces"}, "did you mean 'process'"),
+        (extractors(), {"max_workers": 0}, "max_workers is 0"),
+        (extractors(), {"max_workers": True}, "max_workers is True"),
+        (extractors(), {"patience_ms": float("nan")}, "patience_ms is nan"),
+        (extractors(), {"workers_per_run": 0}, "workers_per_run is 0"),
+        (extractors(), {"workers_per_run": True}, "workers_per_run is True"),
+        (extractors(), {"times": {"d": [1.0]}}, "times has 'd'"),
+        (extractors(), {"times": {"a": []}}, r"times of group 'a' are \[\]"),
+        (extractors(), {"times": {"a": [float("nan")]}}, r"times of group 'a' are \[nan\]"),
+        (extractors(), {"time_limits": {"d": 1.0}}, "time_limits has 'd'"),
+        (extractors(), {"time_limits": {"a": -1.0}}, "time_limits of group 'a' is -1.0"),
+        (extractors(), {"time_limits": {"a": 0}}, "time_limits of group 'a' is 0"),
+        (extractors(), {"reuse": {"visit": 1.0}}, "reuse has 'visit'"),
+        (extractors(), {"reuse": {"a": "1"}}, "reuse of group 'a' is '1'"),
+        (extractors(), {"order": ["a", "b"]}, "order lacks 'c'"),
     ],
 )
-def test_extractors_must_be_one_for_each_group_that_has_features(wrong: Any, message: str) -> None:
+def test_wrong_extractors_and_options_are_refused(own: Any, options: Any, message: str) -> None:
     with pytest.raises(ExtractorError, match=message):
-        Runner(a_model(), wrong)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"worker": "proces"}, "did you mean 'process'"),
-        ({"max_workers": 0}, "max_workers is 0"),
-        ({"max_workers": True}, "max_workers is True"),
-        ({"patience_ms": float("nan")}, "patience_ms is nan"),
-    ],
-)
-def test_wrong_options_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ExtractorError, match=message):
-        Runner(a_model(), extractors(), **options)
+        Runner(a_model(), own, **options)
 
 
 @pytest.mark.parametrize("failing", [raising, leaving, too_wide, unreadable])
@@ -323,41 +330,31 @@ def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     ):
         answer = runner.run(X, LONG_MS)
         runner.run(X, LONG_MS)
-    assert (answer.prediction, answer.prefix, answer.reason) == (1.5, 1, "end")
-    assert answer.missing == ("b", "c")
-    assert answer.note is not None
-    assert answer.note.startswith("group 'b' failed")
+    assert answer == replace(answer, prediction=1.5, prefix=1, reason="end", missing=("b", "c"))
+    assert str(answer.note).startswith("group 'b' failed")
     assert [failure.group for failure in runner.failures] == ["b", "b"]
     assert runner.last_failure == answer.note
     assert len(caplog.records) == 1, "a repeatedly failing group is logged once"
     assert "group 'b' failed" in caplog.text
 
 
-def test_the_failure_names_the_exception_in_one_line() -> None:
-    with Runner(a_model(), extractors(b=raising)) as runner:
-        runner.run(X, LONG_MS)
-    assert runner.last_failure == "group 'b' failed: RuntimeError: no light on the sensor"
-
-
 @pytest.mark.parametrize("worker", WORKERS)
-def test_with_moments_the_answer_uses_the_other_groups(worker: Worker) -> None:
-    with Runner(a_model(moments=True), extractors(b=raising), worker, max_workers=1) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert answer.policy == "arrived"
-    assert answer.groups == ("a", "c")
+def test_with_moments_the_answer_uses_the_other_groups_and_names_the_exception_in_one_line(worker: Worker) -> None:
+    answer, runner = ran(a_model(moments=True), extractors(b=raising), worker, max_workers=1)
+    assert answer == replace(answer, policy="arrived", groups=("a", "c"), reason="end", missing=("b",), prefix=1)
     assert answer.prediction == pytest.approx(FULL - 20.0, rel=1e-3)
-    assert (answer.reason, answer.missing, answer.prefix) == ("end", ("b",), 1)
-    assert answer.note == "group 'b' failed: RuntimeError: no light on the sensor"
+    assert answer.note == runner.last_failure == "group 'b' failed: RuntimeError: no light on the sensor"
 
 
 def test_with_moments_a_failure_does_not_move_the_deadline() -> None:
-    with Runner(a_model(moments=True), extractors(b=raising, c=hanging)) as runner:
-        answer = runner.run(X, 100.0)
+    answer, _ = ran(a_model(moments=True), extractors(b=raising, c=hanging), deadline_ms=100.0)
     assert (answer.reason, answer.groups, answer.policy) == ("deadline", ("a",), "arrived")
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(classes: int) -> None:
+@pytest.mark.parametrize(("classes", "policy", "arrived"), [(2, "arrived", "ac"), (3, "prefix", "a")])
+def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(
+    classes: int, policy: Policy, arrived: str
+) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))
     y = np.digitize(X @ np.array([2.0, 1.0, 1.0, 0.5]) + rng.normal(size=200), [-0.5, 0.5][: classes - 1])
@@ -367,15 +364,10 @@ def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(classes:
         {"name": "c", "features": ["c0", "c1"], "cost": 9.0},
     ]
     model = AnytimeClassifier({"groups": groups}, alpha=0.01).fit(X, y).model_
-    there = Prediction(model)
-    there.add("a", first(X[0]))
-    if classes == 2:
-        there.add("c", third(X[0]))
-    with Runner(model, extractors(b=raising)) as runner:
-        answer = runner.run(X[0], LONG_MS)
-    stepped = classes == 2
-    assert (answer.policy, answer.approximate) == (("arrived", True) if stepped else ("prefix", False))
-    assert answer.probabilities == there.answer(policy="arrived" if stepped else "prefix").probabilities
+    there = opened(model, {group: extractors()[group](X[0]) for group in arrived}).answer(policy=policy)
+    answer, _ = ran(model, extractors(b=raising), x=X[0])
+    assert (answer.policy, answer.approximate) == (policy, classes == 2)
+    assert answer.probabilities == there.probabilities
     assert "group 'b' failed" in str(answer.note)
 
 
@@ -402,20 +394,13 @@ def test_an_abandoned_thread_serves_again_when_its_extractor_returns() -> None:
 
 
 def test_runs_from_several_threads_do_not_mix() -> None:
-    answers: dict[int, float] = {}
+    with Runner(a_model(), extractors(), max_workers=4) as runner, ThreadPoolExecutor(6) as threads:
 
-    with Runner(a_model(), extractors(), max_workers=4) as runner:
+        def run(i: float) -> set[float]:
+            return {runner.run(np.array([i, 0.0, 0.0, 0.0]), LONG_MS).prediction for _ in range(20)}
 
-        def run(i: int) -> None:
-            for _ in range(20):
-                answers[i] = runner.run(np.array([float(i), 0.0, 0.0, 0.0]), LONG_MS).prediction
-
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == {i: 0.5 + i for i in range(6)}
+        found = list(threads.map(run, range(6)))
+    assert found == [{0.5 + i} for i in range(6)]
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -429,14 +414,12 @@ def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None
 
 def test_closing_ends_running_runs(tmp_path: Path) -> None:
     own: dict[str, Callable[[Any], Any]] = {"a": zero, "b": partial(meeting, "b", "nobody", 1), "c": noting}
-    with Runner(a_model(), own, "process", max_workers=1) as runner:
-        answers: list[Any] = []
-        thread = threading.Thread(target=lambda: answers.append(runner.run(tmp_path, LONG_MS)))
-        thread.start()
+    with Runner(a_model(), own, "process", max_workers=1) as runner, ThreadPoolExecutor(1) as threads:
+        running = threads.submit(runner.run, tmp_path, LONG_MS)
         until((tmp_path / "b").exists)
         runner.close()
-        thread.join(LONG_MS / 1e3)
-    assert [(answer.prefix, answer.reason) for answer in answers] == [(1, "end")]
+        answer = running.result(LONG_MS / 1e3)
+    assert (answer.prefix, answer.reason) == (1, "end")
 
 
 def test_a_runner_that_is_dropped_ends_its_threads() -> None:
@@ -475,20 +458,6 @@ def test_an_input_that_is_not_picklable_is_refused() -> None:
         runner.run(threading.Lock(), 10.0)
 
 
-def test_an_input_that_does_not_load_in_the_process_is_a_failure() -> None:
-    with Runner(a_model(), extractors(), "process", max_workers=1) as runner:
-        answer = runner.run(Unloadable(), LONG_MS)
-        assert (answer.prefix, answer.reason) == (0, "end")
-        assert "RuntimeError: not here" in str(runner.last_failure)
-        assert runner.run(X, LONG_MS).prediction == FULL
-
-
-def test_values_that_are_not_picklable_are_a_failure() -> None:
-    with Runner(a_model(), extractors(b=unsendable), "process", max_workers=1) as runner:
-        assert runner.run(X, LONG_MS).prefix == 1
-        assert "values are not picklable" in str(runner.last_failure)
-
-
 def test_extractors_that_do_not_load_in_the_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def ghost(x: Float) -> Float:
         return x[:1]
@@ -500,12 +469,22 @@ def test_extractors_that_do_not_load_in_the_process_are_refused(monkeypatch: pyt
         Runner(a_model(), extractors(a=ghost), "process", max_workers=1)
 
 
-def test_a_process_that_dies_costs_its_group_only() -> None:
-    with Runner(a_model(), extractors(b=dying), "process", max_workers=1) as runner:
+@pytest.mark.parametrize(
+    ("changed", "x", "prefix", "failure"),
+    [
+        ({}, Unloadable(), 0, "RuntimeError: not here"),
+        ({"b": unsendable}, X, 1, "values are not picklable"),
+        ({"b": dying}, X, 1, "group 'b' failed: the worker process ended (exit code 3)"),
+    ],
+    ids=["an input that does not load", "values that are not picklable", "a process that dies"],
+)
+def test_what_fails_in_a_process_costs_its_group_only(changed: Any, x: Any, prefix: int, failure: str) -> None:
+    with Runner(a_model(), extractors(**changed), "process", max_workers=1) as runner:
         for _ in range(2):
-            answer = runner.run(X, LONG_MS)
-            assert (answer.prediction, answer.prefix, answer.reason) == (1.5, 1, "end")
-            assert runner.last_failure == "group 'b' failed: the worker process ended (exit code 3)"
+            answer = runner.run(x, LONG_MS)
+            assert (answer.prefix, answer.reason) == (prefix, "end")
+            assert failure in str(runner.last_failure)
+        assert runner.run(X, LONG_MS).prediction == (1.5 if changed else FULL)
 
 
 def test_a_process_that_dies_between_runs_is_replaced() -> None:
@@ -636,7 +615,7 @@ with Runner(MODEL, EXTRACTORS, WORKER, max_workers=1) as runner:
     assert forking(code, "process", tmp_path) == ["0 0 None complete None"]
 
 
-def collected(*groups: str, goes_on: bool = True) -> tuple[Extraction, list[Arrival]]:
+def collected(*groups: str, goes_on: bool = True, **options: Any) -> tuple[Extraction, list[Arrival]]:
     """An extraction of some groups of X, and the list of their arrivals."""
     arrivals: list[Arrival] = []
 
@@ -644,7 +623,7 @@ def collected(*groups: str, goes_on: bool = True) -> tuple[Extraction, list[Arri
         arrivals.append(arrival)
         return goes_on
 
-    return Extraction([Task(group) for group in groups], X, receive), arrivals
+    return Extraction([Task(group) for group in groups], X, receive, **options), arrivals
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -704,15 +683,12 @@ def test_a_caller_receives_from_a_process_itself_until_its_time(
 
 
 def test_callers_at_the_same_time_share_the_processes() -> None:
-    with Workers(extractors(b=briefly_slow), "process", max_workers=2) as workers:
+    with Workers(extractors(b=briefly_slow), "process", max_workers=2) as workers, ThreadPoolExecutor(6) as threads:
         each = [collected("a", "b", "c") for _ in range(6)]
         read_by = time.perf_counter() + LONG_MS / 1e3
-        threads = [threading.Thread(target=workers.start, args=(extraction, read_by)) for extraction, _ in each]
-        for thread in threads:
-            thread.start()
+        started = threads.map(workers.start, [extraction for extraction, _ in each], [read_by] * 6)
         assert [extraction.wait(read_by) for extraction, _ in each] == [None] * 6
-        for thread in threads:
-            thread.join()
+        assert list(started) == [None] * 6
         until(lambda: len(workers._idle) == 2)
     assert [[arrival.group for arrival in arrivals] for _, arrivals in each] == [["a", "b", "c"]] * 6
 
@@ -747,19 +723,18 @@ def test_a_group_that_cannot_end_in_time_is_not_started(worker: Worker, tmp_path
     groups = {"a": zero, "b": zero, "c": noting}
     with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e9]}) as runner:
         answer = runner.run(tmp_path, 3_600_000.0)  # nothing else can be computed, so the answer is early
-        assert (answer.prefix, answer.reason) == (2, "deadline")
-        assert answer.note == "not started, since it could not end in time: 'c' (1e+09 ms)"
-        assert not (tmp_path / "computed").exists()
-        assert runner.counts["c"].skipped == 1
-    with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e6]}, skip=False) as runner:
-        assert runner.run(tmp_path, 20_000.0).reason == "complete"
+    note = "not started, since it could not end in time: 'c' (1e+09 ms)"
+    assert answer == replace(answer, prefix=2, reason="deadline", note=note)
+    assert not (tmp_path / "computed").exists()
+    assert runner.counts["c"].skipped == 1
+    answer, _ = ran(a_model(), groups, worker, x=tmp_path, max_workers=1, times={"c": [1e6]}, skip=False)
+    assert answer.reason == "complete"
 
 
 def test_no_part_of_a_step_is_started_that_cannot_be_completed(tmp_path: Path) -> None:
     """b needs visit, which has an extractor here: without time for b, visit is useless."""
-    times = {"b": [1e6]}
-    with Runner(a_model(), {"a": zero, "visit": noting, "b": slow_zero, "c": noting}, times=times) as runner:
-        assert runner.run(tmp_path, 20_000.0).prefix == 1
+    own = {"a": zero, "visit": noting, "b": slow_zero, "c": noting}
+    assert ran(a_model(), own, x=tmp_path, times={"b": [1e6]})[0].prefix == 1
     assert not (tmp_path / "computed").exists()
 
 
@@ -781,19 +756,17 @@ def test_without_a_cost_in_time_nothing_is_refused_before_it_was_measured() -> N
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("workers_per_run", [1, 3])
 def test_a_group_without_features_computes_for_those_that_require_it(worker: Worker, workers_per_run: int) -> None:
-    own: dict[str, Any] = {**extractors(), "b": half_of_shared, "visit": doubled}
-    with Runner(a_model(), own, worker, workers_per_run=workers_per_run, max_workers=workers_per_run) as runner:
-        answer = runner.run(X, LONG_MS)
-        assert (answer.prediction, answer.reason) == (FULL, "complete")
-        assert runner.counts["visit"].computed == 1
+    own = extractors(b=half_of_shared, visit=doubled)
+    answer, runner = ran(a_model(), own, worker, workers_per_run=workers_per_run, max_workers=workers_per_run)
+    assert (answer.prediction, answer.reason) == (FULL, "complete")
+    assert runner.counts["visit"].computed == 1
 
 
 @pytest.mark.parametrize("worker", WORKERS)
 @pytest.mark.parametrize("workers_per_run", [1, 2])
 def test_without_the_shared_result_its_dependents_are_not_computed(worker: Worker, workers_per_run: int) -> None:
-    own: dict[str, Any] = {**extractors(), "b": half_of_shared, "visit": raising}
-    with Runner(a_model(moments=True), own, worker, workers_per_run=workers_per_run, max_workers=2) as runner:
-        answer = runner.run(X, LONG_MS)
+    own = extractors(b=half_of_shared, visit=raising)
+    answer, runner = ran(a_model(moments=True), own, worker, workers_per_run=workers_per_run, max_workers=2)
     assert (answer.groups, answer.reason) == (("a", "c"), "end")
     assert "group 'visit' failed: RuntimeError: no light on the sensor" in str(answer.note)
     assert [failure.group for failure in runner.failures] == ["visit", "b"]
@@ -804,39 +777,29 @@ def test_without_the_shared_result_its_dependents_are_not_computed(worker: Worke
 @pytest.mark.parametrize("worker", WORKERS)
 def test_several_workers_compute_the_groups_of_one_input(worker: Worker, tmp_path: Path) -> None:
     own: dict[str, Any] = {"a": zero, "b": partial(meeting, "b", "c", 1), "c": partial(meeting, "c", "b", 2)}
-    with Runner(a_model(), own, worker, workers_per_run=2, max_workers=2) as runner:
-        answer = runner.run(tmp_path, LONG_MS)
+    answer, runner = ran(a_model(), own, worker, x=tmp_path, workers_per_run=2, max_workers=2)
     assert (answer.groups, answer.reason, runner.failures) == (("a", "b", "c"), "complete", ())
 
 
 def test_several_models_share_what_is_computed() -> None:
     model = a_model()
-    counted: list[Any] = []
-
-    def counting(x: Float) -> Float:
-        counted.append(x)
-        return x[:1]
-
-    with Runner([model, model, a_model(moments=True)], extractors(a=counting)) as runner:
+    with Runner([model, model, a_model(moments=True)], extractors()) as runner:
         answers = runner.run(X, LONG_MS)
         assert [answer.prediction for answer in answers[:2]] == [FULL, FULL]
         assert answers[2].reason == "complete"
-        assert len(counted) == 1
+        assert runner.counts["a"].computed == 1
         assert [answer.prefix for answer in runner.run(X, LONG_MS, budget=1.0)] == [1, 1, 1]
     with Runner([model, a_model(moments=True)], extractors(b=raising)) as runner:
-        first_answer, second_answer = runner.run(X, LONG_MS)
-    assert (first_answer.groups, first_answer.policy) == (("a",), "prefix")
-    assert (second_answer.groups, second_answer.policy) == (("a", "c"), "arrived")
+        answers = runner.run(X, LONG_MS)
+    assert [(answer.groups, answer.policy) for answer in answers] == [(("a",), "prefix"), (("a", "c"), "arrived")]
     with pytest.raises(ExtractorError, match="there is no model"):
         Runner([], extractors())
 
 
 @pytest.mark.parametrize("worker", WORKERS)
 def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_rest(worker: Worker) -> None:
-    limits = {"b": 50.0}
-    with Runner(
-        a_model(moments=True), extractors(b=hanging), worker, time_limits=limits, patience_ms=100.0, max_workers=2
-    ) as runner:
+    options: dict[str, Any] = {"time_limits": {"b": 50.0}, "patience_ms": 100.0, "max_workers": 2}
+    with Runner(a_model(moments=True), extractors(b=hanging), worker, **options) as runner:
         answer = runner.run(X, LONG_MS)
         assert (answer.groups, answer.reason) == (("a", "c"), "end")
         assert answer.note == "group 'b' failed: still running after 50 ms, its time limit"
@@ -844,19 +807,52 @@ def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_r
         answer = runner.run(X, LONG_MS)
         assert answer.groups == ("a", "c")
         assert "group 'b' is left out: it hung, and is tried again in" in str(answer.note)
-    with Runner(a_model(), extractors(b=hanging), worker, time_limits=limits, patience_ms=100.0) as runner:
-        answer = runner.run(X, LONG_MS)
-        assert (answer.groups, answer.reason) == (("a",), "end")
+
+
+SHARING = extractors(a=hanging, visit=doubled, b=half_of_shared)
+LIMITED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = {
+    "each of two groups": (
+        extractors(a=hanging, b=hanging),
+        {"time_limits": {"a": 50.0, "b": 50.0}, "max_workers": 3},
+        ("c",),
+        "ab",
+    ),
+    "whatever the limits of earlier groups": (
+        extractors(a=first_briefly_slow, b=hanging),
+        {"time_limits": {"a": 60_000.0, "b": 50.0}, "max_workers": 2, "skip": False},
+        ("a", "c"),
+        "b",
+    ),
+    **{
+        f"shared results stay there, {count} workers": (
+            SHARING,
+            {
+                "time_limits": {"a": 50.0},
+                "max_workers": 2 + count,
+                "workers_per_run": count,
+                "order": ["visit", "a", "b", "c"],
+            },
+            ("b", "c"),
+            "a",
+        )
+        for count in (1, 2)
+    },
+}
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_each_of_two_groups_is_given_up_at_its_time_limit(worker: Worker) -> None:
-    limits = {"a": 50.0, "b": 50.0}
-    own = extractors(a=hanging, b=hanging)
-    with Runner(a_model(moments=True), own, worker, time_limits=limits, patience_ms=100.0, max_workers=3) as runner:
-        answer = runner.run(X, LONG_MS)
-        assert (answer.groups, answer.reason) == (("c",), "end")
-        assert [runner.counts[group].hung for group in "ab"] == [1, 1]
+@pytest.mark.parametrize("case", LIMITED)
+def test_groups_beyond_their_time_limits_are_given_up_and_nothing_is_replaced(worker: Worker, case: str) -> None:
+    own, options, groups, hung = LIMITED[case]
+    answer, runner = ran(a_model(moments=True), own, worker, patience_ms=100.0, **options)
+    assert answer == replace(answer, groups=groups, reason="end", replaced=())
+    assert [runner.counts[group].hung for group in hung] == [1] * len(hung)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_without_moments_a_group_beyond_its_time_limit_ends_the_run(worker: Worker) -> None:
+    answer, _ = ran(a_model(), extractors(b=hanging), worker, time_limits={"b": 50.0}, patience_ms=100.0)
+    assert (answer.groups, answer.reason) == (("a",), "end")
 
 
 def test_a_group_that_hangs_is_left_out_so_that_workers_stay_free() -> None:
@@ -882,13 +878,11 @@ def test_a_run_without_a_worker_says_so() -> None:
         release.wait(LONG_MS / 1e3)
         return x[:1]
 
-    with Runner(a_model(), extractors(a=waiting), max_workers=1) as runner:
-        thread = threading.Thread(target=lambda: runner.run(X, LONG_MS))
-        thread.start()
+    with Runner(a_model(), extractors(a=waiting), max_workers=1) as runner, ThreadPoolExecutor(1) as threads:
+        threads.submit(runner.run, X, LONG_MS)
         until(lambda: bool(runner._workers._serving))
         answer = runner.run(X, 10.0)
         release.set()
-        thread.join()
     assert (answer.prefix, answer.reason) == (0, "deadline")
     assert answer.note == "no worker was free: all 1 of at most 1 are busy"
 
@@ -897,39 +891,27 @@ def test_a_note_is_short_however_many_groups_fail() -> None:
     def failing(x: Float) -> Float:
         raise RuntimeError("no " + "very " * 100 + "long story")
 
-    with Runner(a_model(moments=True), extractors(a=failing, b=failing, c=failing)) as runner:
-        note = runner.run(X, LONG_MS).note
-    assert note is not None
+    note = str(ran(a_model(moments=True), dict.fromkeys("abc", failing))[0].note)
     assert len(note) == 300
     assert note.endswith("…")
 
 
 def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
-    calls: list[float] = []
-
-    def expensive(x: Float) -> Float:
-        calls.append(x[2])
-        return x[2:4]
-
-    with Runner(a_model(), extractors(c=expensive), reuse={"c": 60_000.0}) as runner:
+    with Runner(a_model(), extractors(), reuse={"c": 60_000.0}) as runner:
         first_answer = runner.run(X, LONG_MS)
         assert (first_answer.prediction, first_answer.ages) == (FULL, {})
         second_answer = runner.run(X, LONG_MS)
-        assert (second_answer.prediction, second_answer.reason, len(calls)) == (FULL, "complete", 1)
+        assert (second_answer.prediction, second_answer.reason) == (FULL, "complete")
+        assert runner.counts["c"].computed == 1
         assert 0 < second_answer.ages["c"] < 60_000.0
-    with Runner(a_model(), extractors(c=expensive), reuse={"c": 1e-3}, times={"c": [1e6]}) as runner:
-        assert runner.run(X, 1000.0).prefix == 2, "it cannot end in time"
-        until(lambda: len(calls) == 2, "the background computes it nevertheless")
-        until(lambda: runner._reused["c"].refresh.finished)
-        time.sleep(0.01)
-        answer = runner.run(X, 1000.0)
-        assert (answer.prefix, answer.ages) == (3, {}), "too old, and now known to be quick"
-    with Runner(a_model(), extractors(c=expensive), reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
-        runner.run(X, 1000.0)
-        until(lambda: len(calls) == 4)
-        until(lambda: runner._reused["c"].refresh.finished)
-        answer = runner.run(X, 1000.0)
-        assert (answer.prediction, list(answer.ages)) == (FULL, ["c"])
+    for reuse_ms, ages in ((1e-3, []), (60_000.0, ["c"])):
+        with Runner(a_model(), extractors(), reuse={"c": reuse_ms}, times={"c": [1e6]}) as runner:
+            assert runner.run(X, 1000.0).prefix == 2, "it cannot end in time"
+            until(lambda: runner.counts["c"].computed == 1, "the background computes it nevertheless")
+            until(lambda: runner._reused["c"].refresh.finished)
+            time.sleep(0.01)
+            answer = runner.run(X, 1000.0)
+            assert (answer.prediction, list(answer.ages)) == (FULL, ages), "if too old, now known to be quick"
 
 
 @pytest.mark.parametrize("size", [1, 1000, 200_000, 3_000_000])
@@ -998,56 +980,27 @@ def test_the_example_is_computed_in_advance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("changed", "options", "groups"),
     [
-        ({"workers_per_run": 0}, "workers_per_run is 0"),
-        ({"workers_per_run": True}, "workers_per_run is True"),
-        ({"times": {"d": [1.0]}}, "times has 'd'"),
-        ({"times": {"a": []}}, r"times of group 'a' are \[\]"),
-        ({"times": {"a": [float("nan")]}}, r"times of group 'a' are \[nan\]"),
-        ({"time_limits": {"d": 1.0}}, "time_limits has 'd'"),
-        ({"time_limits": {"a": -1.0}}, "time_limits of group 'a' is -1.0"),
-        ({"time_limits": {"a": 0}}, "time_limits of group 'a' is 0"),
-        ({"reuse": {"visit": 1.0}}, "reuse has 'visit'"),
-        ({"reuse": {"a": "1"}}, "reuse of group 'a' is '1'"),
-        ({"order": ["a", "b"]}, "order lacks 'c'"),
+        *(
+            (
+                {"a": dying, "visit": doubled, "b": half_of_shared},
+                {"workers_per_run": count, "order": ["visit", "a", "b", "c"]},
+                ("b", "c"),
+            )
+            for count in (1, 2)
+        ),
+        ({"a": dying, "b": dying}, {"workers_per_run": 2}, ("c",)),
     ],
+    ids=["a shared result, 1 worker", "a shared result, 2 workers", "every worker"],
 )
-def test_other_wrong_options_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ExtractorError, match=message):
-        Runner(a_model(), extractors(), **options)
-
-
-@pytest.mark.parametrize("workers_per_run", [1, 2])
-def test_after_a_lost_process_shared_results_are_computed_again(workers_per_run: int) -> None:
+def test_what_was_lost_with_a_process_is_computed_again(
+    changed: dict[str, Any], options: dict[str, Any], groups: tuple[str, ...]
+) -> None:
     """Nothing is computed from a result that was lost with a process."""
-    own: dict[str, Any] = {"a": dying, "visit": doubled, "b": half_of_shared, "c": third}
-    order = ["visit", "a", "b", "c"]
-    with Runner(
-        a_model(moments=True), own, "process", workers_per_run=workers_per_run, max_workers=2, order=order
-    ) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert answer.groups == ("b", "c")
-    assert answer.prediction == pytest.approx(FULL - 1.0, rel=1e-3)
-    assert answer.replaced == ()
-
-
-def test_every_worker_of_a_run_may_be_lost() -> None:
-    own = extractors(a=dying, b=dying)
-    with Runner(a_model(moments=True), own, "process", workers_per_run=2, max_workers=2) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert (answer.groups, answer.reason) == (("c",), "end")
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_a_time_limit_applies_whatever_the_limits_of_earlier_groups(worker: Worker) -> None:
-    limits = {"a": 60_000.0, "b": 50.0}
-    own = extractors(a=first_briefly_slow, b=hanging)
-    with Runner(
-        a_model(moments=True), own, worker, time_limits=limits, patience_ms=100.0, max_workers=2, skip=False
-    ) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert (answer.groups, answer.reason) == (("a", "c"), "end")
+    answer, _ = ran(a_model(moments=True), extractors(**changed), "process", max_workers=2, **options)
+    assert answer == replace(answer, groups=groups, reason="end", replaced=())
+    assert answer.prediction == pytest.approx({("b", "c"): FULL - 1.0, ("c",): FULL - 21.0}[groups], rel=1e-3)
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -1066,26 +1019,6 @@ def test_a_group_after_a_skipped_one_has_its_time_limit(worker: Worker) -> None:
         assert runner.counts["b"].hung == 1
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("workers_per_run", [1, 2])
-def test_after_a_time_limit_shared_results_are_there_and_nothing_is_replaced(
-    worker: Worker, workers_per_run: int
-) -> None:
-    own: dict[str, Any] = {**extractors(a=hanging), "visit": doubled, "b": half_of_shared}
-    with Runner(
-        a_model(moments=True),
-        own,
-        worker,
-        time_limits={"a": 50.0},
-        patience_ms=100.0,
-        max_workers=2 + workers_per_run,
-        workers_per_run=workers_per_run,
-        order=["visit", "a", "b", "c"],
-    ) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert (answer.groups, answer.reason, answer.replaced) == (("b", "c"), "end", ())
-
-
 def test_a_group_beyond_its_limit_is_not_tried_again_at_once_although_it_ends() -> None:
     with Runner(a_model(), extractors(b=briefly_slow), time_limits={"b": 20.0}) as runner:
         for _ in range(3):
@@ -1095,8 +1028,7 @@ def test_a_group_beyond_its_limit_is_not_tried_again_at_once_although_it_ends() 
 
 
 def test_several_models_do_not_wait_for_each_other() -> None:
-    first_model, second_model = a_model(), a_model(moments=True)
-    with Runner([first_model, second_model], extractors(), times={"b": [1e6]}) as runner:
+    with Runner([a_model(), a_model(moments=True)], extractors(), times={"b": [1e6]}) as runner:
         answers = runner.run(X, 20_000.0)
         assert runner.counts["c"].computed == 1, "a group of another model may follow one that does not fit"
     assert [answer.reason for answer in answers] == ["deadline", "deadline"]
@@ -1104,10 +1036,9 @@ def test_several_models_do_not_wait_for_each_other() -> None:
 
 def test_groups_of_a_step_may_be_computed_at_the_same_time() -> None:
     """visit and b are expected to take 15 s each: both may start within 5 s."""
-    times = {"visit": [15_000.0], "b": [15_000.0]}
-    own: dict[str, Any] = {**extractors(), "visit": doubled, "b": half_of_shared}
-    with Runner(a_model(), own, times=times, workers_per_run=2, max_workers=2) as runner:
-        assert runner.run(X, 20_000.0).reason == "complete"
+    own, times = extractors(visit=doubled, b=half_of_shared), {"visit": [15_000.0], "b": [15_000.0]}
+    answer, _ = ran(a_model(), own, deadline_ms=20_000.0, times=times, workers_per_run=2, max_workers=2)
+    assert answer.reason == "complete"
 
 
 def test_reused_values_are_copies_of_accepted_values_of_runs_only() -> None:
@@ -1188,20 +1119,11 @@ def test_a_reused_group_is_not_named_as_left_out() -> None:
     assert (answer.reason, answer.note, list(answer.ages)) == ("complete", None, ["c"])
 
 
-def test_a_policy_is_checked_before_anything_is_computed(tmp_path: Path) -> None:
-    with Runner(a_model(), {"a": zero, "b": zero, "c": noting}) as runner:
-        with pytest.raises(ValuesError, match="policy is 'newest'"):
-            runner.run(tmp_path, LONG_MS, policy="newest")  # type: ignore[arg-type]
-        with pytest.raises(ValuesError, match="deadline_ms is too large"):
-            runner.run(tmp_path, 10**400)
-    assert not (tmp_path / "computed").exists()
-
-
 def test_an_input_that_is_not_copyable_is_not_reused_and_a_failure() -> None:
-    lock = threading.Lock()
-    with Runner(a_model(), {"a": zero, "b": zero, "c": noughts}, reuse={"c": 60_000.0}, times={"c": [1e6]}) as runner:
-        assert runner.run(lock, 1000.0).prefix == 2
-        assert "its input is not copyable for reuse" in str(runner.last_failure)
+    own, options = {"a": zero, "b": zero, "c": noughts}, {"reuse": {"c": 60_000.0}, "times": {"c": [1e6]}}
+    answer, runner = ran(a_model(), own, x=threading.Lock(), deadline_ms=1000.0, **options)
+    assert answer.prefix == 2
+    assert "its input is not copyable for reuse" in str(runner.last_failure)
 
 
 def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts() -> None:
@@ -1212,9 +1134,3 @@ def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts
         assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
         assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
         assert runner.counts["b"].computed == 1
-
-
-def test_a_run_in_time_has_neither_late_nor_unused_groups() -> None:
-    with Runner(a_model(), extractors(a=first)) as runner:
-        answer = runner.run(X, LONG_MS)
-    assert (answer.late_groups, answer.unused_groups) == ((), ())

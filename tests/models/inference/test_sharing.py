@@ -18,7 +18,7 @@ from anytime.errors import ValuesError
 from anytime.evaluation.report import report
 from anytime.evaluation.shapes import column_shapes
 from anytime.inference.sharing import cancelling
-from anytime.loaded import load
+from anytime.loaded import LoadedModel, load
 
 GROUPS = {"one": ["a", "b"], "two": ["c"], "three": ["d", "e"], "four": ["f"]}
 
@@ -35,6 +35,14 @@ def rows(count: int = 400, near: float = 1e-3, seed: int = 0, effect: float = 0.
 
 def features(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list("abcdef")]
+
+
+FRAME = rows()
+X = features(FRAME)
+
+
+def fitted(alpha: float) -> LoadedModel:
+    return AnytimeRegressor(GROUPS, alpha=alpha).fit(X, FRAME["y"]).model_
 
 
 @pytest.mark.parametrize("shape", [{}, {"basis": "hinge:2"}, {"pairs": 3, "cv": 3}], ids=str)
@@ -65,38 +73,34 @@ def test_what_a_group_adds_alone_is_what_a_fit_without_it_loses(responses: int, 
 
 
 def test_the_strength_is_the_deviation_of_the_contribution_and_shares_are_between_0_and_1() -> None:
-    frame = rows()
-    model = AnytimeRegressor(GROUPS, alpha=1e-6).fit(features(frame), frame["y"]).model_
-    answer = model.answer(features(frame), explain=True)
+    model = fitted(1e-6)
+    answer = model.answer(X, explain=True)
     assert answer.contributions is not None
     for each in answer.sharing:
         assert each.strength == pytest.approx(answer.contributions.groups[each.name].std(), rel=1e-6)
         assert 0 <= each.shared <= 1
         assert each.unique <= each.strength
-    assert model.answer(features(frame)).sharing == ()
+    assert model.answer(X).sharing == ()
 
 
 def test_groups_that_cancel_are_named_with_the_remedy_and_a_larger_penalty_joins_them() -> None:
-    frame = rows()
-    model = AnytimeRegressor(GROUPS, alpha=1e-7).fit(features(frame), frame["y"]).model_
+    model = fitted(1e-7)
     found = {each.name: each for each in model.sharing()}
-    assert min(found["two"].strength, found["three"].strength) > 5 * frame["y"].std()
+    assert min(found["two"].strength, found["three"].strength) > 5 * FRAME["y"].std()
     assert found["two"].shared > 0.99
     assert (found["two"].partner, found["three"].partner) == ("three", "two")
     assert found["two"].correlation == pytest.approx(-1, abs=1e-3)
-    note = model.answer(features(frame), explain=True).note
+    note = model.answer(X, explain=True).note
     assert note == cancelling(model.sharing())
     assert "'three' and 'two'; read their sum" in str(note)
     assert escape(str(note)[1:]) in report(model)
-    larger = AnytimeRegressor(GROUPS, alpha=0.1).fit(features(frame), frame["y"]).model_
+    larger = fitted(0.1)
     assert cancelling(larger.sharing()) is None
-    assert max(each.strength for each in larger.sharing()) < 2 * frame["y"].std()
+    assert max(each.strength for each in larger.sharing()) < 2 * FRAME["y"].std()
 
 
 def test_shapes_are_ordered_by_what_each_column_adds_alone() -> None:
-    frame = rows()
-    model = AnytimeRegressor(GROUPS, alpha=1e-4).fit(features(frame), frame["y"]).model_
-    shapes = column_shapes(model)
+    shapes = column_shapes(fitted(1e-4))
     assert [shape.unique for shape in shapes] == sorted((shape.unique or 0 for shape in shapes), reverse=True)
     strengths = [shape.strength for shape in shapes]
     assert strengths != sorted(strengths, reverse=True), "the columns that cancel are the strongest, and not the first"
@@ -104,8 +108,7 @@ def test_shapes_are_ordered_by_what_each_column_adds_alone() -> None:
 
 
 def test_a_model_without_covariances_has_none() -> None:
-    frame = rows()
-    model = AnytimeRegressor(GROUPS).fit(features(frame), frame["y"]).model_
+    model = fitted(1e-5)
     bare = type(model).of(replace(model, moments=None))
     assert bare.sharing() == ()
     assert bare.sharing(0) == ()
@@ -114,8 +117,7 @@ def test_a_model_without_covariances_has_none() -> None:
 
 
 def test_likelihoods_have_the_sharing_of_their_second_derivatives() -> None:
-    frame = rows()
-    model = AnytimeClassifier(GROUPS, alpha=1e-6).fit(features(frame), frame["y"] > 0).model_
+    model = AnytimeClassifier(GROUPS, alpha=1e-6).fit(X, FRAME["y"] > 0).model_
     found = {each.name: each for each in model.sharing()}
     assert found["two"].shared > 0.99 > found["one"].shared
 

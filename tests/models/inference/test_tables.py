@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from anytime.inference import tables
 from anytime.loaded import LoadedModel
 from anytime.model.export import document
 from anytime.types import Policy
-from models.exporting import ANSWERS, Event, added, compiled, printed, read
+from models.exporting import Event, asked, compiled, read
+from models.opening import opened, outputs_of
 from models.properties import quick
 
 GROUPS: dict[str, Any] = {
@@ -69,7 +71,8 @@ def rows(count: int, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-def trained(family: str, basis: str = "hinge:2") -> Any:
+@cache
+def trained(family: str) -> Any:
     frame = rows(200)
     rng = np.random.default_rng(1)
     signal = frame["age"].fillna(0.3) + frame["dose"] + (frame["city"] == "Oslo") + rng.normal(size=200) / 2
@@ -87,16 +90,12 @@ def trained(family: str, basis: str = "hinge:2") -> Any:
     made: Any = AnytimeClassifier if family.endswith("nomial") else AnytimeRegressor
     pairs = 2 if family in ("gaussian", "binomial") else None
     options = {} if family == "responses" else {"family": family}
-    return made(GROUPS, basis=basis, alpha="cv", cv=3, pairs=pairs, **options).fit(frame, Y)
+    return made(GROUPS, basis="hinge:2", alpha="cv", cv=3, pairs=pairs, **options).fit(frame, Y)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def estimator(request: pytest.FixtureRequest) -> Any:
     return trained(request.param)
-
-
-def outputs_of(answer: Any) -> Any:
-    return np.asarray(answer.prediction if answer.probabilities is None else answer.probabilities, dtype=np.float64)
 
 
 @quick(40)
@@ -109,20 +108,18 @@ def outputs_of(answer: Any) -> Any:
 def test_every_door_gives_the_answer_of_an_open_prediction(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str, budget: float | None, lost: set[str]
 ) -> None:
-    estimator = _trained(data.draw(st.sampled_from(FAMILIES)))
+    family = data.draw(st.sampled_from(FAMILIES))
+    estimator = trained(family)
     folder = tmp_path_factory.mktemp("doors")
     estimator.save(folder / "m.safetensors")
     model = load(folder / "m.safetensors")
     frame = rows(9, seed=data.draw(st.integers(0, 9)))
     given_frame = frame.drop(columns=list(lost))
-    opened = model.open(rows=len(frame))
-    for name, place in model.places.items():
-        if not lost.issuperset(place.features):
-            values = frame.copy()
-            values[list(lost)] = None
-            opened.add(name, values[list(place.features)].astype(object))
+    gaps = frame.assign(**dict.fromkeys(lost)).astype(object)
+    present = {name: place for name, place in model.places.items() if not lost.issuperset(place.features)}
+    received = opened(model, {name: gaps[list(place.features)] for name, place in present.items()}, len(frame))
     policy = data.draw(st.sampled_from(POLICIES))
-    expected = opened.answer(budget, policy)
+    expected = received.answer(budget, policy)
     table = TYPES[kind](given_frame, folder)
     if lost >= {"age", "city"} and budget != 0 and (policy != "arrived" or not model.supports_arrived):
         assert expected.prefix == 0
@@ -136,22 +133,18 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     assert set(answer.imputed) >= lost & {c for g in answer.groups for c in model.places[g].features}
     assert set(answer.imputed) == set(expected.imputed)
     if policy != "arrived":
-        ask, exported = _exported(estimator, model)
-        within, lines = math.inf if budget is None else budget, []
-        answered: list[Any] = []
+        _, ask, exported = _exported(family)
+        answered: list[tuple[int, list[float]]] = []
         for cells in frame.astype(object).where(frame.notna(), None).to_dict("records"):
             events = [
                 Event(name, tuple(None if column in lost else cells[column] for column in place.features))
-                for name, place in model.places.items()
-                if not lost.issuperset(place.features)
+                for name, place in present.items()
             ]
-            lines += ["begin", *(added(model, ask, each.group, each.values) for each in events)]
-            lines.append(f"{ANSWERS[policy]} {within!r}")
-            answered += read(exported, [*events, Event(budget=within, policy=policy)])
-        of_c = [line.split() for line in printed(ask, lines) if " " in line]
-        assert {prefix for prefix, _ in answered} == {int(prefix) for prefix, *_ in of_c} == {answer.prefix}
-        for found in ([outputs for _, outputs in answered], [list(map(float, outputs)) for _, *outputs in of_c]):
-            np.testing.assert_allclose(found, outputs_of(answer).reshape(len(frame), -1), rtol=1e-9, atol=1e-9)
+            events.append(Event(budget=math.inf if budget is None else budget, policy=policy))
+            answered += [*read(exported, events), *asked(model, ask, events)]
+        assert {prefix for prefix, _ in answered} == {answer.prefix}
+        wanted = np.repeat(outputs_of(answer).reshape(len(frame), -1), 2, axis=0)
+        np.testing.assert_allclose([outputs for _, outputs in answered], wanted, rtol=1e-9, atol=1e-9)
     if policy != "arrived" and not lost & {
         c for g in model.computed[model.affordable(budget, policy)] for c in model.places[g].features
     }:
@@ -163,24 +156,13 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
             )
 
 
-_FITTED: dict[str, Any] = {}
-_EXPORTED: dict[int, tuple[tempfile.TemporaryDirectory[str], Path, dict[str, Any]]] = {}
-
-
-def _exported(estimator: Any, model: LoadedModel) -> tuple[Path, dict[str, Any]]:
-    """A program in C with the model in it, compiled once, and its document."""
-    if id(estimator) not in _EXPORTED:
-        folder = tempfile.TemporaryDirectory()
-        named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
-        exported = json.loads(json.dumps(document(model), allow_nan=False))
-        _EXPORTED[id(estimator)] = folder, compiled(named, Path(folder.name), "ask.c"), exported
-    return _EXPORTED[id(estimator)][1:]
-
-
-def _trained(family: str) -> Any:
-    if family not in _FITTED:
-        _FITTED[family] = trained(family)
-    return _FITTED[family]
+@cache
+def _exported(family: str) -> tuple[tempfile.TemporaryDirectory[str], Path, dict[str, Any]]:
+    """A program in C with a model in it, and its document; the folder stays while the program is in use."""
+    folder, model = tempfile.TemporaryDirectory(), trained(family).model_
+    named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
+    exported = json.loads(json.dumps(document(model), allow_nan=False))
+    return folder, compiled(named, Path(folder.name), "ask.c"), exported
 
 
 def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
@@ -218,25 +200,18 @@ def test_batches_give_the_answer_of_the_whole(estimator: Any, monkeypatch: pytes
         np.testing.assert_allclose(joined.contributions.features[name], values)
 
 
-def test_intervals_of_a_table_are_those_of_answers(tmp_path: Path) -> None:
-    for family in ("gaussian", "binomial"):
-        fitted = _trained(family)
-        frame = rows(120, seed=8)
-        frame["y"] = fitted.predict(rows(120, seed=9))
-        pq.write_table(pa.Table.from_pandas(frame), tmp_path / "c.parquet")
-        model = fitted.model_
-        sure = LoadedModel.of(calibrate(model, open_table(tmp_path / "c.parquet")))
-        answer, opened = sure.answer(frame), sure.open(rows=len(frame))
-        for name in model.places:
-            opened.add(name, frame.astype(object).where(frame.notna(), None))
-        expected = opened.answer()
-        if family == "gaussian":
-            assert answer.interval is not None
-            np.testing.assert_allclose(answer.interval, np.array(expected.interval))
-        else:
-            classes = np.array(model.manifest.classes)
-            assert answer.prediction_set is not None
-            assert [classes[row].tolist() for row in answer.prediction_set] == expected.prediction_set
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_intervals_of_a_table_are_those_of_answers(family: str, tmp_path: Path) -> None:
+    frame = rows(120, seed=8).assign(y=trained(family).predict(rows(120, seed=9)))
+    pq.write_table(pa.Table.from_pandas(frame), tmp_path / "c.parquet")
+    sure = LoadedModel.of(calibrate(trained(family).model_, open_table(tmp_path / "c.parquet")))
+    cells = frame.astype(object).where(frame.notna(), None)
+    answer, expected = sure.answer(frame), opened(sure, dict.fromkeys(sure.places, cells), len(frame)).answer()
+    if family == "gaussian":
+        np.testing.assert_allclose(np.asarray(answer.interval, float), np.array(expected.interval))
+    else:
+        classes, members = np.array(sure.manifest.classes), np.asarray(answer.prediction_set)
+        assert [classes[row].tolist() for row in members] == expected.prediction_set
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[AnytimeError], str]] = [
@@ -261,7 +236,7 @@ def test_what_is_not_a_table_or_an_option_is_refused(
     table: Callable[[], Any], options: dict[str, Any], kind: type[AnytimeError], message: str
 ) -> None:
     with pytest.raises(kind, match=re.escape(message)):
-        _trained("gaussian").model_.predict(table(), **options)
+        trained("gaussian").model_.predict(table(), **options)
 
 
 def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, tmp_path: Path) -> None:
@@ -280,8 +255,7 @@ def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, t
 
 
 def test_a_loaded_estimator_can_be_fitted_again(tmp_path: Path) -> None:
-    fitted = _trained("gaussian")
-    fitted.save(tmp_path / "m.safetensors")
+    trained("gaussian").save(tmp_path / "m.safetensors")
     restored = AnytimeRegressor.load(tmp_path / "m.safetensors")
     frame = rows(200)
     restored.fit(frame, frame["dose"])
@@ -299,8 +273,8 @@ def desk(desk: Path) -> Path:
     frame["day"] = pd.Timestamp("2026-01-02")
     frame.to_csv("t.csv", index=False)
     frame.to_parquet("t.parquet", index=False)
-    _trained("gaussian").save("m.safetensors")
-    _trained("multinomial").save("classes.safetensors")
+    trained("gaussian").save("m.safetensors")
+    trained("multinomial").save("classes.safetensors")
     return desk
 
 
@@ -333,7 +307,7 @@ def test_probabilities_have_a_column_for_each_class(desk: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_frame_of_an_answer_has_the_columns_that_the_command_writes(family: str, desk: Path) -> None:
-    _trained(family).save("own.safetensors")
+    trained(family).save("own.safetensors")
     model = load("own.safetensors")
     options = ["--proba"] if model.manifest.classes else []
     assert main(["predict", "own.safetensors", "t.parquet", "--explain", *options, "--out", "p.parquet"]) == 0
@@ -344,7 +318,7 @@ def test_the_frame_of_an_answer_has_the_columns_that_the_command_writes(family: 
 
 
 def test_contributions_to_one_of_two_classes_say_which(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _trained("binomial").save("own.safetensors")
+    trained("binomial").save("own.safetensors")
     assert main(["predict", "own.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
     assert "contributions add to the score of 'yes'" in capsys.readouterr().err
 
@@ -452,14 +426,14 @@ def test_the_same_name_is_not_written_twice(desk: Path, capsys: pytest.CaptureFi
 
 
 def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
-    model = replace(_trained("gaussian").model_, moments=None)
-    answer = LoadedModel.of(model).answer(rows(4), policy="arrived")
+    model = LoadedModel.of(replace(trained("gaussian").model_, moments=None))
+    answer = model.answer(rows(4), policy="arrived")
     assert answer.policy == "prefix"
     assert "without its moments" in (answer.note or "")
     with pytest.raises(
         TableError, match="every column of the first step of model 'model'; the model was saved without"
     ):
-        LoadedModel.of(model).answer(rows(4)[["dose"]], policy="arrived")
+        model.answer(rows(4)[["dose"]], policy="arrived")
 
 
 def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from anytime.errors import ExtractorError
-from anytime.inference.extraction import Arrival, Extraction, Task
+from anytime.inference.extraction import Extraction
 from anytime.inference.runner import Runner
 from anytime.inference.workers import Worker, Workers
-from models.inference.test_runner import WORKERS, X, a_model, extractors
+from models.inference.test_runner import WORKERS, X, a_model, collected, extractors
 
 WAIT_S = 60.0
 
@@ -147,26 +147,19 @@ def test_without_a_free_thread_the_constructor_raises(worker: Worker, monkeypatc
 
 
 def test_a_caller_does_not_wait_for_workers_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    arrivals: list[Arrival] = []
-
-    def receive(arrival: Arrival) -> bool:
-        arrivals.append(arrival)
-        return True
-
     with Workers(extractors(), max_workers=2) as workers:
         workers._renew()  # as after a fork: no worker, and the next one starts on demand
         with monkeypatch.context() as without:
             without.setattr(Thread, "start", _no_thread)
             for count in (1, 2):
-                extraction = Extraction([Task("a"), Task("b")], X, receive, workers=count)
+                extraction, arrivals = collected("a", "b", workers=count)
                 workers.start(extraction)
                 assert ended(extraction)
                 (arrival,) = arrivals
-                assert arrival.error is not None
-                assert arrival.error.startswith("no worker starts: ExtractorError: a worker's thread does not start")
-                arrivals.clear()
+                why = "no worker starts: ExtractorError: a worker's thread does not start"
+                assert str(arrival.error).startswith(why)
             assert workers.count == 0
-        extraction = Extraction([Task("a")], X, receive)
+        extraction, arrivals = collected("a")
         workers.start(extraction)
         assert ended(extraction)
         assert [(arrival.group, arrival.error) for arrival in arrivals] == [("a", None)]
@@ -176,17 +169,11 @@ def test_what_a_busy_worker_can_compute_waits_for_it_where_no_other_starts(monke
     release = Event()
     with Workers({"a": lambda _: release.wait(WAIT_S), "b": itemgetter(0)}, max_workers=2) as workers:
         started = Event()
-        busy = Extraction([Task("a")], [1.0], lambda _: True)
+        busy, _ = collected("a")
         monkeypatch.setattr(busy, "starting", lambda _: started.set())
         workers.start(busy)
         assert started.wait(WAIT_S)
-        arrivals: list[Arrival] = []
-
-        def receive(arrival: Arrival) -> bool:
-            arrivals.append(arrival)
-            return True
-
-        waiting = Extraction([Task("b")], [1.0], receive)
+        waiting, arrivals = collected("b")
         with monkeypatch.context() as without:
             without.setattr(Thread, "start", _no_thread)
             workers.start(waiting)

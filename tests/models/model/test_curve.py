@@ -30,44 +30,43 @@ def curves(draw: st.DrawFn) -> tuple[Float, Float]:
 # Timeliness.
 
 
+FREE_AT_FIRST = np.array([0.0, 0.0, 0.0, 2.0]), np.array([0.0, 0.05, 0.1, 0.3])
+FREE_WITHIN = np.array([0.0, 1.0, 1.0, 2.0]), np.array([0.0, 0.2, 0.3, 0.4])
+
+
 @pytest.mark.parametrize(
-    ("stop", "shape", "area"),
+    ("curve", "stop", "shape", "area"),
     [
-        (6.0, "trapezoid", 0.1 + 0.5 + 1.05),
-        (6.0, "step", 0.0 + 0.4 + 0.9),
-        (3.0, "trapezoid", 0.1 + 0.5),
-        (3.0, "step", 0.4),
-        (2.0, "trapezoid", 0.1 + (0.2 + 0.25) / 2),
-        (2.0, "step", 0.2),
-        (0.5, "trapezoid", 0.5 * 0.1 / 2),
-        (0.5, "step", 0.0),
-        (10.0, "trapezoid", 1.65 + 1.6),
-        (10.0, "step", 1.3 + 1.6),
+        ((COSTS, F), 6.0, "trapezoid", 0.1 + 0.5 + 1.05),
+        ((COSTS, F), 6.0, "step", 0.0 + 0.4 + 0.9),
+        ((COSTS, F), 3.0, "trapezoid", 0.1 + 0.5),
+        ((COSTS, F), 3.0, "step", 0.4),
+        ((COSTS, F), 2.0, "trapezoid", 0.1 + (0.2 + 0.25) / 2),
+        ((COSTS, F), 2.0, "step", 0.2),
+        ((COSTS, F), 0.5, "trapezoid", 0.5 * 0.1 / 2),
+        ((COSTS, F), 0.5, "step", 0.0),
+        ((COSTS, F), 10.0, "trapezoid", 1.65 + 1.6),
+        ((COSTS, F), 10.0, "step", 1.3 + 1.6),
+        # What is free is there from the beginning.
+        (FREE_AT_FIRST, 2.0, "trapezoid", (0.1 + 0.3) / 2 * 2),
+        (FREE_AT_FIRST, 2.0, "step", 0.1 * 2),
+        # A free step within the curve lifts it at once, and not before.
+        (FREE_WITHIN, 2.0, "trapezoid", 0.2 / 2 + (0.3 + 0.4) / 2),
+        (FREE_WITHIN, 2.0, "step", 0.3),
     ],
 )
-def test_timeliness_is_the_area_up_to_the_stop_by_hand(stop: float, shape: Shape, area: float) -> None:
-    assert timeliness(COSTS, F, stop, 0.5, shape) == pytest.approx(area / (stop * 0.5), rel=1e-12)
+def test_timeliness_is_the_area_up_to_the_stop_by_hand(
+    curve: tuple[Float, Float], stop: float, shape: Shape, area: float
+) -> None:
+    assert timeliness(*curve, stop, 0.5, shape) == pytest.approx(area / (stop * 0.5), rel=1e-12)
 
 
 def test_timeliness_is_the_trapezoid_unless_asked_otherwise() -> None:
     assert timeliness(COSTS, F, 6.0, 0.5) == timeliness(COSTS, F, 6.0, 0.5, "trapezoid")
 
 
-@pytest.mark.parametrize(("shape", "area"), [("trapezoid", (0.1 + 0.3) / 2 * 2), ("step", 0.1 * 2)])
-def test_what_is_free_is_there_from_the_beginning(shape: Shape, area: float) -> None:
-    costs, explained = np.array([0.0, 0.0, 0.0, 2.0]), np.array([0.0, 0.05, 0.1, 0.3])
-    assert timeliness(costs, explained, 2.0, 0.5, shape) == pytest.approx(area)
-
-
-@pytest.mark.parametrize(("shape", "area"), [("trapezoid", 0.2 / 2 + (0.3 + 0.4) / 2), ("step", 0.3)])
-def test_a_free_step_within_the_curve_lifts_it_at_once_and_not_before(shape: Shape, area: float) -> None:
-    costs, explained = np.array([0.0, 1.0, 1.0, 2.0]), np.array([0.0, 0.2, 0.3, 0.4])
-    assert timeliness(costs, explained, 2.0, 0.5, shape) == pytest.approx(area)
-
-
 def test_without_cost_or_risk_there_is_no_timeliness() -> None:
-    assert timeliness(COSTS, F, 0.0, 0.5) == 0.0
-    assert timeliness(COSTS, F, 6.0, 0.0) == 0.0
+    assert timeliness(COSTS, F, 0.0, 0.5) == timeliness(COSTS, F, 6.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("shape", ["trapezoid", "step"])
@@ -129,23 +128,18 @@ def test_a_plateau_begins_where_the_next_percent_is_dear(level: float) -> None:
     assert plateau_level(np.array([0.0, 10.0, 12.0, 14.0]), explained) == 1.0
 
 
-def test_the_first_plateau_counts() -> None:
-    costs, explained = np.array([0.0, 10.0, 40.0, 41.0, 80.0]), np.array([0.0, 0.96, 0.97, 0.985, 1.0])
-    assert plateau_level(costs, explained) == 0.96
-
-
-def test_exactly_a_fifth_is_no_plateau() -> None:
-    explained = np.array([0.0, 0.95, 0.96, 0.975, 0.99, 1.0])
-    assert plateau_level(np.array([0.0, 5.0, 7.0, 8.0, 9.0, 10.0]), explained) == 1.0
-    assert plateau_level(np.array([0.0, 5.0, 7.1, 8.0, 9.0, 10.0]), explained) == 0.95
-
-
-def test_a_dear_percent_before_95_is_no_plateau() -> None:
-    costs, explained = (
-        np.array([0.0, 1.0, 60.0, 70.0, 80.0, 85.0, 90.0, 100.0]),
-        [0.0, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0],
-    )
-    assert plateau_level(costs, np.array(explained)) == 1.0
+@pytest.mark.parametrize(
+    ("costs", "explained", "level"),
+    [
+        ([0, 10, 40, 41, 80], [0, 0.96, 0.97, 0.985, 1], 0.96),
+        ([0, 5, 7, 8, 9, 10], [0, 0.95, 0.96, 0.975, 0.99, 1], 1.0),
+        ([0, 5, 7.1, 8, 9, 10], [0, 0.95, 0.96, 0.975, 0.99, 1], 0.95),
+        ([0, 1, 60, 70, 80, 85, 90, 100], [0, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 1], 1.0),
+    ],
+    ids=["the first counts", "exactly a fifth is none", "more than a fifth is one", "a dear percent before 95 is none"],
+)
+def test_plateaus_by_hand(costs: list[float], explained: list[float], level: float) -> None:
+    assert plateau_level(np.array(costs, float), np.array(explained, float)) == level
 
 
 @quick()
@@ -159,13 +153,15 @@ def test_stops_and_plateaus_are_the_literal_ones(curve: tuple[Float, Float], lev
 # The oracle's line.
 
 
-def test_the_oracle_takes_gains_by_what_they_cost_ties_as_they_came() -> None:
-    gains, costs = np.array([1.0, 4.0, 3.0, 2.0, 0.0]), np.array([1.0, 2.0, 1.0, 1.0, 3.0])
-    assert oracle_order(gains, costs).tolist() == [2, 1, 3, 0, 4]
-
-
-def test_the_oracle_puts_free_steps_first_as_they_came() -> None:
-    assert oracle_order(np.array([1.0, 0.0, 5.0, 2.0]), np.array([1.0, 0.0, 0.0, 1.0])).tolist() == [1, 2, 3, 0]
+@pytest.mark.parametrize(
+    ("gains", "costs", "order"),
+    [([1, 4, 3, 2, 0], [1, 2, 1, 1, 3], [2, 1, 3, 0, 4]), ([1, 0, 5, 2], [1, 0, 0, 1], [1, 2, 3, 0])],
+    ids=["by gain for the cost", "free steps first"],
+)
+def test_the_oracle_takes_gains_by_what_they_cost_ties_as_they_came(
+    gains: list[float], costs: list[float], order: list[int]
+) -> None:
+    assert oracle_order(np.array(gains, float), np.array(costs, float)).tolist() == order
 
 
 @quick()

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -32,7 +32,8 @@ from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Policy
-from models.exporting import ANSWERS, SOURCES, STRICT, Event, added, compiled, printed, read
+from models.exporting import SOURCES, STRICT, Event, asked, compiled, printed, read
+from models.opening import opened, outputs_of
 from system import program
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
@@ -92,6 +93,11 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
     return trained(request.param).save(tmp_path / "m.safetensors")
 
 
+@pytest.fixture
+def regression(tmp_path: Path) -> Model:
+    return trained("regression").save(tmp_path / "m.safetensors")
+
+
 def lives(seed: int) -> Iterator[list[Event]]:
     """Predictions from begin to end: groups in any order, some twice, some values missing, requests between them."""
     rng = np.random.default_rng(seed)
@@ -109,34 +115,34 @@ def lives(seed: int) -> Iterator[list[Event]]:
         yield events
 
 
-def outputs_of(answer: Answer) -> list[float]:
-    """The outputs of a model, in the form of the exported ones."""
-    outputs = answer.prediction if answer.probabilities is None else answer.probabilities
-    return list(map(float, np.ravel(outputs)))
+def answered(model: Model, events: Iterable[Event]) -> list[Answer]:
+    """Answers of the library to the requests among some events."""
+    now, answers = Prediction(model), []
+    for event in events:
+        if event.group:
+            now.add(event.group, event.values)
+        else:
+            answers.append(now.answer(event.budget, event.policy))
+    return answers
+
+
+def check_alike(found: Iterable[tuple[int, list[float]]], expected: Iterable[Answer], close: float = 1e-9) -> None:
+    """Check that answers of a program have the prefixes and outputs of the library's."""
+    for (prefix, outputs), answer in zip(found, expected, strict=True):
+        assert prefix == answer.prefix
+        np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
 
 
 @pytest.mark.parametrize(("real", "close"), [("double", 1e-12), ("float", 2e-4)])
 def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path, real: str, close: float) -> None:
     ask = compiled(model, tmp_path, "ask.c", f"-DANYTIME_REAL={real}")
-    places = list(model.places)
     for events in lives(3):
-        now, lines, expected = Prediction(model), ["begin"], []
-        for event in events:
-            if event.group:
-                now.add(event.group, event.values)
-                lines.append(f"add {places.index(event.group)} {' '.join(map(repr, event.values))}")
-            else:
-                lines.append(f"{ANSWERS[event.policy]} {event.budget!r}")
-                expected.append(now.answer(event.budget, event.policy))
-        answers = [list(map(float, line.split())) for line in printed(ask, lines) if " " in line]
-        assert [int(prefix) for prefix, *_ in answers] == [answer.prefix for answer in expected]
-        for (_, *outputs), answer in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=close, atol=close)
+        check_alike(asked(model, ask, events), answered(model, events), close)
 
 
 @pytest.mark.parametrize("lost", [(), ("speed",), ("map", "hog")])
 def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost: tuple[str, ...]) -> None:
-    loaded, places = LoadedModel.of(model), list(model.places)
+    loaded = LoadedModel.of(model)
     X = table(4)
     X[1, 2] = math.nan
     names = {name: place.features for name, place in model.places.items() if name not in lost}
@@ -147,50 +153,33 @@ def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost
         if not any(name in names for name in model.computed[1]):
             continue
         answer = loaded.answer(frame, budget=budget, policy=policy)
-        expected = np.reshape(answer.prediction if answer.probabilities is None else answer.probabilities, (4, -1))
+        expected = outputs_of(answer).reshape(4, -1)
         for i, cells in enumerate(frame.to_dict("records")):
             events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
             events.append(Event(budget=budget, policy=policy))
-            lines = [f"add {places.index(each.group)} {' '.join(map(repr, each.values))}" for each in events[:-1]]
-            (answered,) = (
-                line for line in printed(ask, ["begin", *lines, f"{ANSWERS[policy]} {budget!r}"]) if " " in line
-            )
-            ((prefix, outputs),) = read(exported, events)
-            assert prefix == answer.prefix == int(answered.split()[0])
-            for found in (outputs, list(map(float, answered.split()[1:]))):
-                np.testing.assert_allclose(found, expected[i], rtol=1e-9, atol=1e-9)
+            for ((prefix, outputs),) in (read(exported, events), asked(model, ask, events)):
+                assert prefix == answer.prefix
+                np.testing.assert_allclose(outputs, expected[i], rtol=1e-9, atol=1e-9)
 
 
 def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> None:
     exported = json.loads(json.dumps(document(model), allow_nan=False))
     for events in lives(4):
-        now, expected = Prediction(model), []
-        for event in events:
-            if event.group:
-                now.add(event.group, event.values)
-            else:
-                expected.append(now.answer(event.budget, event.policy))
-        for (prefix, outputs), answer in zip(read(exported, events), expected, strict=True):
-            assert prefix == answer.prefix
-            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=1e-9, atol=1e-9)
+        check_alike(read(exported, events), answered(model, events))
 
 
-def test_the_document_tells_groups_in_the_order_of_the_sequence(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
-    exported = document(model)
+def test_the_document_tells_groups_in_the_order_of_the_sequence_and_of_lines_one_mean_per_feature(
+    regression: Model,
+) -> None:
+    model, exported = regression, document(regression)
     assert [group["name"] for group in exported["groups"]] == [n for s in model.manifest.steps for n in s.adds]
     assert exported["version"] == model.version
     for group in exported["groups"]:
         names = [feature["name"] for feature in exported["features"][group["start"] : group["stop"]]]
         assert names == list(model.groups.groups[model.groups.position(group["name"])].features)
-
-
-def test_the_document_of_a_linear_model_has_one_mean_per_feature(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
     means = dict(zip(model.groups.features, model.prefixes.mean.tolist(), strict=True))
-    features = document(model)["features"]
-    assert {feature["name"]: feature["mean"] for feature in features} == means
-    assert {tuple(feature) for feature in features} == {("name", "mean")}
+    assert {feature["name"]: feature["mean"] for feature in exported["features"]} == means
+    assert {tuple(feature) for feature in exported["features"]} == {("name", "mean")}
 
 
 def random_pairs(groups: FeatureGroups, rng: np.random.Generator) -> list[Pair]:
@@ -274,22 +263,14 @@ def test_every_basis_answers_alike_in_c_and_from_the_document(tmp_path: Path, se
     names = list(model.places)
 
     for _ in range(5):
-        now, lines, events, expected = Prediction(model), ["begin"], [], []
+        events = []
         for group in [*rng.permutation(names).tolist(), *rng.choice(names, 2).tolist()]:
             values = tuple(choices[n][rng.integers(len(choices[n]))] for n in model.places[group].features)
-            now.add(group, list(values))
-            lines.append(added(model, ask, group, values))
-            events.append(Event(group, values))
-            for budget in [*model.costs.tolist(), math.inf]:
-                lines.append(f"answer {budget!r}")
-                events.append(Event(budget=budget))
-                expected.append(now.answer(budget))
+            events += [Event(group, values), *(Event(budget=budget) for budget in [*model.costs.tolist(), math.inf])]
+        expected = answered(model, events)
         assert {answer.prefix for answer in expected} == set(range(model.steps + 1))
-        found = [list(map(float, line.split())) for line in printed(ask, lines) if " " in line]
-        for (prefix, *outputs), (number, scores), answer in zip(found, read(exported, events), expected, strict=True):
-            assert prefix == number == answer.prefix
-            np.testing.assert_allclose(outputs, outputs_of(answer), rtol=1e-9, atol=1e-9)
-            np.testing.assert_allclose(scores, outputs_of(answer), rtol=1e-9, atol=1e-9)
+        for found in (asked(model, ask, events), read(exported, events)):
+            check_alike(found, expected)
 
 
 def test_c_refuses_an_index_that_no_level_has(tmp_path: Path) -> None:
@@ -308,9 +289,8 @@ def test_c_refuses_an_index_that_no_level_has(tmp_path: Path) -> None:
     assert printed(ask, [f"level {group} 99 Oslo", "level 99 0 Oslo"]) == ["-1", "-1"]
 
 
-def test_what_c_cannot_use_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
-    ask = compiled(model, tmp_path, "ask.c")
+def test_what_c_cannot_use_is_refused_and_changes_nothing(regression: Model, tmp_path: Path) -> None:
+    ask = compiled(regression, tmp_path, "ask.c")
     base = printed(ask, ["answer inf"])[0]
     assert printed(ask, ["add 0 inf inf inf inf", "answer inf", "add 99 1", "answer inf"]) == ["-1", base, "-1", base]
     for budget in ("-1", "nan"):
@@ -319,9 +299,11 @@ def test_what_c_cannot_use_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         )
 
 
-def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
-    ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float")
+@pytest.mark.parametrize(("task", "factor"), [("regression", 1.0), ("binary", 1e38), ("multiclass", 1e38)])
+def test_scores_that_are_not_finite_tell_the_base_rate(task: str, factor: float, tmp_path: Path) -> None:
+    whole = trained(task)
+    model = replace(whole, prefixes=replace(whole.prefixes, packed=whole.prefixes.packed * factor))
+    ask = compiled(model.save(tmp_path / "m.safetensors"), tmp_path, "ask.c", "-DANYTIME_REAL=float", "-Wno-overflow")
     base = printed(ask, ["answer inf"])[0]
     huge = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
     assert printed(ask, [*huge, "answer inf"]) == ["0"] * 4 + [f"-1 {base[2:]}"]
@@ -330,22 +312,21 @@ def test_scores_that_overflow_tell_the_base_rate(tmp_path: Path) -> None:
 def test_counts_end_where_those_of_the_model_do(tmp_path: Path) -> None:
     model = trained("log").save(tmp_path / "m.safetensors")
     ask = compiled(model, tmp_path, "ask.c")
-    now = Prediction(model)
     signs = {name: np.sign(model.prefixes.coef(model.steps)[p.start : p.stop, 0]) for name, p in model.places.items()}
-    for name in model.places:
-        now.add(name, (1e9 * signs[name]).tolist())
-    lines = [f"add {i} {' '.join(map(repr, (1e9 * signs[name]).tolist()))}" for i, name in enumerate(model.places)]
-    assert float(printed(ask, [*lines, "answer inf"])[-1].split()[1]) == pytest.approx(
-        outputs_of(now.answer())[0], rel=1e-12
-    )
+    events = [*(Event(name, tuple((1e9 * sign).tolist())) for name, sign in signs.items()), Event()]
+    check_alike(asked(model, ask, events), answered(model, events), 1e-12)
 
 
-def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
-    names = ['*/ "quoted" \\', "naïve ??/", "a-b", "a b"]
-    groups = [
+def named(names: list[str]) -> list[dict[str, Any]]:
+    """Groups of these names, as wide as the others."""
+    return [
         {"name": name, "features": [f"{name} {i}" for i in range(width)], "cost": 1.0}
         for name, width in zip(names, WIDTHS.values(), strict=True)
     ]
+
+
+def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> None:
+    groups = named(['*/ "quoted" \\', "naïve ??/", "a-b", "a b"])
     model = trained("regression", {"cost_unit": "$ ${name}", "groups": groups}).save(tmp_path / "m.safetensors")
     outputs = printed(compiled(model, tmp_path, "ask.c"), ["names"])
     assert outputs[:3] == ["m", model.version, "$ ${name}"]
@@ -354,18 +335,12 @@ def test_names_of_any_kind_are_told_and_leave_the_code_alone(tmp_path: Path) -> 
 
 def test_groups_of_one_name_in_c_keep_their_constants_when_resequenced() -> None:
     names = ["a-b", "a b", "速度", "a b 2"]
-    groups = [
-        {"name": name, "features": [f"{name}{i}" for i in range(width)], "cost": 1.0}
-        for name, width in zip(names, WIDTHS.values(), strict=True)
-    ]
-    model = trained("regression", {"groups": groups})
+    model = trained("regression", {"groups": named(names)})
     for first in names:
-        text = c_source(resequence(model, name="m", changes=Changes(first=(first,))))
-        places = list(resequence(model, name="m", changes=Changes(first=(first,))).places)
-        constants = re.findall(r"ANYTIME_M_GROUP_(\w+),", text)
-        words = dict(zip(places, constants, strict=True))
+        other = resequence(model, name="m", changes=Changes(first=(first,)))
+        words = dict(zip(other.places, re.findall(r"ANYTIME_M_GROUP_(\w+),", c_source(other)), strict=True))
         assert words == {"a-b": "A_B", "a b": "A_B_2", "速度": "UNNAMED", "a b 2": "A_B_2_1"}
-        assert places[0] == first
+        assert next(iter(words)) == first
 
 
 def test_a_model_without_a_letter_for_c_is_refused() -> None:
@@ -386,26 +361,13 @@ def test_two_models_in_one_program(tmp_path: Path, other: str, works: bool) -> N
     assert works or "two models with the same name in C" in done.stderr
 
 
-def test_finite_math_is_refused(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
+def test_finite_math_is_refused(regression: Model, tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        compiled(model, tmp_path, "ask.c", "-ffast-math")
+        compiled(regression, tmp_path, "ask.c", "-ffast-math")
 
 
-def test_scores_of_classes_that_are_not_finite_tell_the_base_rate(tmp_path: Path) -> None:
-    for task in ("binary", "multiclass"):
-        whole = trained(task)
-        absurd = replace(whole.prefixes, packed=whole.prefixes.packed * 1e38)
-        model = replace(whole, prefixes=absurd).save(tmp_path / "m.safetensors")
-        ask = compiled(model, tmp_path, "ask.c", "-DANYTIME_REAL=float", "-Wno-overflow")
-        base = printed(ask, ["answer inf"])[0]
-        lines = [f"add {group} 3e38 -3e38 3e38 -3e38" for group in range(4)]
-        assert printed(ask, [*lines, "answer inf"])[-1] == f"-1 {base[2:]}"
-
-
-def test_a_first_step_without_features_is_complete_from_the_start(tmp_path: Path) -> None:
-    model = resequence(trained("regression"), name="m", changes=Changes(first=("visit",)))
-    model = model.save(tmp_path / "m.safetensors")
+def test_a_first_step_without_features_is_complete_from_the_start(regression: Model, tmp_path: Path) -> None:
+    model = resequence(regression, name="m", changes=Changes(first=("visit",))).save(tmp_path / "m.safetensors")
     answers = [Prediction(model).answer(budget) for budget in (0.5, 1.0)]
     assert [(answer.prefix, answer.complete) for answer in answers] == [(0, True), (1, True)]
     outputs = printed(compiled(model, tmp_path, "ask.c"), ["answer 0.5", "answer 1.0"])
@@ -430,9 +392,14 @@ def test_the_header_has_the_errors_of_the_prefixes_and_marks_unknown_ones(tmp_pa
     assert list(map(float, printed(compiled(named, tmp_path, "ask.c"), ["errors"]))) == known
 
 
+def write_sources(model: Model, folder: Path, suffix: str = "c") -> None:
+    """Write the header of a model, and a file with its definitions."""
+    (folder / "m.h").write_text(c_source(model), encoding="utf-8")
+    (folder / f"m.{suffix}").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+
+
 def test_files_that_disagree_about_the_type_of_values_do_not_link(tmp_path: Path) -> None:
-    (tmp_path / "m.h").write_text(c_source(trained("regression")), encoding="utf-8")
-    (tmp_path / "m.c").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+    write_sources(trained("regression"), tmp_path)
     for real in ("double", "float"):
         words = [program("cc"), *STRICT, f"-DANYTIME_REAL={real}", "-c", "m.c"]
         subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
@@ -443,28 +410,23 @@ def test_files_that_disagree_about_the_type_of_values_do_not_link(tmp_path: Path
 
 
 def test_definitions_in_a_file_of_c_plus_plus_are_refused_with_a_reason(tmp_path: Path) -> None:
-    (tmp_path / "m.h").write_text(c_source(trained("regression")), encoding="utf-8")
-    (tmp_path / "m.cpp").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+    write_sources(trained("regression"), tmp_path, "cpp")
     words = [program("c++"), "-fsyntax-only", "m.cpp"]
     done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
     assert done.returncode != 0
     assert "ANYTIME_M_IMPLEMENTATION needs a C11 file, not C++" in done.stderr
 
 
-def test_programs_of_c_plus_plus_read_the_header(tmp_path: Path) -> None:
-    model = trained("regression").save(tmp_path / "m.safetensors")
-    (tmp_path / "m.h").write_text(c_source(model), encoding="utf-8")
-    (tmp_path / "m.c").write_text('#define ANYTIME_M_IMPLEMENTATION\n#include "m.h"\n', encoding="utf-8")
+def test_programs_of_c_plus_plus_read_the_header(regression: Model, tmp_path: Path) -> None:
+    write_sources(regression, tmp_path)
     strict = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
     subprocess.run([program("cc"), "-std=c11", *strict, "-c", "m.c"], cwd=tmp_path, check=True, timeout=120)
     words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
     subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
     prefix, output = printed(tmp_path / "plus", [])[0].split()
-    now = Prediction(model)
-    for name, place in model.places.items():
-        now.add(name, [1.0, 2.0, 3.0, 4.0][: len(place.features)])
-    assert int(prefix) == model.steps
-    assert float(output) == pytest.approx(outputs_of(now.answer())[0], rel=1e-12)
+    values = {name: [1.0, 2.0, 3.0, 4.0][: len(place.features)] for name, place in regression.places.items()}
+    assert int(prefix) == regression.steps
+    assert float(output) == pytest.approx(opened(regression, values).answer().prediction, rel=1e-12)
 
 
 def test_the_header_of_a_model_with_bases_is_also_c_plus_plus(tmp_path: Path) -> None:
@@ -474,9 +436,9 @@ def test_the_header_of_a_model_with_bases_is_also_c_plus_plus(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("to", ["json", "c"])
+@pytest.mark.usefixtures("regression")
 def test_the_command_prints_or_writes(tmp_path: Path, capsys: Capture, to: str) -> None:
     path = tmp_path / "m.safetensors"
-    trained("regression").save(path)
     out = tmp_path / ("m.json" if to == "json" else "m.h")
     assert main(["export", str(path), "--to", to]) == 0
     printed = capsys.readouterr().out
@@ -496,11 +458,8 @@ def test_the_command_prints_or_writes(tmp_path: Path, capsys: Capture, to: str) 
         ([], "--to"),
     ],
 )
-def test_a_wrong_call_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], complaint: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    trained("regression").save("m.safetensors")
+@pytest.mark.usefixtures("regression", "desk")
+def test_a_wrong_call_is_one_line(capsys: Capture, words: list[str], complaint: str) -> None:
     assert main(["export", "m.safetensors", *words]) == 2
     error = capsys.readouterr().err
     assert complaint in error
