@@ -122,6 +122,10 @@ class RowBlock:
             self._saturated[family] = losses if self.weights is None else losses * self.weights
         return self._saturated[family]
 
+    def total(self, values: Float) -> float:
+        """Return the weighted sum of some values (rows,)."""
+        return float(values.sum() if self.weights is None else self.weights @ values)
+
     def tiled(self, times: int) -> Float:
         """Return the responses repeated, (times rows, P)."""
         if times not in self._tiled:
@@ -266,10 +270,7 @@ class BlockDesign(Design):
 
     @cached_property
     def totals(self) -> Totals:
-        saturated = 0.0
-        for row_block in self.row_blocks:
-            losses = self.family.saturated(row_block.Y)
-            saturated += float(losses.sum() if row_block.weights is None else row_block.weights @ losses)
+        saturated = sum(each.total(self.family.saturated(each.Y)) for each in self.row_blocks)
         counts = [np.ones(len(each.Y)) if each.counts is None else each.counts for each in self.row_blocks]
         responses = np.sum([count @ each.Y for count, each in zip(counts, self.row_blocks, strict=True)], axis=0)
         return Totals(round(sum(count.sum() for count in counts)), responses, saturated)
@@ -334,9 +335,8 @@ class BlockView(View):
         loss, slope = 0.0, 0.0
         for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
             losses, residual = self.design.family.loss(eta, row_block.Y)
-            along, w = (residual * direction).sum(axis=1), row_block.weights
-            loss += float(losses.sum() if w is None else w @ losses)
-            slope -= float(along.sum() if w is None else w @ along)
+            loss += row_block.total(losses)
+            slope -= row_block.total((residual * direction).sum(axis=1))
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:

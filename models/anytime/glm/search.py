@@ -127,9 +127,6 @@ class Optima:
     optima: tuple[Optimum, ...]
     curvatures: dict[int, QuadraticModel]
 
-    def upto(self, steps: int, columns: int) -> Optima:  # noqa: ARG002
-        return Optima(self.optima[: steps + 1], {k: model for k, model in self.curvatures.items() if k <= steps})
-
 
 LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
 """A sequence of a generalised linear model."""

@@ -177,28 +177,18 @@ class GroupOrder:
         )
 
 
-class SolverState(Protocol):
-    """What a solver knows about the prefixes of a sequence."""
-
-    def upto(self, steps: int, columns: int) -> Self:
-        """Return the state of the first steps, which have so many columns."""
-
-
-S = TypeVar("S", bound=SolverState)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
 class SolvedOrder(GroupOrder, Generic[S]):
-    """Steps of one sequence, and the state of its solver."""
+    """Steps of one sequence, and the state of its solver, which may be that of further steps, too."""
 
     state: S
 
     @staticmethod
     def of_order(order: GroupOrder, state: S) -> SolvedOrder[S]:
         return SolvedOrder(**{known.name: getattr(order, known.name) for known in fields(GroupOrder)}, state=state)
-
-    def upto(self, steps: int) -> Self:
-        return replace(super().upto(steps), state=self.state.upto(steps, int(self.ends[steps])))
 
 
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:

@@ -23,14 +23,13 @@ from anytime.types import Float, Index, Method
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """The Cholesky factor of C in the order of a sequence, and z = L^-1 q (columns, P)."""
+    """The Cholesky factor of C in the order of a sequence, and z = L^-1 q (columns, P).
+
+    A leading block of the factor is the factor of a prefix.
+    """
 
     factor: Factor
     z: Float
-
-    def upto(self, steps: int, columns: int) -> Factored:  # noqa: ARG002
-        """Return the state of the first steps: a leading block of the factor is the factor of a prefix."""
-        return Factored(Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns]), self.z[:columns])
 
 
 FactoredOrder: TypeAlias = SolvedOrder[Factored]

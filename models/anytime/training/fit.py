@@ -185,8 +185,7 @@ class Fit:
         # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
         listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
         collinear = self.collinear[columns] & listed & ~self.expansion.are_last_levels[columns]
-        if self.moments.rows <= len(columns):  # whichever columns come last would be called so
-            collinear = np.zeros_like(collinear)
+        collinear &= self.moments.rows > len(columns)  # otherwise, whichever columns come last would be called so
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -217,10 +216,8 @@ class Fit:
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        if not keep_moments:
-            return Model(manifest, prefixes)
-        moments = self.moments.restricted(columns) if self.learned.deviance is None else None
-        return Model(manifest, prefixes, moments, self.learned.curvatures)
+        moments = self.moments.restricted(columns) if keep_moments and self.learned.deviance is None else None
+        return Model(manifest, prefixes, moments, self.learned.curvatures if keep_moments else None)
 
     @cached_property
     def r2(self) -> Float | None:
