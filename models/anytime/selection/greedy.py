@@ -20,7 +20,16 @@ import numpy as np
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.selection.criteria import TIE, Criterion, ForwardRegression, SelectionMethod, best, method_of, methods
+from anytime.selection.criteria import (
+    TIE,
+    Criterion,
+    ForwardRegression,
+    PathMethod,
+    SelectionMethod,
+    best,
+    method_of,
+    methods,
+)
 from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index, Method
 
@@ -77,7 +86,7 @@ class Rule:
             raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
 
     @cached_property
-    def by(self) -> SelectionMethod:
+    def by(self) -> Criterion | PathMethod:
         """Return the method itself."""
         return method_of(self.method)
 

@@ -61,7 +61,7 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
     def order(alpha: float) -> FactoredOrder:
         if short:
             return single_columns(gram, groups, alpha, cost_blind=rule.cost_blind)
-        scored = rule.criterion.on(gram)
+        scored = method.on(gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
         found = greedy(SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
         return SolvedOrder.of_order(found, Factored(*sweep.factor()))

@@ -34,7 +34,7 @@ from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
 from anytime.training.options import Options
-from anytime.training.term_selection import Found, least_error
+from anytime.training.term_selection import least_error
 from anytime.training.terms import Terms, candidates, level_remarks
 from anytime.types import Bool, Float, Index
 
@@ -306,7 +306,14 @@ def fit_clamped(
     )
     choices = [lambda: Terms(expansion, parts, moments)] if expansion is not None else candidates(clamped)
     with single_blas_thread():
-        problem, selected = _selected(least_error(choices, options), observed)
+        problems = ((_problem(squares(), observed), record) for squares, record in least_error(choices, options))
+        problem, selected = next(problems)
+        # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
+        # unless hinges reduce its own error on held-out rows, too.
+        if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
+            for lines, record in problems:
+                if not problem.has_less_error(lines):
+                    problem, selected = lines, record
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
@@ -330,21 +337,6 @@ def fit_clamped(
         clamp=terms.clamp,
         selected_terms=selected,
     )
-
-
-def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Problem[Any, Any], Selected | None]:
-    """Return the loss of the family on the terms of least error, and their record.
-
-    The likelihood of classes in few rows takes the lines, unless hinges reduce its own error on held-out rows, too: one
-    line may separate classes whose indicators it fits badly.
-    """
-    problems = ((_problem(squares(), observed), record) for squares, record in found)
-    problem, selected = next(problems)
-    if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
-        for lines, record in problems:
-            if not problem.has_less_error(lines):
-                problem, selected = lines, record
-    return problem, selected
 
 
 def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
@@ -375,15 +367,15 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
     )
 
 
-def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
-    """Return the warnings about a fit, the most important first."""
+def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
+    """Yield the warnings about a fit, the most important first.
+
+    They are about constant targets, prefixes worse than shorter ones, penalties at the end of the grid, and classes of
+    one row.
+    """
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
-    alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
-    return (*alike, *_warnings(fitted, target))
-
-
-def _warnings(fitted: Fit, target: Target) -> Iterator[str]:
-    """Warn about prefixes worse than shorter ones, penalties at the end of the grid, and classes of one row."""
+    if constant:
+        yield f"target {listed(constant)} has one value in every row: every prefix predicts it"
     sequence, measured = fitted.sequence, fitted.measured
     if measured is not None:
         mean = measured.mean

@@ -15,7 +15,7 @@ from anytime.model.prefixes import PrefixModels, prefix_models, staircase, stair
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
-from anytime.training.model_selection import Choice, Learned, Problem, others, with_rows
+from anytime.training.model_selection import Choice, Problem, others, with_rows
 from anytime.types import Float, Index
 
 MIN_PARALLEL_COLUMNS = 400
@@ -234,6 +234,3 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             factor = factorise(C, np.diagonal(C))
             W[at] = staircase(factor, factor.forward(q), order.ends[at])
         return prefix_models(gram, order.columns, order.ends, W)
-
-    def learned(self, choice: Choice[FactoredOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
-        return Learned()

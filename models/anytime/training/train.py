@@ -54,7 +54,7 @@ class Trained:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return what users should know of the fit; `source.warnings` are about the table."""
-        return warnings_of(self.fit, self.target)
+        return tuple(warnings_of(self.fit, self.target))
 
     def model(self, name: str, *, keep_moments: bool = True) -> Model:
         """Return the model of this name."""
