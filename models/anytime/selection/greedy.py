@@ -176,11 +176,10 @@ class GroupOrder:
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
 
     def upto(self, steps: int) -> Self:
-        capable = None if self.doubling_until is None else min(self.doubling_until, steps)
         return replace(
             self,
             steps=self.steps[:steps],
-            doubling_until=capable,
+            doubling_until=None if self.doubling_until is None else min(self.doubling_until, steps),
             columns=self.columns[: self.ends[steps]],
             ends=self.ends[: steps + 1],
         )

@@ -253,8 +253,8 @@ class ClusterDesign(Design):
         return ClusterView(self, columns)
 
     def over(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        kept = self.ridge, self.held, self.retained, self.centre, self.dtype
-        design = BlockDesign(light(self.gram), self.family, self.weight, *kept, n_jobs=1)
+        kept = self.weight, self.ridge, self.held, self.dtype
+        design = BlockDesign(light(self.gram), self.family, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
             return list(self.client.gather(futures))

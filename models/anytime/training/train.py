@@ -22,7 +22,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.target import Target
 from anytime.training.clamping import Clamped
-from anytime.training.fit import Fit, fit_clamped, provenance, warnings_of
+from anytime.training.fit import Fit, fit_clamped, provenance
 from anytime.training.model_selection import Validation
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
@@ -50,11 +50,6 @@ class Trained:
     target: Target
     query: str | None
     seed: int | None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return what users should know of the fit; `source.warnings` are about the table."""
-        return tuple(warnings_of(self.fit, self.target))
 
     def model(self, name: str, *, keep_moments: bool = True) -> Model:
         """Return the model of this name."""
