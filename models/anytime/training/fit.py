@@ -36,7 +36,7 @@ from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Va
 from anytime.training.options import Options
 from anytime.training.term_selection import least_error
 from anytime.training.terms import Terms, candidates, level_remarks
-from anytime.types import Bool, Float, Index
+from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
 """A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
@@ -133,14 +133,6 @@ class Fit:
         )
 
     @cached_property
-    def collinear(self) -> Bool:
-        """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
-        sequence = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
-        dropped = np.zeros(len(self.gram.constant), dtype=np.bool_)
-        dropped[sequence.columns] = sequence.state.factor.dropped
-        return dropped & ~self.gram.constant
-
-    @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
         rule, why = self.options, ""
@@ -182,9 +174,12 @@ class Fit:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(self.groups.features)[columns]
+        unpenalised = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
+        collinear = np.zeros(len(self.gram.constant), dtype=np.bool_)
+        collinear[unpenalised.columns] = unpenalised.state.factor.dropped  # combinations of earlier columns
         # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
         listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
-        collinear = self.collinear[columns] & listed & ~self.expansion.are_last_levels[columns]
+        collinear = (collinear & ~self.gram.constant & ~self.expansion.are_last_levels)[columns] & listed
         collinear &= self.moments.rows > len(columns)  # otherwise, whichever columns come last would be called so
         manifest = Manifest(
             name=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -44,42 +44,33 @@ class Fold:
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
     ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1)."""
+        """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation for each new penalty."""
         S = self.held.S.take(columns, axis=0).take(columns, axis=1)
         held_q = self.held.q[columns]
         errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        last = longest or [len(ends) - 1] * len(alphas)
-        for of_alpha, steps, solved in zip(errors, last, self._solutions(columns, ends, alphas, last), strict=True):
+        unpenalised: tuple[Float, Float] | None = None
+        for of_alpha, alpha, steps in zip(errors, alphas, longest or [len(ends) - 1] * len(alphas), strict=True):
+            used = ends[: steps + 1]
+            width = int(used[-1])
+            key = (columns[:width].tobytes(), used.tobytes(), alpha)
+            solutions: Iterable[tuple[slice, Float]] | None = self.solved.get(key)
+            if solutions is None:
+                unpenalised = unpenalised or self.train.penalised(0.0, columns)
+                C, q = unpenalised
+                L = C[:width, :width].copy(order="F")
+                diagonal = np.einsum("ii->i", L)
+                diagonal += alpha
+                factor = factorise_into(L, diagonal.copy())
+                solutions = staircases(factor, factor.forward(q[:width]), used)
+                if 8 * len(used) * q.shape[1] * width * (len(self.solved) + 1) <= SOLVED:
+                    solutions = self.solved[key] = [*solutions]
             of_alpha[: steps + 1] = self.held.yy
-            for at, W in solved:
+            for at, W in solutions:
                 d = W.shape[2]
                 slope = (W.reshape(-1, d) @ S[:d, :d]).reshape(W.shape) - 2 * held_q[:d].T
                 of_alpha[at] += np.einsum("kpd,kpd->kp", W, slope)  # sum_p (yy - 2 q'w + w'S w)
         # A mean of squares is negative only by rounding.
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
-
-    def _solutions(
-        self, columns: Index, ends: Index, alphas: Sequence[float], last: Sequence[int]
-    ) -> Iterator[Iterable[tuple[slice, Float]]]:
-        """Yield the `staircases` at each penalty, up to its last prefix; one Cholesky factorisation each, if new."""
-        C: Float | None = None
-        for alpha, steps in zip(alphas, last, strict=True):
-            used = ends[: steps + 1]
-            key = (columns[: used[-1]].tobytes(), used.tobytes(), alpha)
-            if key in self.solved:
-                yield self.solved[key]
-                continue
-            if C is None:
-                C, q = self.train.penalised(0.0, columns)
-            L = C[: used[-1], : used[-1]].copy(order="F")
-            diagonal = np.einsum("ii->i", L)
-            diagonal += alpha
-            factor = factorise_into(L, diagonal.copy())
-            solutions: Iterable[tuple[slice, Float]] = staircases(factor, factor.forward(q[: used[-1]]), used)
-            size = 8 * len(used) * q.shape[1] * int(used[-1])
-            if size * (len(self.solved) + 1) <= SOLVED:
-                solutions = self.solved[key] = [*solutions]
-            yield solutions
 
 
 @dataclass(frozen=True, eq=False)

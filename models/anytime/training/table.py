@@ -118,11 +118,6 @@ class TrainingTable:
         return self.dataset.query
 
     @property
-    def emptied(self) -> tuple[str, ...]:
-        """Return the groups that have no usable column."""
-        return tuple(name for name in self.given if name not in self.groups.positions)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """Return what users should know of the columns."""
         return self.found.warnings
@@ -317,7 +312,7 @@ class TrainingMoments:
     target: Target
     query: str | None
     observer: Observer
-    emptied = warnings = ()
+    given = warnings = ()
 
     def like(self, table: Table) -> Dataset:
         """Return a table whose columns have the meaning of those of the moments."""

@@ -60,7 +60,7 @@ class Trained:
             provenance(self.fit, self.data, folds=source.folds if source.folds > 1 else None, seed=self.seed),
             query=self.query,
             keep_moments=keep_moments,
-            left_out=source.emptied,
+            left_out=tuple(name for name in source.given if name not in source.groups.positions),
             remarks=source.warnings,
         )
 
