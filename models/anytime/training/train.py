@@ -8,7 +8,7 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -149,34 +149,24 @@ def extended(
     """
     if not 0.0 <= decay <= 1.0:
         raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-    if stream is None or stream.stored:
-        earlier = () if stream is None else tuple(each._replace(weights=each.weights * decay) for each in stream.stored)
-        return _learned((*earlier, rows), roles, options, target, observer)
-    dataset = replace(stream.source.dataset, table=rows.table.with_columns(_weights_column(roles, rows.weights)))
-    assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-    ((clamp, groups, sums, _),) = stream.clamped
-    before = [moments.decayed(decay) for moments in sums]
-    jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
-    moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-    source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
-    return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)], source=source)
-
-
-def _learned(
-    stored: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer
-) -> Stream:
-    """Return the stream of some rows, with bases learned from them."""
+    assert roles.weights is not None  # noqa: S101  (each row has a weight: earlier ones may decay)
+    if stream is not None and not stream.stored:
+        dataset = replace(stream.source.dataset, table=rows.table.with_columns({roles.weights: rows.weights}))
+        assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
+        ((clamp, groups, sums, _),) = stream.clamped
+        before = [moments.decayed(decay) for moments in sums]
+        jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
+        moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
+        source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
+        return replace(stream, assigner=assigner, clamped=[Clamped(clamp, groups, moments, moments)], source=source)
+    earlier = () if stream is None else (each._replace(weights=each.weights * decay) for each in stream.stored)
+    stored = (*earlier, rows)
     joined = JoinedMemory([each.table for each in stored])
-    table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in stored])))
-    source, clamped = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
+    table = joined.with_columns({roles.weights: np.concatenate([each.weights for each in stored])})
+    source, parts = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
     learns = source.found.sample is not None or bool(source.open_columns)
     stores = learns and table.rows < sample_size(len(roles.groups.features))
-    return Stream(stored if stores else (), assigner, clamped, source)
-
-
-def _weights_column(roles: Roles, weights: Float) -> Mapping[str, Float]:
-    assert roles.weights is not None  # noqa: S101  (each row has a weight: earlier ones may decay)
-    return {roles.weights: weights}
+    return Stream(stored if stores else (), assigner, parts, source)
