@@ -213,7 +213,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     X, y = table()
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
-    kept = changes.options(model.manifest).rule.remaining(model.groups)
+    kept = changes.options(model.manifest).remaining(model.groups)
     held = columns("a", "b", "d", "e")
     Y = (y > 0).astype(float)[:, np.newaxis]
     data = Retrained(
