@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from heapq import nlargest
 from typing import ClassVar
@@ -123,11 +123,11 @@ def reason_of(error: OSError) -> str:
     return re.sub(r"^.*detail: \[errno \d+\] ", "", (error.strerror or str(error)).lower())
 
 
-def refuse(reasons: Mapping[str, bool]) -> None:
-    """Raise TrainingError with the first message whose condition is true."""
+def refuse(reasons: Mapping[str, bool], error: Callable[[str], AnytimeError] = TrainingError) -> None:
+    """Raise an error with the first message whose condition is true."""
     for message, applies in reasons.items():
         if applies:
-            raise TrainingError(message)
+            raise error(message)
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:

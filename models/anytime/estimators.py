@@ -47,7 +47,7 @@ from anytime.model.model import Model, affordable, checked_budget
 from anytime.moments.accumulate import dense
 from anytime.selection import SelectionMethod
 from anytime.target import Target
-from anytime.training.fit import Fit
+from anytime.training.fit import Fit, warnings_of
 from anytime.training.options import Options
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import MoreRows, Stream, Trained, extended, train
@@ -372,7 +372,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self._groups, self.fit_ = trained.source.groups, trained.fit
         place = {name: j for j, name in enumerate(self._names)}
         self._columns = np.array([place[name] for name in self._groups.features], dtype=np.intp)
-        self._warn(self._trained.warnings)
+        self._warn(warnings_of(self.fit_, self._target))
 
     def _valid_rows(self, X: Any, y: Any, query: Any, *, first: bool) -> tuple[MemoryTable, NDArray[Any]]:
         """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid."""

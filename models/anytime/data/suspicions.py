@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +49,9 @@ MAX_CLASSES = 20
 
 CHUNK = 2**20
 """Values that are looked at at once, 8 MiB."""
+
+FEW = 100
+"""About the number of rows in which limits are found that the deciles of all rows probably lie beyond."""
 
 MAX_NAMED = 3
 """Most columns that one sentence describes."""
@@ -116,18 +118,20 @@ def _wild_values(sample: Sample, names: Iterable[str]) -> str:
 
 
 def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
-    """Yield the columns that may have wild values: all but complete ones whose values are near their quantiles.
+    """Yield the columns that may have wild values: all but those that two limits and the range prove to have none.
 
-    Many columns at once take a third of the time of one after the other.
+    If over a tenth of the values are at most `low`, and over a tenth at least `high`, the deciles are at least as far
+    apart, and no value is farther from the median than the range. Counting takes a third of the time of quantiles.
     """
     if sample.rows < MIN_ROWS:
         return
-    step = max(1, CHUNK // sample.rows)
+    step, tenth = max(1, CHUNK // sample.rows), 0.1 * sample.rows + 2  # quantiles lie between two values
     for some in (names[start : start + step] for start in range(0, len(names), step)):
         values = np.array([sample.columns[name] for name in some], dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], axis=1)
-            near = (np.abs(values - middle[:, np.newaxis]) <= WILD * (high - low)[:, np.newaxis]).all(axis=1)
+            low, high = np.quantile(values[:, :: max(1, sample.rows // FEW)], [0.2, 0.8], axis=1)[:, :, np.newaxis]
+            beyond = [np.count_nonzero(side, axis=1) for side in (values <= low, values >= high)]
+            near = (np.minimum(*beyond) > tenth) & (np.ptp(values, axis=1) <= 0.9 * WILD * (high - low)[:, 0])
         yield from itertools.compress(some, ~near)
 
 
@@ -148,13 +152,12 @@ class _Labels:
 
 def _predicts_any(column: Values, targets: Sequence[_Labels]) -> bool:
     """Return whether a column alone predicts one of some targets; its ranks are found once."""
-    ranks = cache(lambda: rankdata(column[present(column)]))
+    ranked = column.dtype.kind in "iufb" and any(each.classes == 2 for each in targets)
+    ranks = rankdata(column[present(column)]) if ranked else None
     return any(_predicts(column, each, ranks=ranks) for each in targets)
 
 
-def _predicts(
-    column: Values, target: _Labels, least: float = ALONE, *, ranks: Callable[[], Float] | None = None
-) -> bool:
+def _predicts(column: Values, target: _Labels, least: float = ALONE, *, ranks: Float | None = None) -> bool:
     """Return whether a column alone predicts a target nearly in every row, or with `least` 1 in every row.
 
     It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
@@ -169,7 +172,7 @@ def _predicts(
         if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
             return True
         if target.classes == 2:
-            area = _area(rankdata(column) if ranks is None else ranks(), codes)
+            area = _area(rankdata(column) if ranks is None else ranks, codes)
             return max(area, 1 - area) >= least
     most_levels = len(column) // MIN_LEVEL
     if target.most[min(most_levels, target.classes) - 1] < least * len(column):  # if each has a class of its own
@@ -199,6 +202,8 @@ def _area(ranks: Float, codes: Index) -> float:
 
 def _numbers_rows(column: Values) -> bool:
     """Return whether a column counts the rows: whole numbers without a gap, or ascending over all rows."""
+    if (np.floor(column[:MIN_ROWS]) < column[:MIN_ROWS]).any():  # most columns have numbers that are not whole
+        return False
     numbers = np.asarray(column[present(column)], dtype=np.float64)
     whole = len(numbers) >= MIN_ROWS and (numbers == np.floor(numbers)).all()
     return bool(whole and ((numbers[1:] > numbers[:-1]).all() or _are_consecutive(numbers)))

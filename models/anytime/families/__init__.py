@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from anytime.errors import TrainingError
-from anytime.families.binomial import Binomial
+from anytime.families.classes import Binomial, Multinomial
 from anytime.families.family import Family
 from anytime.families.gaussian import Gaussian
 from anytime.families.log_link import Gamma, NegativeBinomial, Poisson
-from anytime.families.multinomial import Multinomial
 from anytime.types import FamilyName, Task
 
 __all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of"]

@@ -51,12 +51,22 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """A fold that is held out: its number, and `retained`, weight and centre of the rows outside, as in `Design`."""
+    """A fold that is held out.
+
+    Attributes
+    ----------
+    retained : tuple[int, ...]
+        Codes of the classes whose rows of the fold are training rows: those without other rows.
+    weight : float
+        That of the training rows.
+    centre : Float
+        (D,) the means of the training rows in the units of the whole table; they replace missing values.
+    """
 
     number: int
     retained: tuple[int, ...]
     weight: float
-    centre: Float | None
+    centre: Float
 
 
 class FoldSums(NamedTuple):
@@ -84,12 +94,8 @@ class Design(ABC):
         Sum of the weights of the training rows.
     ridge : Float
         (D,) the penalty of each coefficient in the units of the whole table, for alpha 1.
-    held : int | None
+    held : HeldOutRows | None
         The held-out fold, or None.
-    retained : tuple[int, ...]
-        Codes of the classes whose rows of that fold are training rows: those without other rows.
-    centre : Float | None
-        (D,) the means of the training rows in the units of the whole table; they replace missing values.
     dtype : DType
         Of products for second derivatives, and of rows in memory.
     """
@@ -98,9 +104,7 @@ class Design(ABC):
     family: Family
     weight: float
     ridge: Float
-    held: int | None = None
-    retained: tuple[int, ...] = ()
-    centre: Float | None = None
+    held: HeldOutRows | None = None
     dtype: DType = np.float64
 
     @cached_property
@@ -115,15 +119,9 @@ class Design(ABC):
 
     def without(self, fold: int, gram: Gram, weight: float, retained: tuple[int, ...] = ()) -> Self:
         """Return the rows of the other folds, and those of `retained` classes; the penalty is in their own units."""
-        return replace(
-            self,
-            held=fold,
-            retained=retained,
-            gram=gram,
-            weight=weight,
-            ridge=np.square(gram.x_scale / self.gram.x_scale),
-            centre=(gram.x_mean - self.gram.x_mean) / self.gram.x_scale,
-        )
+        held = HeldOutRows(fold, retained, weight, (gram.x_mean - self.gram.x_mean) / self.gram.x_scale)
+        ridge = np.square(gram.x_scale / self.gram.x_scale)
+        return replace(self, held=held, gram=gram, weight=weight, ridge=ridge)
 
     def in_order(self, columns: Index) -> Self:  # noqa: ARG002  (rows that are not copied stay as they are)
         """Return the rows for views of the first of some columns, which read no other columns between."""
@@ -137,7 +135,7 @@ class Design(ABC):
     def held_rows(self) -> HeldOutRows:
         """Return the held-out fold."""
         assert self.held is not None  # noqa: S101
-        return HeldOutRows(self.held, self.retained, self.weight, self.centre)
+        return self.held
 
     @property
     @abstractmethod
@@ -154,11 +152,7 @@ class View(ABC):
 
     def __init__(self, design: Design, columns: Index) -> None:
         self.design, self.columns, self.ridge = design, columns, design.ridge[columns]
-
-    @property
-    def width(self) -> int:
-        """Return the number of coefficients of each predictor, including the intercept: d + 1."""
-        return len(self.columns) + 1
+        self.width = len(columns) + 1  # coefficients of each predictor, including the intercept
 
     @abstractmethod
     def predictors(self, theta: Float) -> Predictors:

@@ -109,8 +109,19 @@ class RowBlock:
         gaps = {j: missing[first] for j, missing in self.gaps.items()}
         return RowBlock(Z[:, first], np.asfortranarray(Y[first]), weights, rows_of(self.folds, first), gaps, counts)
 
-    def in_file(self, mapped: mmap.mmap) -> RowBlock:
-        """Return the block with its values in a mapped part of a file."""
+    def in_file(self, file: IO[bytes]) -> RowBlock:
+        """Append the values to a file, with their disk space reserved, and map them; return the block with the map."""
+        end, step = os.fstat(file.fileno()).st_size, mmap.ALLOCATIONGRANULARITY
+        size = -(-self.Z.nbytes // step) * step
+        try:
+            if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
+                os.posix_fallocate(file.fileno(), end, size)
+            else:
+                file.truncate(end + size)
+            mapped = mmap.mmap(file.fileno(), size, offset=end)
+        except OSError as error:
+            doing = f"store {end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
+            raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
         Z: Float = np.ndarray(self.Z.shape, buffer=mapped)
         Z[:] = self.Z
         return replace(self, Z=Z, mapped=mapped)
@@ -122,23 +133,27 @@ class RowBlock:
             self._saturated[family] = losses if self.weights is None else losses * self.weights
         return self._saturated[family]
 
+    def total(self, values: Float) -> float:
+        """Return the weighted sum of some values (rows,)."""
+        return float(values.sum() if self.weights is None else self.weights @ values)
+
     def tiled(self, times: int) -> Float:
         """Return the responses repeated, (times rows, P)."""
         if times not in self._tiled:
             self._tiled[times] = np.tile(self.Y.T, (1, times)).T
         return self._tiled[times]
 
-    def inside(self, fold: int, retained: tuple[int, ...] = ()) -> list[tuple[int, int]]:
+    def inside(self, fold: HeldOutRows) -> list[tuple[int, int]]:
         """Return starts and stops of the rows of a fold, ascending; without folds, all are in 0.
 
         The rows of `retained` classes are outside.
         """
-        start, stop = 0, len(self.Y) if fold == 0 else 0
+        start, stop = 0, len(self.Y) if fold.number == 0 else 0
         if self.folds is not None:
-            start, stop = np.searchsorted(self.folds, [fold, fold + 1]).tolist()
-        if not retained:
+            start, stop = np.searchsorted(self.folds, [fold.number, fold.number + 1]).tolist()
+        if not fold.retained:
             return [(start, stop)]
-        kept = start + np.flatnonzero(np.isin(class_codes(self.Y[start:stop]), retained))
+        kept = start + np.flatnonzero(np.isin(class_codes(self.Y[start:stop]), fold.retained))
         return list(zip([start, *(kept + 1).tolist()], [*kept.tolist(), stop], strict=True))
 
     def part(self, rows: slice) -> RowBlock:
@@ -147,9 +162,9 @@ class RowBlock:
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
-    def split(self, fold: int, retained: tuple[int, ...] = ()) -> tuple[list[RowBlock], list[RowBlock]]:
+    def split(self, fold: HeldOutRows) -> tuple[list[RowBlock], list[RowBlock]]:
         """Return the rows outside a fold and those of `inside`, contiguous ones together."""
-        inside = self.inside(fold, retained)
+        inside = self.inside(fold)
         ends = [0, *chain.from_iterable(inside), len(self.Y)]
         outside = zip(ends[::2], ends[1::2], strict=True)
         parts = [[self.part(slice(a, b)) for a, b in spans if b > a] for spans in (outside, inside)]
@@ -180,7 +195,7 @@ def row_blocks_of(
             stored += row_block.Z.nbytes
             if stored > held_bytes:
                 file = file or tempfile.TemporaryFile(prefix="anytime-")  # noqa: SIM115  (closed below)
-                row_block = row_block.in_file(_appended(file, row_block.Z.nbytes))
+                row_block = row_block.in_file(file)
             row_blocks.append(row_block)
             row_block.release()
     finally:
@@ -214,21 +229,6 @@ def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dic
         gaps[row - 1] = np.isnan(Z[row])
         Z[row, gaps[row - 1]] = 0.0
     return gaps
-
-
-def _appended(file: IO[bytes], size: int) -> mmap.mmap:
-    """Append bytes to a file, reserve their disk space, and map them."""
-    end, step = os.fstat(file.fileno()).st_size, mmap.ALLOCATIONGRANULARITY
-    size = -(-size // step) * step
-    try:
-        if hasattr(os, "posix_fallocate"):  # writing to a map beyond the disk's space would kill the process
-            os.posix_fallocate(file.fileno(), end, size)
-        else:
-            file.truncate(end + size)
-        return mmap.mmap(file.fileno(), size, offset=end)
-    except OSError as error:
-        doing = f"store {end + size:,} bytes of rows in {tempfile.gettempdir()!r}"
-        raise file_error(TableError, doing, error, "; set TMPDIR to a larger disk") from error
 
 
 CHUNK_VALUES = 2**17
@@ -266,10 +266,7 @@ class BlockDesign(Design):
 
     @cached_property
     def totals(self) -> Totals:
-        saturated = 0.0
-        for row_block in self.row_blocks:
-            losses = self.family.saturated(row_block.Y)
-            saturated += float(losses.sum() if row_block.weights is None else row_block.weights @ losses)
+        saturated = sum(each.total(self.family.saturated(each.Y)) for each in self.row_blocks)
         counts = [np.ones(len(each.Y)) if each.counts is None else each.counts for each in self.row_blocks]
         responses = np.sum([count @ each.Y for count, each in zip(counts, self.row_blocks, strict=True)], axis=0)
         return Totals(round(sum(count.sum() for count in counts)), responses, saturated)
@@ -292,13 +289,12 @@ class BlockDesign(Design):
         """Return the rows outside the held-out fold."""
         if self.held is None:
             return self.stored
-        return [part for row_block in self.stored for part in row_block.split(self.held, self.retained)[0]]
+        return [part for row_block in self.stored for part in row_block.split(self.held)[0]]
 
     @cached_property
     def held_out(self) -> list[RowBlock]:
         """Return the rows of the held-out fold."""
-        assert self.held is not None  # noqa: S101
-        return [part for row_block in self.stored for part in row_block.split(self.held, self.retained)[1]]
+        return [part for row_block in self.stored for part in row_block.split(self.held_rows)[1]]
 
     @cached_property
     def stored(self) -> list[RowBlock]:
@@ -334,9 +330,8 @@ class BlockView(View):
         loss, slope = 0.0, 0.0
         for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
             losses, residual = self.design.family.loss(eta, row_block.Y)
-            along, w = (residual * direction).sum(axis=1), row_block.weights
-            loss += float(losses.sum() if w is None else w @ losses)
-            slope -= float(along.sum() if w is None else w @ along)
+            loss += row_block.total(losses)
+            slope -= row_block.total((residual * direction).sum(axis=1))
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
@@ -405,7 +400,7 @@ class BlockView(View):
             w = row_block.weights.astype(Z.dtype, copy=False)
             loss, residual = loss * w, residual * w
         for f, fold in enumerate(folds):
-            for start, stop in row_block.inside(fold.number, fold.retained):
+            for start, stop in row_block.inside(fold):
                 excess[f] += loss[f, start:stop].sum(dtype=np.float64)
                 excess[f] -= row_block.saturated(family)[start:stop].sum()
                 loss[f, start:stop] = 0.0
@@ -448,7 +443,7 @@ class BlockView(View):
         for row_block in self.design.stored:
             outside = [row_block]
             for f, fold in enumerate(folds):
-                pairs = [part.split(fold.number, fold.retained) for part in outside]
+                pairs = [part.split(fold) for part in outside]
                 outside = [part for rest, _ in pairs for part in rest]
                 for part in (part for _, inside in pairs for part in inside):
                     sums[f] += self._products(part, self._bounded_predictors(part, theta))
@@ -505,19 +500,18 @@ class BlockView(View):
 
     def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
         """Return where a block lacks features of the view, and their means where these are not 0."""
-        gaps, centre = row_block.gaps, self.design.centre
-        if not gaps or centre is None:
+        gaps, held = row_block.gaps, self.design.held
+        if not gaps or held is None:
             return []
         place = {int(column): row for row, column in enumerate(self.columns, start=1)}
-        return [(place[j], missing, float(centre[j])) for j, missing in gaps.items() if j in place]
+        return [(place[j], missing, float(held.centre[j])) for j, missing in gaps.items() if j in place]
 
     def _gaps_of_folds(self, row_block: RowBlock, folds: Sequence[HeldOutRows]) -> tuple[Index, Float, Float]:
         """Return the rows with gaps of the view (g,), where these are (g, rows), and means outside each fold (F, g)."""
         rows = [row for row, column in enumerate(self.columns.tolist(), start=1) if column in row_block.gaps]
         columns = self.columns[np.array(rows, dtype=np.intp) - 1]
         missing = np.array([row_block.gaps[j] for j in columns.tolist()], dtype=row_block.Z.dtype)
-        means = [np.zeros(len(rows)) if fold.centre is None else fold.centre[columns] for fold in folds]
-        return np.array(rows, dtype=np.intp), missing, np.array(means)
+        return np.array(rows, dtype=np.intp), missing, np.array([fold.centre[columns] for fold in folds])
 
     @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:

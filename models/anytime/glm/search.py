@@ -24,7 +24,7 @@ from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Candidates, Rule, SolvedOrder, greedy
+from anytime.selection.greedy import NOISE, Rule, Search, SolvedOrder, greedy
 from anytime.selection.sweep import SelectionState, Sweep
 from anytime.types import Float, Index
 
@@ -127,9 +127,6 @@ class Optima:
     optima: tuple[Optimum, ...]
     curvatures: dict[int, QuadraticModel]
 
-    def upto(self, steps: int, columns: int) -> Optima:  # noqa: ARG002
-        return Optima(self.optima[: steps + 1], {k: model for k, model in self.curvatures.items() if k <= steps})
-
 
 LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
 """A sequence of a generalised linear model."""
@@ -145,7 +142,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    return SolvedOrder.of_order(greedy(search, groups, rule), Optima(tuple(search.optima), search.curvatures))
+    return SolvedOrder.of_order(greedy(search, rule), Optima(tuple(search.optima), search.curvatures))
 
 
 def base_rate(design: Design) -> Optimum:
@@ -164,22 +161,21 @@ def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
     )
 
 
-class LikelihoodSearch:
+class LikelihoodSearch(Search):
     """Greedy search by likelihood: each prefix is fitted to its optimum."""
 
     def __init__(self, design: Design, groups: FeatureGroups, rule: Rule, alpha: float, stop: Stop) -> None:
-        self._design, self._groups, self._alpha, self._cost_blind = design, groups, alpha, rule.cost_blind
-        self._stop = stop
-        self._criterion = rule.criterion.on(design.gram)
+        self._design, self._alpha, self._stop = design, alpha, stop
+        self.groups, self.criterion = groups, rule.criterion.on(design.gram)
         self._all_columns = design.view(np.arange(len(design.gram.x_mean)))
         self.columns: list[int] = []
         self.optima = [base_rate(design)]
         self._order: list[int] = []
         exact = design.predictors == 1 and len(design.gram.x_mean) <= MAX_HESSIAN
-        self._curved = self._criterion.needs_blocks and exact
+        self._curved = self.criterion.needs_blocks and exact
         self._bound: Sweep | None = None
         self._curved_share = 1.0
-        if self._criterion.needs_blocks and not exact:
+        if self.criterion.needs_blocks and not exact:
             gram = design.gram
             bounded = replace(gram, S=BOUND * gram.S, q=np.zeros((len(gram.S), design.predictors)))  # gradients follow
             self._bound = Sweep(bounded, groups.slices, alpha, blocks=True)
@@ -191,18 +187,18 @@ class LikelihoodSearch:
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES
         self._scale = self._loss = 0.0
-        self.candidates = self._candidates()
+        self._renew()
 
     def select(self, adds: tuple[int, ...]) -> float:
         """Fit the next prefix; return its F."""
-        new = [j for g in adds for j in range(self._groups.slices[g].start, self._groups.slices[g].stop)]
+        new = [j for g in adds for j in range(self.groups.slices[g].start, self.groups.slices[g].stop)]
         self._order += adds
         self.columns += new
         self.optima.append(self._fitted(adds) if new else self.optima[-1])
-        if len(self._order) < len(self._groups):
-            self.candidates = self._candidates()
+        if len(self._order) < len(self.groups):
+            self._renew()
         else:
-            self.candidates.state.selected[:] = True
+            self.state.selected[:] = True
         return self.optima[0].objective - self.optima[-1].objective
 
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
@@ -214,13 +210,13 @@ class LikelihoodSearch:
         try:
             return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
-            raise separated(self._groups, adds) from None
+            raise separated(self.groups, adds) from None
 
-    def _candidates(self) -> Candidates:
-        state = self._state()
+    def _renew(self) -> None:
+        """Score the remaining groups at the last optimum."""
+        self.state = self._state()
         # Responses are not scaled: for rare events, gradients and their squares are small.
-        noise = NOISE * min(self._scale, 1.0) ** 2
-        return Candidates(self._groups, state, self._criterion, self._cost_blind, noise)
+        self.noise = NOISE * min(self._scale, 1.0) ** 2
 
     def _state(self) -> SelectionState:
         """Return the remaining groups, with their gradients at the last optimum."""
@@ -236,11 +232,11 @@ class LikelihoodSearch:
             self._curvature = QuadraticModel.at(theta, at)
             if self._store_curvatures:
                 self.curvatures[len(self.optima) - 1] = self._curvature
-            sweep = Sweep(self._curvature.gram(design.gram), self._groups.slices, self._alpha, blocks=True)
+            sweep = Sweep(self._curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
         if sweep is None:
             b = at.score[1:].copy()
             b[columns] = 0.0
-            state = SelectionState(self._groups.slices, b, np.ones(len(theta) - 1))
+            state = SelectionState(self.groups.slices, b, np.ones(len(theta) - 1))
             state.selected[self._order] = True
             state.stack()
             return state

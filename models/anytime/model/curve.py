@@ -68,11 +68,11 @@ def plateau_level(costs: Float, explained: Float) -> float:
 
     On a plateau, the next 1 % of the final F costs more than 20 % of all features, and at least 95 % is achieved.
     """
-
-    def next_percent(level: float) -> float:
-        return stopping_cost(costs, explained, level + 0.01) - stopping_cost(costs, explained, level)
-
-    return next((level for level in PLATEAU_LEVELS if next_percent(level) > 0.2 * costs[-1]), 1.0)
+    next_percent = {
+        level: stopping_cost(costs, explained, level + 0.01) - stopping_cost(costs, explained, level)
+        for level in PLATEAU_LEVELS
+    }
+    return next((level for level, cost in next_percent.items() if cost > 0.2 * costs[-1]), 1.0)
 
 
 def reordered(values: Float, steps: Index | Sequence[int]) -> Float:

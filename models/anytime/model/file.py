@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from anytime._files import FileKind, read, write
-from anytime.errors import ArtifactError, GroupsError, TrainingError
+from anytime.errors import ArtifactError, GroupsError, TrainingError, refuse
 from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.model.manifest import FORMAT, Manifest, best_prefixes, steps_with_products
@@ -128,10 +128,16 @@ def _manifest(text: str) -> Manifest:
         number = json.loads(text)["format"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("has a manifest that this library did not write; train it again") from error
-    if type(number) is not int or number < 1:
-        raise ArtifactError(f"has format {number!r}; expected {FORMAT}: train it again")
-    if number > FORMAT:
-        raise ArtifactError(f"has format {number}; this library reads format {FORMAT}: install a newer anytime-linear")
+    is_number = type(number) is int and number >= 1
+    refuse(
+        {
+            f"has format {number!r}; expected {FORMAT}: train it again": not is_number,
+            f"has format {number}; this library reads format {FORMAT}: install a newer anytime-linear": (
+                is_number and number > FORMAT
+            ),
+        },
+        ArtifactError,
+    )
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
@@ -184,38 +190,52 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
     if extra := set(arrays) - set(shapes):
         raise _damaged(f"has an unexpected array {min(extra)!r}")
     columns = np.concatenate([np.arange(each.start, each.stop) for step in slices for each in step])
-    if not np.array_equal(arrays["columns"], columns) or not np.array_equal(arrays["ends"], ends):
-        raise _damaged("has columns or ends that do not fit its steps")
     prefixes = arrays.get("curvature.prefixes")
-    if prefixes is not None and not (
-        len(prefixes) and (np.diff(prefixes) > 0).all() and prefixes[0] >= 0 and prefixes[-1] <= steps
-    ):
-        raise _damaged("has curvatures for prefixes that do not exist")
+    refuse(
+        {
+            "has columns or ends that do not fit its steps": (
+                not np.array_equal(arrays["columns"], columns) or not np.array_equal(arrays["ends"], ends)
+            ),
+            "has curvatures for prefixes that do not exist": prefixes is not None
+            and not (len(prefixes) and (np.diff(prefixes) > 0).all() and prefixes[0] >= 0 and prefixes[-1] <= steps),
+        },
+        _damaged,
+    )
 
 
 def _check_manifest(manifest: Manifest) -> None:
     """Raise unless calibration and certificate cover every prefix, and the target fits task and family."""
     prefixes, calibration, certificate = len(manifest.steps) + 1, manifest.calibration, manifest.certificate
     if calibration is not None:
-        if len(calibration.thresholds) != prefixes:
-            raise _damaged(f"is calibrated for {len(calibration.thresholds)} prefixes and has {prefixes}")
-        if (calibration.reliability is None) != (manifest.classes is None):
-            kind = "regression or counts" if manifest.classes is None else "classes"
-            raise _damaged(f"has a calibration that does not fit {kind}")
+        known, kind = len(calibration.thresholds), "regression or counts" if manifest.classes is None else "classes"
+        refuse(
+            {
+                f"is calibrated for {known} prefixes and has {prefixes}": known != prefixes,
+                f"has a calibration that does not fit {kind}": (
+                    (calibration.reliability is None) != (manifest.classes is None)
+                ),
+            },
+            _damaged,
+        )
     if certificate is not None and not len(certificate.bounds) == len(certificate.exact) == prefixes:
         raise ArtifactError(
             f"has a certificate of {len(certificate.bounds)} bounds and {len(certificate.exact)} flags; expected "
             f"{prefixes} of each, one per prefix: train or certify it again"
         )
-    best, stated = best_prefixes(manifest.steps), [step.best is not None for step in manifest.steps]
-    if any(stated) and not (best and all(j <= k and best[j] == j for k, j in enumerate(best))):
-        raise _damaged("has prefixes of least error that are not one for each prefix, within it")
-    target = manifest.learned
-    if not target.is_consistent or len(target.responses) != len(manifest.responses):
-        raise _damaged(
-            f"has {len(manifest.responses)} responses and {len(manifest.classes or ())} classes, which do not fit "
-            f"task {manifest.task!r}"
-        )
+    best, target = best_prefixes(manifest.steps), manifest.learned
+    responses, classes = len(manifest.responses), len(manifest.classes or ())
+    refuse(
+        {
+            "has prefixes of least error that are not one for each prefix, within it": (
+                any(step.best is not None for step in manifest.steps)
+                and not (best and all(j <= k and best[j] == j for k, j in enumerate(best)))
+            ),
+            f"has {responses} responses and {classes} classes, which do not fit task {manifest.task!r}": (
+                not target.is_consistent or len(target.responses) != responses
+            ),
+        },
+        _damaged,
+    )
     try:
         check_family(manifest.family, target)
     except TrainingError as error:

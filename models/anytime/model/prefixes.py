@@ -182,9 +182,9 @@ def explained_variances(models: PrefixModels, held: HeldOutMoments) -> Float:
     columns, P = models.columns, len(models.intercept)
     S, q = held.S[np.ix_(columns, columns)], held.q[columns]
     unit = models.scale[columns, np.newaxis] / models.response_scale
-    found = np.zeros((models.steps + 1, P))
+    found = np.zeros((len(models.ends), P))
     batch = max(1, BATCH // P)
-    for start in range(0, models.steps + 1, batch):
+    for start in range(0, len(models.ends), batch):
         ends = models.ends[start : start + batch].tolist()
         longest = ends[-1]
         W = np.zeros((longest, len(ends), P))

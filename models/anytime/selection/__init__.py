@@ -1,7 +1,7 @@
 """Sequencing: the order in which the groups are computed."""
 
 from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod, method_of, methods
-from anytime.selection.greedy import Candidates, GroupOrder, Rule, SolvedOrder, Step, greedy
+from anytime.selection.greedy import GroupOrder, Rule, Search, SolvedOrder, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
     FactoredOrder,
@@ -13,13 +13,13 @@ from anytime.selection.least_squares import (
 )
 
 __all__ = [
-    "Candidates",
     "Criterion",
     "Factored",
     "FactoredOrder",
     "GroupOrder",
     "PathMethod",
     "Rule",
+    "Search",
     "SelectionMethod",
     "SolvedOrder",
     "Step",

@@ -305,12 +305,12 @@ CRITERIA: dict[str, type[Criterion]] = {
 
 
 @cache
-def methods() -> dict[str, type[SelectionMethod]]:
+def methods() -> dict[str, type[Criterion] | type[PathMethod]]:
     """Return every selection method by name, also those of other packages: entry points of `anytime.methods`."""
     return {**CRITERIA, **{point.name: point.load() for point in entry_points(group="anytime.methods")}}
 
 
-def method_of(method: Method | SelectionMethod) -> SelectionMethod:
+def method_of(method: Method | SelectionMethod) -> Criterion | PathMethod:
     """Return the method of a name such as "fr", or the object itself.
 
     Raises

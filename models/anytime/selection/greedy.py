@@ -10,17 +10,27 @@ is therefore that of the best bundle: the group, what it requires, and other gro
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import GroupsError, TrainingError, refuse
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.selection.criteria import TIE, Criterion, ForwardRegression, SelectionMethod, best, method_of, methods
+from anytime.selection.criteria import (
+    TIE,
+    Criterion,
+    ForwardRegression,
+    PathMethod,
+    SelectionMethod,
+    best,
+    method_of,
+    methods,
+)
 from anytime.selection.sweep import SelectionState
 from anytime.types import Bool, Float, Index, Method
 
@@ -68,16 +78,18 @@ class Rule:
                 raise TrainingError(
                     f"method {self.by.name!r} does not support {option}; turn {option} off, or choose one of {others}"
                 )
-        for option, number in (("epsilon", self.epsilon), ("c_min", self.c_min)):
-            if number is not None and not (math.isfinite(number) and number > 0):
-                raise TrainingError(f"{option} is {number}; expected a finite number above 0")
-        if self.c_min is not None and not self.doubling:
-            raise TrainingError(f"c_min is {self.c_min:g} without doubling, which it limits; add doubling")
+        refused = {
+            f"{option} is {number}; expected a finite number above 0": not (math.isfinite(number) and number > 0)
+            for option, number in (("epsilon", self.epsilon), ("c_min", self.c_min))
+            if number is not None
+        }
+        without_doubling = f"c_min is {self.c_min or 0:g} without doubling, which it limits; add doubling"
+        refuse({**refused, without_doubling: self.c_min is not None and not self.doubling})
         if both := [name for name in self.first if name in self.without]:
             raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
 
     @cached_property
-    def by(self) -> SelectionMethod:
+    def by(self) -> Criterion | PathMethod:
         """Return the method itself."""
         return method_of(self.method)
 
@@ -167,29 +179,21 @@ class GroupOrder:
         return np.array([0.0, *(step.explained_variance for step in self.steps)])
 
     def upto(self, steps: int) -> Self:
-        capable = None if self.doubling_until is None else min(self.doubling_until, steps)
         return replace(
             self,
             steps=self.steps[:steps],
-            doubling_until=capable,
+            doubling_until=None if self.doubling_until is None else min(self.doubling_until, steps),
             columns=self.columns[: self.ends[steps]],
             ends=self.ends[: steps + 1],
         )
 
 
-class SolverState(Protocol):
-    """What a solver knows about the prefixes of a sequence."""
-
-    def upto(self, steps: int, columns: int) -> Self:
-        """Return the state of the first steps, which have so many columns."""
-
-
-S = TypeVar("S", bound=SolverState)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
 class SolvedOrder(GroupOrder, Generic[S]):
-    """Steps of one sequence, and the state of its solver."""
+    """Steps of one sequence, and the state of its solver, which may be that of further steps, too."""
 
     state: S
 
@@ -197,24 +201,24 @@ class SolvedOrder(GroupOrder, Generic[S]):
     def of_order(order: GroupOrder, state: S) -> SolvedOrder[S]:
         return SolvedOrder(**{known.name: getattr(order, known.name) for known in fields(GroupOrder)}, state=state)
 
-    def upto(self, steps: int) -> Self:
-        return replace(super().upto(steps), state=self.state.upto(steps, int(self.ends[steps])))
-
 
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
     return float(groups.costs[list(adds)].sum())
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The remaining groups at one step of a sequence; `groups` are all groups."""
+@dataclass
+class Search(ABC):
+    """A problem whose groups are selected step by step, and its remaining groups; `groups` are all groups."""
 
     groups: FeatureGroups
     state: SelectionState
     criterion: Criterion
-    cost_blind: bool
     noise: float = NOISE
     """Scores below this are rounding: `NOISE` times the size of the empty model's scores."""
+
+    @abstractmethod
+    def select(self, adds: tuple[int, ...]) -> float:
+        """Select the groups of a step; return the explained variance F of all selected groups."""
 
     def adds(self, *chosen: int) -> tuple[int, ...]:
         return self.groups.step(chosen, self.state.selected)
@@ -229,7 +233,7 @@ class Candidates:
             costs[group] = cost_of(self.groups, self.adds(group))
         return costs
 
-    def scores(self, among: Bool) -> Float:
+    def step_scores(self, among: Bool) -> Float:
         """Return the score of each group's step, (groups,), for the group's columns and those that it must add.
 
         Only the scores of remaining groups `among` (groups,) are defined.
@@ -241,15 +245,15 @@ class Candidates:
         scores[np.abs(scores) < self.noise] = 0.0
         return scores
 
-    def choose(self, allowed: Bool, costs: Float, scores: Float) -> tuple[int, ...]:
+    def choose(self, allowed: Bool, costs: Float, scores: Float, *, cost_blind: bool) -> tuple[int, ...]:
         """Return the best step: groups in order of computation, the selected one last.
 
         At least one group is `allowed` (groups,); `costs` are the `step_costs`, and `scores` cover the allowed groups.
         """
         among = np.flatnonzero(allowed)
         free = among[costs[among] == 0]
-        if self.cost_blind or len(free):
-            return self.adds(best(scores, costs, among if self.cost_blind else free))
+        if cost_blind or len(free):
+            return self.adds(best(scores, costs, among if cost_blind else free))
         with np.errstate(invalid="ignore", divide="ignore"):  # selected groups may be free
             densities = scores / costs
         bundles: dict[int, list[int]] = {}
@@ -321,49 +325,37 @@ def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float |
     return allowed, len(within) > 0
 
 
-class Search(Protocol):
-    """A problem whose groups are selected step by step."""
-
-    @property
-    def candidates(self) -> Candidates:
-        """Return the remaining groups at this step."""
-
-    def select(self, adds: tuple[int, ...]) -> float:
-        """Select the groups of a step; return the explained variance F of all selected groups."""
-
-
-def greedy(search: Search, groups: FeatureGroups, rule: Rule) -> GroupOrder:
+def greedy(search: Search, rule: Rule) -> GroupOrder:
     """Select the best step for its cost until all groups are selected, or a rule stops the search.
 
     The search stops before the step at which no remaining group has a projection of the residual longer than
     `rule.epsilon`. Costs do not affect this; while one group's projection is longer, the densest group goes first.
     No rule applies to the steps of `rule.first`.
     """
-    steps: list[Step] = []
+    groups, steps = search.groups, list[Step]()
     spent = 0.0
     doubling_until: int | None = 0 if rule.doubling and rule.first else None
     longest: float | None = None
     forced_groups = deque(map(groups.position, rule.first))
-    while (remaining := ~search.candidates.state.selected).any():
-        candidates = search.candidates
+    while (remaining := ~search.state.selected).any():
         if forced_groups:
             group = forced_groups.popleft()
             if not remaining[group]:
                 continue
-            adds = candidates.adds(group)
+            adds = search.adds(group)
         else:
-            allowed, costs = remaining, candidates.step_costs()
+            allowed, costs = remaining, search.step_costs()
             if rule.doubling:
                 allowed, capable = within_doubling(costs, np.flatnonzero(remaining), spent, rule.c_min)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
-            scores = candidates.scores(allowed if rule.epsilon is None else remaining)
+            scores = search.step_scores(allowed if rule.epsilon is None else remaining)
             if rule.epsilon is not None:
-                length = float(candidates.criterion.lengths(scores[remaining]).max(initial=0.0))
+                length = float(search.criterion.lengths(scores[remaining]).max(initial=0.0))
                 if length <= rule.epsilon:
                     longest = length
                     break
-            adds = candidates.choose(allowed, costs, scores)
+            adds = search.choose(allowed, costs, scores, cost_blind=rule.cost_blind)
         cost = cost_of(groups, adds)
         spent += cost
         steps.append(Step(adds, cost, search.select(adds)))

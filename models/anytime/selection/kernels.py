@@ -20,7 +20,7 @@ from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
 from anytime.selection.criteria import ForwardRegression
-from anytime.selection.greedy import Candidates, GroupOrder, Rule, greedy
+from anytime.selection.greedy import GroupOrder, Rule, Search, greedy
 from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
@@ -132,21 +132,17 @@ def _imputed(R: Float, like: Moments, mean: Float) -> Float:
     return Z
 
 
-class _KernelSearch(ForwardRegression):
+class _KernelSearch(Search, ForwardRegression):
     """Greedy search by the gain F(G + g) - F(G), from the kernels of the groups."""
 
     needs_blocks = False
 
-    def __init__(self, kernels: Kernels, groups: FeatureGroups, alpha: float, cost_blind: bool) -> None:
-        self._kernels, self._groups, self._alpha, self._cost_blind = kernels, groups, alpha, cost_blind
+    def __init__(self, kernels: Kernels, groups: FeatureGroups, alpha: float) -> None:
         rows, columns = kernels.A.shape
-        self._state = SelectionState(groups.slices, np.zeros((columns, 1)), np.ones(columns))
+        super().__init__(groups, SelectionState(groups.slices, np.zeros((columns, 1)), np.ones(columns)), self)
+        self._kernels, self._alpha = kernels, alpha
         self._K, self._factor = np.zeros((rows, rows)), np.empty((rows, rows), order="F")
         self._F, self._next = 0.0, dict[bytes, float]()
-
-    @property
-    def candidates(self) -> Candidates:
-        return Candidates(self._groups, self._state, self, self._cost_blind)
 
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
@@ -162,13 +158,13 @@ class _KernelSearch(ForwardRegression):
 
     def select(self, adds: tuple[int, ...]) -> float:
         for group in adds:
-            span = self._state.rows(group)
+            span = self.state.rows(group)
             if span.stop > span.start:
                 rows = np.arange(span.start, span.stop)
                 self._K += self._kernels.of_columns(rows)
                 known = self._next.get(rows.tobytes())
                 self._F, self._next = self._explained(self._K) if known is None else known, {}
-            self._state.selected[group] = True
+            self.state.selected[group] = True
         return self._F
 
     def _explained(self, K: Float) -> float:
@@ -183,6 +179,6 @@ def kernel_sequencer(kernels: Kernels, groups: FeatureGroups, rule: Rule) -> Cal
 
     @single_blas_thread()
     def order(alpha: float) -> GroupOrder:
-        return greedy(_KernelSearch(kernels, groups, alpha, rule.cost_blind), groups, rule)
+        return greedy(_KernelSearch(kernels, groups, alpha), rule)
 
     return order

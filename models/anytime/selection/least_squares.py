@@ -16,21 +16,20 @@ from anytime._linalg import RANK_TOLERANCE, Factor, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import TIE, PathMethod, SelectionMethod
-from anytime.selection.greedy import NOISE, Candidates, GroupOrder, Rule, SolvedOrder, Step, cost_of, greedy
+from anytime.selection.greedy import NOISE, GroupOrder, Rule, Search, SolvedOrder, Step, cost_of, greedy
 from anytime.selection.sweep import PANEL, Sweep
 from anytime.types import Float, Index, Method
 
 
 @dataclass(frozen=True, eq=False)
 class Factored:
-    """The Cholesky factor of C in the order of a sequence, and z = L^-1 q (columns, P)."""
+    """The Cholesky factor of C in the order of a sequence, and z = L^-1 q (columns, P).
+
+    A leading block of the factor is the factor of a prefix.
+    """
 
     factor: Factor
     z: Float
-
-    def upto(self, steps: int, columns: int) -> Factored:  # noqa: ARG002
-        """Return the state of the first steps: a leading block of the factor is the factor of a prefix."""
-        return Factored(Factor(self.factor.L[:columns, :columns], self.factor.dropped[:columns]), self.z[:columns])
 
 
 FactoredOrder: TypeAlias = SolvedOrder[Factored]
@@ -62,24 +61,23 @@ def sequencer(gram: Gram, groups: FeatureGroups, rule: Rule) -> Callable[[float]
     def order(alpha: float) -> FactoredOrder:
         if short:
             return single_columns(gram, groups, alpha, cost_blind=rule.cost_blind)
-        scored = rule.criterion.on(gram)
+        scored = method.on(gram)
         sweep = Sweep(gram, groups.slices, alpha, blocks=scored.needs_blocks)
-        found = greedy(SweepSearch(sweep, Candidates(groups, sweep, scored, rule.cost_blind)), groups, rule)
+        found = greedy(SweepSearch(groups, sweep, scored), rule)
         return SolvedOrder.of_order(found, Factored(*sweep.factor()))
 
     return order
 
 
 @dataclass
-class SweepSearch:
+class SweepSearch(Search):
     """Greedy search for least squares: selecting a group is selecting it in the sweep."""
 
-    sweep: Sweep
-    candidates: Candidates
+    state: Sweep
     explained: float = 0.0
 
     def select(self, adds: tuple[int, ...]) -> float:
-        self.explained += sum(self.sweep.select(group) for group in adds)
+        self.explained += sum(map(self.state.select, adds))
         return self.explained
 
 

@@ -57,7 +57,9 @@ class SelectionState:
         Index of each row of b among all columns.
     """
 
-    def __init__(self, slices: Sequence[slice], b: Float, reference: Float, ridge: Float | None = None) -> None:
+    def __init__(
+        self, slices: Sequence[slice], b: Float, reference: Float, ridge: Float | None = None, C: Float | None = None
+    ) -> None:
         self.b, self.reference = b, reference
         self.ridge = np.zeros(len(b)) if ridge is None else ridge
         self.noise = 0.0
@@ -65,20 +67,21 @@ class SelectionState:
         self.sizes = np.array([s.stop - s.start for s in slices], dtype=np.intp)
         self.starts = np.array([s.start for s in slices], dtype=np.intp)
         self.selected = np.zeros(len(slices), dtype=np.bool_)
-        self.stack()
+        self.stack(C)
 
     def rows(self, group: int) -> slice:
         return slice(int(self.starts[group]), int(self.starts[group] + self.sizes[group]))
 
-    def stack(self) -> None:
-        """Sort the remaining groups into classes of one size."""
+    def stack(self, C: Float | None = None) -> None:
+        """Sort the remaining groups into classes of one size, with their blocks of C, if it is given."""
         remaining = ~self.selected & (self.sizes > 0)
         self.remaining_groups: Index = np.flatnonzero(remaining)
         self.classes: list[SizeClass] = []
         for size in np.unique(self.sizes[remaining]):
             groups = np.flatnonzero(remaining & (self.sizes == size))
             rows = self.starts[groups, np.newaxis] + np.arange(size)
-            self.classes.append(SizeClass(groups, rows, self._blocks(rows)))
+            blocks = np.empty(0) if C is None else C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]]
+            self.classes.append(SizeClass(groups, rows, blocks))
 
     def scores(self, of_classes: Iterable[Float]) -> Float:
         """Return the scores of all groups, (groups,), given those of each of the `classes`; 0 without columns."""
@@ -86,9 +89,6 @@ class SelectionState:
         for stack, own in zip(self.classes, of_classes, strict=True):
             scores[stack.groups] = own
         return scores
-
-    def _blocks(self, rows: Index) -> Float:  # noqa: ARG002  (subclasses with blocks use it)
-        return np.empty(0)
 
     def conditional(self, rows: Index | slice) -> Float:
         """Return the conditional covariance of some rows given the selection, (d, d)."""
@@ -109,7 +109,8 @@ class Sweep(SelectionState):
         self._C, b = gram.penalised(alpha)
         D, P = b.shape
         self._keep_blocks = blocks
-        super().__init__(slices, b, np.diagonal(self._C).copy(), np.asarray(gram.constant + alpha, dtype=np.float64))
+        ridge = np.asarray(gram.constant + alpha, dtype=np.float64)
+        super().__init__(slices, b, np.diagonal(self._C).copy(), ridge, self._C if blocks else None)
         self._weight = gram.weight
         self._residual = float(gram.yy.sum())
         self.noise = self._residual / self._weight
@@ -183,11 +184,7 @@ class Sweep(SelectionState):
         self._selected_rows = np.zeros(len(keep), dtype=np.bool_)
         sizes = np.where(self.selected, 0, self.sizes)
         self.starts = np.cumsum(sizes) - sizes
-        self.stack()
-
-    def _blocks(self, rows: Index) -> Float:
-        """Return the conditional blocks of stacked groups, directly after a flush; empty if they are not stored."""
-        return self._C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]] if self._keep_blocks else np.empty(0)
+        self.stack(self._C if self._keep_blocks else None)  # directly after a flush, C is conditional
 
     def factor(self) -> tuple[Factor, Float]:
         """Return the factor L of C for the selected columns, in selection order, and z = L^-1 q."""

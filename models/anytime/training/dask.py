@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from importlib import import_module
 from itertools import chain
 from operator import attrgetter
@@ -57,10 +57,6 @@ class Cluster:
         self._client: Any = client
         self._gathered_values = gathered_values
 
-    @property
-    def threads(self) -> int:
-        return int(sum(self._client.nthreads().values()))
-
     def moments(
         self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
     ) -> list[Moments]:
@@ -76,8 +72,7 @@ class Cluster:
             pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
             futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
         with cluster_errors():
-            total: list[Moments] = futures[0].result()
-        return total
+            return list(futures[0].result())
 
     def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> Observations:
         """Return the rows to fit a likelihood on: here if they are few, or with the workers that read them."""
@@ -92,10 +87,11 @@ class Cluster:
     def _parts(
         self, dataset: Dataset, folds: int, seed: int, *, stratified: bool
     ) -> tuple[list[Part], list[FoldCounts]]:
-        if not self.threads:
+        threads = sum(self._client.nthreads().values())
+        if not threads:
             raise EnvironmentFailure("the cluster has no workers; start workers, or train with --backend local")
         assigner = FoldAssigner(folds, seed, stratified=stratified)
-        ranges = spans(dataset.table.starts, PARTS_PER_THREAD * self.threads)
+        ranges = spans(dataset.table.starts, PARTS_PER_THREAD * threads)
         submit = self._client.submit
         futures = [submit(dataset.tally, assigner, start=start, stop=stop, pure=False) for start, stop in ranges]
         with cluster_errors():
@@ -246,7 +242,7 @@ class ClusterDesign(Design):
 
     @cached_property
     def totals(self) -> Totals:
-        totals = list(self.over(attrgetter("totals")))
+        totals = self.over(attrgetter("totals"))
         return Totals(
             sum(part.rows for part in totals),
             np.sum([part.responses for part in totals], axis=0),
@@ -256,13 +252,12 @@ class ClusterDesign(Design):
     def view(self, columns: Index) -> ClusterView:
         return ClusterView(self, columns)
 
-    def over(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        kept = self.ridge, self.held, self.retained, self.centre, self.dtype
-        design = BlockDesign(light(self.gram), self.family, self.weight, *kept, n_jobs=1)
+    def over(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+        kept = self.weight, self.ridge, self.held, self.dtype
+        design = BlockDesign(light(self.gram), self.family, *kept, n_jobs=1)
         futures = [self.client.submit(_at_part, rows, design, task, arguments, pure=False) for rows in self.rows]
         with cluster_errors():
-            results: list[Any] = self.client.gather(futures)
-        yield from results
+            return list(self.client.gather(futures))
 
 
 class ClusterView(View):
@@ -284,13 +279,10 @@ class ClusterView(View):
         return float(sum(losses)), float(sum(slopes))
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
-        evaluations: list[Derivatives] = list(self._over(partial(BlockView.evaluate, hessian=hessian), etas))
-        score, curvature = np.zeros_like(evaluations[0].score), None
-        for part in evaluations:
-            score += part.score
-            if part.hessian is not None:
-                curvature = part.hessian.copy() if curvature is None else np.add(curvature, part.hessian, out=curvature)
-        return Derivatives(sum(part.loss for part in evaluations), score, curvature)
+        parts: list[Derivatives] = self._over(partial(BlockView.evaluate, hessian=hessian), etas)
+        hessians = [part.hessian for part in parts if part.hessian is not None]
+        score = np.sum([part.score for part in parts], axis=0)
+        return Derivatives(sum(part.loss for part in parts), score, reduce(np.add, hessians) if hessians else None)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         return partial(self._sum, _product, etas)
@@ -309,9 +301,9 @@ class ClusterView(View):
         return float(sum(self._over(BlockView.held_deviance, theta)))
 
     def _sum(self, method: Callable[..., Float], *arguments: Any) -> Float:
-        return np.asarray(np.sum(list(self._over(method, *arguments)), axis=0))
+        return np.asarray(np.sum(self._over(method, *arguments), axis=0))
 
-    def _over(self, method: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+    def _over(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
         return self.design.over(_in_view, self.columns, method, arguments)
 
 

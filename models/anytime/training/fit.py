@@ -34,7 +34,7 @@ from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Va
 from anytime.training.options import Options
 from anytime.training.term_selection import Found, least_error
 from anytime.training.terms import Terms, TermSets, level_remarks
-from anytime.types import Bool, Float, Index
+from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
 """A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
@@ -129,14 +129,6 @@ class Fit:
         )
 
     @cached_property
-    def collinear(self) -> Bool:
-        """Return the selected features that are linear combinations of earlier ones, (D,); about D^3/3 operations."""
-        sequence = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
-        dropped = np.zeros(len(self.gram.constant), dtype=np.bool_)
-        dropped[sequence.columns] = sequence.state.factor.dropped
-        return dropped & ~self.gram.constant
-
-    @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
         rule, why = self.options, ""
@@ -178,11 +170,13 @@ class Fit:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
         names = np.array(self.groups.features)[columns]
+        unpenalised = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
+        collinear = np.zeros(len(self.gram.constant), dtype=np.bool_)
+        collinear[unpenalised.columns] = unpenalised.state.factor.dropped  # combinations of earlier columns
         # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
         listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
-        collinear = self.collinear[columns] & listed & ~self.expansion.are_last_levels[columns]
-        if self.moments.rows <= len(columns):  # whichever columns come last would be called so
-            collinear = np.zeros_like(collinear)
+        collinear = (collinear & ~self.gram.constant & ~self.expansion.are_last_levels)[columns] & listed
+        collinear &= self.moments.rows > len(columns)  # otherwise, whichever columns come last would be called so
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -213,10 +207,8 @@ class Fit:
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        if not keep_moments:
-            return Model(manifest, prefixes)
-        moments = self.moments.restricted(columns) if self.learned.deviance is None else None
-        return Model(manifest, prefixes, moments, self.learned.curvatures)
+        moments = self.moments.restricted(columns) if keep_moments and self.learned.deviance is None else None
+        return Model(manifest, prefixes, moments, self.learned.curvatures if keep_moments else None)
 
     @cached_property
     def r2(self) -> Float | None:
@@ -295,7 +287,14 @@ def fit(
         else:
             given = Terms(expansion, parts, moments)
             found = [Found(lambda: LeastSquares(given, options), None)]
-        problem, selected = _selected(found, observed)
+        problems = ((_problem(squares(), observed), record) for squares, record in found)
+        problem, selected = next(problems)
+        # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
+        # unless hinges reduce its own error on held-out rows, too.
+        if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
+            for lines, record in problems:
+                if not problem.has_less_error(lines):
+                    problem, selected = lines, record
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
@@ -318,21 +317,6 @@ def fit(
         levels=level_remarks(groups, terms),
         selected_terms=selected,
     )
-
-
-def _selected(found: Sequence[Found], observed: Observations | None) -> tuple[Problem[Any, Any], Selected | None]:
-    """Return the loss of the family on the terms of least error, and their record.
-
-    The likelihood of classes in few rows takes the lines, unless hinges reduce its own error on held-out rows, too: one
-    line may separate classes whose indicators it fits badly.
-    """
-    problems = ((_problem(squares(), observed), record) for squares, record in found)
-    problem, selected = next(problems)
-    if observed is not None and observed.target.classes is not None and problem.terms.moments.rows <= SMALL:
-        for lines, record in problems:
-            if not problem.has_less_error(lines):
-                problem, selected = lines, record
-    return problem, selected
 
 
 def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
@@ -363,15 +347,15 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
     )
 
 
-def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
-    """Return the warnings about a fit, the most important first."""
+def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
+    """Yield the warnings about a fit, the most important first.
+
+    They are about constant targets, prefixes worse than shorter ones, penalties at the end of the grid, and classes of
+    one row.
+    """
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
-    alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
-    return (*alike, *_warnings(fitted, target))
-
-
-def _warnings(fitted: Fit, target: Target) -> Iterator[str]:
-    """Warn about prefixes worse than shorter ones, penalties at the end of the grid, and classes of one row."""
+    if constant:
+        yield f"target {listed(constant)} has one value in every row: every prefix predicts it"
     sequence, measured = fitted.sequence, fitted.measured
     if measured is not None:
         mean = measured.mean

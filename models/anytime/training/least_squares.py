@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -15,7 +15,7 @@ from anytime.model.prefixes import PrefixModels, prefix_models, staircase, stair
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
-from anytime.training.model_selection import Choice, Learned, Problem, others, with_rows
+from anytime.training.model_selection import Choice, Problem, others, with_rows
 from anytime.types import Float, Index
 
 MIN_PARALLEL_COLUMNS = 400
@@ -36,32 +36,25 @@ class Fold:
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
     ) -> Float:
-        """Return mean squared errors, (alphas, steps + 1)."""
+        """Return mean squared errors, (alphas, steps + 1); one Cholesky factorisation for each penalty."""
         S = self.held.S.take(columns, axis=0).take(columns, axis=1)
         held_q = self.held.q[columns]
         errors = np.full((len(alphas), len(ends), len(self.held.yy)), np.inf)
-        last = longest or [len(ends) - 1] * len(alphas)
-        for of_alpha, steps, solved in zip(errors, last, self._solutions(columns, ends, alphas, last), strict=True):
+        C, q = self.train.penalised(0.0, columns)
+        for of_alpha, alpha, steps in zip(errors, alphas, longest or [len(ends) - 1] * len(alphas), strict=True):
+            used = ends[: steps + 1]
+            width = int(used[-1])
+            L = C[:width, :width].copy(order="F")
+            diagonal = np.einsum("ii->i", L)
+            diagonal += alpha
+            factor = factorise_into(L, diagonal.copy())
             of_alpha[: steps + 1] = self.held.yy
-            for at, W in solved:
+            for at, W in staircases(factor, factor.forward(q[:width]), used):
                 d = W.shape[2]
                 slope = (W.reshape(-1, d) @ S[:d, :d]).reshape(W.shape) - 2 * held_q[:d].T
                 of_alpha[at] += np.einsum("kpd,kpd->kp", W, slope)  # sum_p (yy - 2 q'w + w'S w)
         # A mean of squares is negative only by rounding.
         return np.asarray((np.maximum(errors, 0.0) * np.square(self.train.y_scale)).mean(axis=2))
-
-    def _solutions(
-        self, columns: Index, ends: Index, alphas: Sequence[float], last: Sequence[int]
-    ) -> Iterator[Iterable[tuple[slice, Float]]]:
-        """Yield the `staircases` at each penalty, up to its last prefix; one Cholesky factorisation each."""
-        C, q = self.train.penalised(0.0, columns)
-        for alpha, steps in zip(alphas, last, strict=True):
-            used = ends[: steps + 1]
-            L = C[: used[-1], : used[-1]].copy(order="F")
-            diagonal = np.einsum("ii->i", L)
-            diagonal += alpha
-            factor = factorise_into(L, diagonal.copy())
-            yield staircases(factor, factor.forward(q[: used[-1]]), used)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +177,3 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             factor = factorise(C, np.diagonal(C))
             W[at] = staircase(factor, factor.forward(q), order.ends[at])
         return prefix_models(gram, order.columns, order.ends, W)
-
-    def learned(self, choice: Choice[FactoredOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
-        return Learned()

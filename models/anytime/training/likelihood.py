@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anytime.errors import TrainingError
+from anytime.errors import TrainingError, refuse
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
@@ -288,30 +288,23 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     def learned(self, choice: Choice[LikelihoodOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
         design, sequence = self.data, choice.sequence
         least = design.totals.saturated / design.weight
-        deviance = np.array([2 * (optimum.loss - least) for optimum in sequence.state.optima])
+        deviance = np.array([2 * (at.loss - least) for at in sequence.state.optima[: len(sequence.ends)]])
         return Learned(deviance, _curvatures(design, sequence))
 
 
 def _check(design: Design, target: Target) -> None:
     """Raise for responses without a base rate."""
-    mean = design.gram.y_mean
+    mean, noun = design.gram.y_mean, design.family.noun
     if target.classes is None:
-        family = design.family
-        if not family.has_base_rate(mean):
-            what = f"every {family.noun} with weight is {mean[0]:g}"
-            raise TrainingError(f"{what}; expected at least one larger {family.noun}")
+        why = f"every {noun} with weight is {mean[0]:g}; expected at least one larger {noun}"
+        refuse({why: not design.family.has_base_rate(mean)})
         return
     rows, counts = design.totals.rows, design.totals.responses
     counts, shares = (rows * class_shares(counts / rows)).round(), class_shares(mean)
     for label, count, share in zip(target.classes, counts, shares, strict=True):
-        if count < 1:
-            raise TrainingError(
-                f"class {label!r} is in no row of {rows}; a likelihood needs 1 or more: add rows, or remove the class"
-            )
-        if share <= 0:
-            raise TrainingError(
-                f"every row of class {label!r} has weight 0; expected at least one row with positive weight"
-            )
+        needs = "a likelihood needs 1 or more: add rows, or remove the class"
+        weightless = f"every row of class {label!r} has weight 0; expected at least one row with positive weight"
+        refuse({f"class {label!r} is in no row of {rows}; {needs}": count < 1, weightless: share <= 0})
 
 
 def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_HeldOut]:
@@ -323,25 +316,20 @@ def _folds(design: Design, parts: Sequence[Moments], target: Target) -> list[_He
     full = with_rows(parts)
     folds = []
     for f, rest in zip(full, others([parts[f] for f in full]), strict=True):
-        held = parts[f]
-        responses = slice(held.features, held.features + held.responses)
-        gram = Gram.of(rest)
-        if target.classes is None:
-            if not design.family.has_base_rate(gram.y_mean):  # without the fold, every count is 0
-                continue
-            folds.append(_HeldOut(design.without(f, gram, rest.weight), held.weight))
+        held, gram, kept, lacking = parts[f], Gram.of(rest), 0.0, list[int]()
+        if target.classes is not None:
+            own = held.mean[held.features : held.features + held.responses]
+            counted = class_shares(gram.y_mean)
+            weights = np.where(counted <= 0, held.weight * class_shares(own), 0.0)
+            lacking, kept = np.flatnonzero(counted <= 0).tolist(), float(weights.sum())
+            if lacking:
+                counted = (rest.weight * counted + weights) / (rest.weight + kept)
+                gram = replace(gram, y_mean=counted[-len(gram.y_mean) :])
+        elif not design.family.has_base_rate(gram.y_mean):  # without the fold, every count is 0
             continue
-        counted, own = class_shares(gram.y_mean), held.weight * class_shares(held.mean[responses])
-        lacking = counted <= 0
-        kept = np.where(lacking, own, 0.0)
-        if lacking.any() and not held.weight - kept.sum() > 0:
-            continue
-        weight = rest.weight + float(kept.sum())
-        if lacking.any():
-            counted = (rest.weight * counted + kept) / weight
-            gram = replace(gram, y_mean=counted[-len(gram.y_mean) :])
-        train = design.without(f, gram, weight, tuple(np.flatnonzero(lacking).tolist()))
-        folds.append(_HeldOut(train, held.weight - float(kept.sum())))
+        if held.weight - kept > 0:
+            train = design.without(f, gram, rest.weight + kept, tuple(lacking))
+            folds.append(_HeldOut(train, held.weight - kept))
     if len(folds) < 2:
         what = f"{design.family.noun}s above 0" if target.classes is None else "each class"
         raise TrainingError(f"fewer than two folds can be held out; use more rows of {what}, or a fixed alpha")

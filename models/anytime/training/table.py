@@ -113,11 +113,6 @@ class TrainingTable:
         return self.dataset.query
 
     @property
-    def emptied(self) -> tuple[str, ...]:
-        """Return the groups that have no usable column."""
-        return tuple(name for name in self.given if name not in self.groups.positions)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """Return what users should know of the columns."""
         return self.found.warnings
@@ -279,29 +274,17 @@ def threads(n_jobs: int | None, values: int) -> int | None:
 
 @dataclass(frozen=True)
 class TrainingMoments:
-    """Stored moments to train on, of some or all of their groups, in their own folds."""
+    """Stored moments to train on, of some or all of their groups, in their own folds; other attributes are theirs."""
 
     stored: StoredMoments
     groups: FeatureGroups
     options: Options
-    observer: Observer = field(default_factory=Observer)
-    emptied = warnings = ()
-
-    @property
-    def name(self) -> str:
-        return ", ".join(self.stored.record.data)
-
-    @property
-    def folds(self) -> int:
-        return self.stored.record.folds
-
-    @property
-    def target(self) -> Target:
-        return self.stored.target
-
-    @property
-    def query(self) -> str | None:
-        return self.stored.record.query
+    name: str
+    folds: int
+    target: Target
+    query: str | None
+    observer: Observer
+    given = warnings = ()
 
     def like(self, table: Table) -> Dataset:
         """Return a table whose columns have the meaning of those of the moments."""
@@ -368,7 +351,16 @@ def open_moments(
     )
     groups = record.groups if costs is None else record.groups.with_costs(costs)
     groups = options.remaining(groups if options.rows is None else groups.for_rows(options.rows))
-    return TrainingMoments(stored, groups, replace(options, family=family), observer or Observer())
+    return TrainingMoments(
+        stored,
+        groups,
+        replace(options, family=family),
+        ", ".join(record.data),
+        record.folds,
+        stored.target,
+        record.query,
+        observer or Observer(),
+    )
 
 
 def moments_of_groups(moments: Moments, groups: FeatureGroups, remaining: FeatureGroups) -> Moments:

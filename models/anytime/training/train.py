@@ -8,7 +8,7 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.fit import Fit, fit, provenance, warnings_of
+from anytime.training.fit import Fit, fit, provenance
 from anytime.training.model_selection import Validation
 from anytime.training.options import Options
 from anytime.training.pairs import check_folds, fit_with_pairs
@@ -51,11 +51,6 @@ class Trained:
     query: str | None
     seed: int | None
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return what users should know of the fit; `source.warnings` are about the table."""
-        return warnings_of(self.fit, self.target)
-
     def model(self, name: str, *, keep_moments: bool = True) -> Model:
         """Return the model of this name."""
         source = self.source
@@ -65,7 +60,7 @@ class Trained:
             provenance(self.fit, self.data, folds=source.folds if source.folds > 1 else None, seed=self.seed),
             query=self.query,
             keep_moments=keep_moments,
-            left_out=source.emptied,
+            left_out=tuple(name for name in source.given if name not in source.groups.positions),
             remarks=source.warnings,
         )
 
@@ -146,32 +141,22 @@ def extended(
     """
     if not 0.0 <= decay <= 1.0:
         raise TrainingError(f"decay is {decay}; expected a number between 0 and 1")
-    if stream is None or stream.stored:
-        earlier = () if stream is None else tuple(each._replace(weights=each.weights * decay) for each in stream.stored)
-        return _learned((*earlier, rows), roles, options, target, observer)
-    dataset = replace(stream.source.dataset, table=rows.table.with_columns(_weights_column(roles, rows.weights)))
-    assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
-    before = [moments.decayed(decay) for moments in stream.parts]
-    jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
-    moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-    source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
-    return replace(stream, assigner=assigner, parts=moments, source=source)
-
-
-def _learned(
-    stored: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer
-) -> Stream:
-    """Return the stream of some rows, with bases learned from them."""
+    assert roles.weights is not None  # noqa: S101  (each row has a weight: earlier ones may decay)
+    if stream is not None and not stream.stored:
+        dataset = replace(stream.source.dataset, table=rows.table.with_columns({roles.weights: rows.weights}))
+        assigner = stream.assigner.copy()  # a copy, so that rejected rows consume no folds
+        before = [moments.decayed(decay) for moments in stream.parts]
+        jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
+        moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
+        source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
+        return replace(stream, assigner=assigner, parts=moments, source=source)
+    earlier = () if stream is None else (each._replace(weights=each.weights * decay) for each in stream.stored)
+    stored = (*earlier, rows)
     joined = JoinedMemory([each.table for each in stored])
-    table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in stored])))
+    table = joined.with_columns({roles.weights: np.concatenate([each.weights for each in stored])})
     source, parts = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
     stores = source.found.sample is not None and table.rows < sample_size(len(roles.groups.features))
     return Stream(stored if stores else (), assigner, parts, source)
-
-
-def _weights_column(roles: Roles, weights: Float) -> Mapping[str, Float]:
-    assert roles.weights is not None  # noqa: S101  (each row has a weight: earlier ones may decay)
-    return {roles.weights: weights}

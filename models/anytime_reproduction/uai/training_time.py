@@ -22,7 +22,7 @@ from anytime._linalg import single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Candidates, Rule, SweepSearch, greedy, sequence
+from anytime.selection import Rule, SweepSearch, greedy, sequence
 from anytime.selection.criteria import best, whitening
 from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
@@ -156,7 +156,7 @@ def clocked(gram: Gram, groups: FeatureGroups, method: Method) -> TimedPath:
     rule = Rule(method)
     criterion = rule.criterion.on(gram)
     sweep = Sweep(gram, groups.slices, ALPHA, blocks=criterion.needs_blocks)
-    greedy(_Clocked(sweep, Candidates(groups, sweep, criterion, cost_blind=False), clock=clock), groups, rule)
+    greedy(_Clocked(groups, sweep, criterion, clock=clock), rule)
     return clock.path()
 
 

@@ -82,7 +82,7 @@ def test_noise_is_the_variance_of_a_gradient_as_a_share_of_what_stands_for_the_s
     mean = design.gram.y_mean
     share = 1.0 if family == "binomial" else float(np.sum(mean * (1 - mean))) / search.BOUND
     with single_blas_thread():
-        found = LikelihoodSearch(design, case.groups, Rule("cp"), case.alpha, EXACT).candidates.state
+        found = LikelihoodSearch(design, case.groups, Rule("cp"), case.alpha, EXACT).state
     assert found.noise == pytest.approx(share / design.weight)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Candidates, Factored, FactoredOrder, Rule, SolvedOrder, SweepSearch, greedy, sequence
+from anytime.selection import Factored, FactoredOrder, Rule, SolvedOrder, SweepSearch, greedy, sequence
 from anytime.selection.criteria import CRITERIA
 from anytime.selection.least_squares import single_columns
 from anytime.selection.sweep import Sweep
@@ -26,8 +26,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
     """By the sweep over groups of any size."""
     criterion = CRITERIA["fr"]().on(gram)
     sweep = Sweep(gram, groups.slices, alpha, blocks=True)
-    search = SweepSearch(sweep, Candidates(groups, sweep, criterion, cost_blind))
-    found = greedy(search, groups, Rule("fr", cost_blind=cost_blind))
+    found = greedy(SweepSearch(groups, sweep, criterion), Rule("fr", cost_blind=cost_blind))
     return SolvedOrder.of_order(found, Factored(*sweep.factor()))
 
 
