@@ -19,8 +19,7 @@ import numpy as np
 from anytime.data.columns import ColumnError, check_finite, infinite_columns, weights_of, without_target
 from anytime.data.dataset import Dataset
 from anytime.data.formats import ROWS, ReadAs, Table
-from anytime.data.formats.arrow import not_numbers
-from anytime.data.formats.cells import foreign_number, is_number, missing_words
+from anytime.data.formats.arrow import foreign_number, is_number, missing_words, not_numbers
 from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of

@@ -25,7 +25,7 @@ import anytime.data.formats
 from anytime.data.columns import check_finite, feature_matrix
 from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
-from anytime.data.formats.cells import foreign_number, is_number
+from anytime.data.formats.arrow import foreign_number, is_number
 from anytime.errors import TableError
 
 Columns = dict[str, NDArray[Any]]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anytime._files import is_pipe
-from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
-from anytime.data.formats.cells import PLAIN, NumberStyle
+from anytime.data.formats.arrow import PLAIN, ArrowFileTable, NumberStyle, ParquetTable
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.memory import table_of
 from anytime.data.formats.svmlight import SvmlightTable

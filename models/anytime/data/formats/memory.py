@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
-from anytime.data.formats.cells import Recognition
+from anytime.data.formats.arrow import ArrowTable, Recognition, index_of, read_as, type_of
 from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, pa
 from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS, dense
@@ -96,8 +95,8 @@ class MatrixBatch(Batch):
     def rows(self) -> int:
         return int(self.stored.shape[0])
 
-    def _rows(self, low: int, high: int) -> Batch:
-        return MatrixBatch(self.start + low, super()._rows(low, high).columns, self.stored[low:high], self.names)
+    def part(self, low: int, high: int) -> Batch:
+        return MatrixBatch(self.start + low, super().part(low, high).columns, self.stored[low:high], self.names)
 
     def column(self, name: str) -> NDArray[Any]:
         if name not in self.names:

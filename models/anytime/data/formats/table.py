@@ -81,13 +81,8 @@ class Batch:
     def rows(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def between(self, start: int, stop: int | None) -> Batch:
-        """Return the rows of the batch within a range of rows of the table; the result may be empty."""
-        low = max(start - self.start, 0)
-        high = self.rows if stop is None else min(stop - self.start, self.rows)
-        return self if low == 0 and high == self.rows else self._rows(low, max(high, low))
-
-    def _rows(self, low: int, high: int) -> Batch:
+    def part(self, low: int, high: int) -> Batch:
+        """Return the rows from `low` to before `high` of the batch."""
         return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})
 
     def column(self, name: str) -> NDArray[Any]:
@@ -104,21 +99,24 @@ class Batch:
 class Table(ABC):
     """Named columns that can be read repeatedly; the base class of all formats. Each read opens the file."""
 
+    layout = ""
+    """What was recognised of the file, for messages about its cells."""
+    known_rows: int | None = None
+    """Number of rows if it is known without reading them."""
+    factors: frozenset[str] = frozenset()
+    """Columns that the file encodes by a dictionary of levels."""
+    starts: tuple[int, ...] = (0,)
+    """Rows, ascending from 0, at which reading can start without the rows before."""
+    _stored_index: frozenset[str] = frozenset()
+    """Columns that the file states as the index of the rows."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = str(path)
         self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {len(self.columns)} columns>"
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def layout(self) -> str:
-        """Return what was recognised of the file, for messages about its cells."""
-        return ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -131,22 +129,7 @@ class Table(ABC):
     @property
     def index(self) -> frozenset[str]:
         """Return the columns that number the rows, which no pattern matches: an index of pandas, one without a name."""
-        return frozenset(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
-
-    @property
-    def known_rows(self) -> int | None:
-        """Return the number of rows if it is known without reading them."""
-        return None
-
-    @property
-    def factors(self) -> frozenset[str]:
-        """Return the columns that the file encodes by a dictionary of levels."""
-        return frozenset()
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Return the rows, ascending from 0, at which reading can start without the rows before."""
-        return (0,)
+        return self._stored_index.union(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return the number of rows of these columns that one of some threads sums at a time."""
@@ -198,9 +181,10 @@ class Table(ABC):
             empty = False
             if stop is not None and batch.start >= stop:
                 return
-            part = batch.between(start, stop)
-            if part.rows:
-                yield part
+            low = max(start - batch.start, 0)
+            high = batch.rows if stop is None else min(stop - batch.start, batch.rows)
+            if low < high:
+                yield batch if high - low == batch.rows else batch.part(low, high)
         if empty and start == 0:
             raise self._no_rows()
 
@@ -232,18 +216,12 @@ class JoinedTable(Table):
         super().__init__(path)
         self._tables = tables
         self._columns = dict.fromkeys(tables[0].columns)
+        self.factors = tables[0].factors
+        self._stored_index = tables[0].index
         for table in tables[1:]:
             if set(table.columns) != set(tables[0].columns):
                 other = sorted(set(table.columns) ^ set(tables[0].columns))
                 raise TableError(f"{table.name} has other columns than {tables[0].path.name}: {listed(other)}")
-
-    @property
-    def factors(self) -> frozenset[str]:
-        return self._tables[0].factors
-
-    @property
-    def index(self) -> frozenset[str]:
-        return self._tables[0].index
 
     def described(self, name: str) -> str:
         return self._tables[0].described(name)
