@@ -211,9 +211,13 @@ def _are_consecutive(numbers: Float) -> bool:
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
-    """Return the columns whose missing values predict a target, described."""
+    """Return the columns whose missing values predict a target, as numbers or as an indicator of a class, described."""
     found: list[str] = []
-    responses = [each for target in targets for each in _responses(target)]
+    responses: list[Values] = []
+    for target in targets:
+        is_numeric = target.values.dtype.kind in "iufb"
+        classes = range(min(target.classes, MAX_CLASSES))
+        responses += [target.values] if is_numeric else [target.codes == k for k in classes]
     for name in features if responses else ():
         gap = ~present(sample.columns[name])
         if 0.01 <= gap.mean() <= 0.99:
@@ -223,27 +227,17 @@ def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_La
     return found
 
 
-def _responses(target: _Labels) -> list[Values]:
-    """Return a target as numbers: itself, or an indicator for each class."""
-    is_numeric = target.values.dtype.kind in "iufb"
-    return [target.values] if is_numeric else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
-
-
 def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     """Return why a column is better left out; empty if it is not."""
     values = sample.column(name).values
     distinct = len(set(values.tolist()))
     if distinct < 2:
         return "no value" if not distinct else f"the value {in_comment(str(values[0]))} in every row that has one"
-    if len(values) >= MIN_ROWS and distinct == len(values) and _is_identifier(values, kind):
+    counts_rows = kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64)))
+    if len(values) >= MIN_ROWS and distinct == len(values) and counts_rows:
         return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
     return "" if copied is None else f"determines {in_comment(copied)} in every row: a copy or a consequence of it?"
-
-
-def _is_identifier(values: Values, kind: str) -> bool:
-    """Return whether different values are text, or whole numbers that count the rows."""
-    return kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64)))
 
 
 def in_comment(text: str) -> str:

@@ -13,8 +13,7 @@ import numpy as np
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
 
-from anytime.data.columns import ColumnError
-from anytime.data.dataset import Dataset, Progress, ignored
+from anytime.data.dataset import ColumnError, Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, TrainingError, suggestion

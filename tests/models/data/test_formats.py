@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import anytime.data.formats
-from anytime.data.columns import check_finite, feature_matrix
+from anytime.data.dataset import check_finite, feature_matrix
 from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
 from anytime.data.formats.arrow import foreign_number, is_number

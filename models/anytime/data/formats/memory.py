@@ -112,12 +112,9 @@ class MatrixBatch(Batch):
 
 
 class MemoryTable(Table):
-    """A table in memory, to which columns can be added."""
+    """A table in memory of `rows` rows, to which columns can be added."""
 
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """Return the number of rows."""
+    rows: int
 
     @abstractmethod
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
@@ -132,13 +129,10 @@ class MatrixTable(MemoryTable):
         if _TYPES.get(matrix.dtype.kind) is None:
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
         self._matrix, self._further = matrix, further
+        self.rows = int(matrix.shape[0])
         self._check_names(names)
         self._places = {column: j for j, column in enumerate(names)}
         self._columns = {**self._places, **further}
-
-    @property
-    def rows(self) -> int:
-        return int(self._matrix.shape[0])
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
@@ -184,11 +178,8 @@ class FrameTable(ArrowTable, MemoryTable):
 
     def __init__(self, name: str, frame: pa.Table) -> None:
         self._frame = frame
+        self.rows = int(frame.num_rows)
         super().__init__(Path(name))
-
-    @property
-    def rows(self) -> int:
-        return int(self._frame.num_rows)
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> FrameTable:
         frame = self._frame
@@ -210,10 +201,7 @@ class JoinedMemory(JoinedTable, MemoryTable):
     def __init__(self, tables: Sequence[MemoryTable]) -> None:
         super().__init__(tables[0].path, tables)
         self._parts = tables
-
-    @property
-    def rows(self) -> int:
-        return sum(table.rows for table in self._parts)
+        self.rows = sum(table.rows for table in tables)
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedMemory:
         ends = np.cumsum([table.rows for table in self._parts]).tolist()
@@ -263,33 +251,28 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     TableError
         Two columns share a name, or a column mixes types.
     """
-    if is_frame(X):
-        X = collected(X)
-        return _pandas_table(name, X) if _is_pandas(X) else FrameTable(name, X)
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    if X.dtype.kind not in "OUSTM":
-        return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
-    columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    if not is_frame(X):
+        names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
+        if X.dtype.kind not in "OUSTM":
+            return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
+        columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    elif not _is_pandas(X):
+        return FrameTable(name, collected(X))
+    else:
+        names, dtypes = list(X.columns), list(X.dtypes)
+        if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
+            return MatrixTable(name, X.to_numpy(), names)
+        columns = [
+            _recognised(column, series.to_numpy())
+            if series.dtype == np.dtype(object)
+            # Only a sparse series has the attribute `sparse`.
+            else arrow_array(
+                column,
+                np.asarray(series) if isinstance(series.dtype, np.dtype) or hasattr(series, "sparse") else series,
+            )
+            for column, series in X.items()
+        ]
     return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)))
-
-
-def _pandas_table(name: str, X: Any) -> MemoryTable:
-    names, dtypes = list(X.columns), list(X.dtypes)
-    if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
-        return MatrixTable(name, X.to_numpy(), names)
-    columns = [
-        _recognised(column, X.iloc[:, j].to_numpy())
-        if dtypes[j] == np.dtype(object)
-        else arrow_array(column, _dense(X.iloc[:, j]))
-        for j, column in enumerate(names)
-    ]
-    return FrameTable(name, pa.Table.from_arrays(columns, names=names))
-
-
-def _dense(series: Any) -> Any:
-    """Return a series of NumPy's types, or a sparse one, as an array; one of other types unchanged."""
-    is_sparse = hasattr(series, "sparse")  # pandas raises AttributeError otherwise
-    return np.asarray(series) if is_sparse or isinstance(series.dtype, np.dtype) else series
 
 
 def _recognised(name: str, values: NDArray[Any]) -> pa.Array:

@@ -54,14 +54,10 @@ class TableWriter:
             batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=self._schema)
             self._waiting.append(batch)
             self._rows += batch.num_rows
-            if not self._is_parquet or self._rows >= ROW_GROUP:
+            if self.path.suffix.lower() != ".parquet" or self._rows >= ROW_GROUP:
                 self._flush()
         except OSError as error:
             raise file_error(TableError, f"write {str(self.path)!r}", error) from error
-
-    @property
-    def _is_parquet(self) -> bool:
-        return self.path.suffix.lower() == ".parquet"
 
     def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
