@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from select import select
@@ -201,16 +201,13 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
     # Control groups of version 2 and of version 1; "max" is no limit.
     groups = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-    limits = [int(line) for path in groups for line in _lines(root / path) if line.isdigit()]
-    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
+    lines: list[str] = []
+    for path in (*groups, "proc/meminfo"):
+        with suppress(OSError):
+            lines += (root / path).read_text(encoding="ascii").splitlines()
+    limits = [int(line) for line in lines if line.isdigit()]
+    limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
     return min(limits, default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 def created() -> str:

@@ -12,9 +12,9 @@ coefficient is then exactly 0, and the other coefficients are what they would be
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import ContextDecorator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -33,46 +33,34 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-@dataclass
-class _SingleBlasThread(ContextDecorator):
-    """The limit while any of the contexts that overlap, in any thread, is open.
+_LOCK = Lock()
+_OPEN: list[list[int]] = []
+"""The numbers of threads before the limit was set, once for each open context."""
 
-    The first thread sets the limit and the last one restores it. From 3.7 on, threadpoolctl's own contexts ignore all
-    threads but the first that set a limit.
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
+
+    The setting is process-wide. Of the contexts that overlap, in any thread, the first sets the limit and the last
+    removes it. From 3.7 on, threadpoolctl's own contexts ignore all threads but the first that set a limit.
     """
-
-    _lock: Lock = field(default_factory=Lock)
-    _open: int = 0
-    _before: list[int] = field(default_factory=list)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._open:
-                self._before = [library.num_threads for library in _libraries()]
-                _set_threads([1] * len(self._before))
-            self._open += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._open -= 1
-            if not self._open:
-                _set_threads(self._before)
+    with _LOCK:
+        _OPEN.append(_OPEN[0] if _OPEN else [library.num_threads for library in _libraries()])
+        if len(_OPEN) == 1:
+            _set_threads([1] * len(_OPEN[0]))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            before = _OPEN.pop()
+            if not _OPEN:
+                _set_threads(before)
 
 
 def _set_threads(numbers: list[int]) -> None:
     for library, number in zip(_libraries(), numbers, strict=True):
         getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
-
-
-_SINGLE_BLAS_THREAD = _SingleBlasThread()
-
-
-def single_blas_thread() -> _SingleBlasThread:
-    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
-
-    The setting is process-wide and is restored at the end.
-    """
-    return _SINGLE_BLAS_THREAD
 
 
 def row_scores(terms: Float, coef: Float, intercept: Float) -> Float:
@@ -154,10 +142,6 @@ def _integer(value: int) -> Any:
     return ctypes.byref(ctypes.c_int(value))
 
 
-def _address(A: Float) -> ctypes.c_void_p:
-    return ctypes.c_void_p(A.ctypes.data)
-
-
 def factorise_into(A: Float, reference: Float) -> Factor:
     """Return the factor as `factorise`, in place of A in Fortran order; other threads run meanwhile.
 
@@ -165,7 +149,7 @@ def factorise_into(A: Float, reference: Float) -> Factor:
     """
     assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
     d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
-    _POTRF(b"L", _integer(d), _address(A), _integer(max(d, 1)), ctypes.byref(info))
+    _POTRF(b"L", _integer(d), A.ctypes.data_as(ctypes.c_void_p), _integer(max(d, 1)), ctypes.byref(info))
     if info.value == 0 and positive_pivots(np.square(np.diagonal(A)), reference).all():
         return Factor(A, np.zeros(d, dtype=np.bool_))
     upper = np.triu(A, 1)
@@ -178,8 +162,8 @@ def solve_leading(factor: Factor, right: Float) -> None:
     rows, m = right.shape
     L = factor.L if factor.L.strides[0] == factor.L.itemsize else np.asfortranarray(factor.L)
     sizes = _integer(m), _integer(rows), ctypes.byref(ctypes.c_double(1.0))
-    stride = _integer(max(L.strides[1] // L.itemsize, m, 1))
-    _TRSM(b"L", b"L", b"T", b"N", *sizes, _address(L), stride, _address(right), _integer(max(m, 1)))
+    left = L.ctypes.data_as(ctypes.c_void_p), _integer(max(L.strides[1] // L.itemsize, m, 1))
+    _TRSM(b"L", b"L", b"T", b"N", *sizes, *left, right.ctypes.data_as(ctypes.c_void_p), _integer(max(m, 1)))
 
 
 def factorise(A: Float, reference: Float) -> Factor:

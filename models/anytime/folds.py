@@ -53,11 +53,6 @@ class FoldCounts:
     """Distinct queries in order of appearance, where rows have queries."""
 
 
-def fold_count(folds: int, rows: int) -> int:
-    """Return the number of folds for some rows: at most one per row, and at least 1."""
-    return max(min(folds, max(rows, 2)), 1)
-
-
 class FoldAssigner:
     """Assignment of consecutive rows to folds: by query, else if `stratified` by class; with one fold, none.
 

@@ -9,7 +9,7 @@ the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import ChainMap, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -194,30 +194,28 @@ def dense(X: Any) -> NDArray[Any]:
 
 @np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
-    moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
-    return list(moments), dict(ChainMap(*small))
-
-
-def _fold(
-    block: Block, fold: int, count: int, chunk_rows: int | None
-) -> tuple[Moments, dict[int, UnusableColumnError]]:
-    """Return the moments of one fold, and the errors of sums that are too small, unless other rows add to them."""
-    rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
-    size = block.Y.shape[0] if rows is None else len(rows)
-    features, responses = block.features, block.Y.shape[1]
-    if size == 0:
-        return Moments.empty(features, responses), {}
-    # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
-    step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
-    # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
-    X = block.X
-    stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
-    order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
-    sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
-    for chunk in _chunks(rows, size, step):
-        sums.add(block, chunk)
-    small = sums.small(block, slice(None) if rows is None else rows)
-    return sums.moments(), small
+    """Return the moments of each fold, and the errors of sums that are too small, unless other rows add to them."""
+    X, features, responses = block.X, block.features, block.Y.shape[1]
+    moments: list[Moments] = []
+    small: dict[int, UnusableColumnError] = {}
+    for fold in range(count):
+        rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
+        size = block.Y.shape[0] if rows is None else len(rows)
+        if size == 0:
+            moments.append(Moments.empty(features, responses))
+            continue
+        # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
+        step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
+        # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
+        stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
+        order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
+        sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
+        for chunk in _chunks(rows, size, step):
+            sums.add(block, chunk)
+        small |= sums.small(block, slice(None) if rows is None else rows)
+        moments.append(sums.moments())
+        del sums  # frees its memory before the next fold
+    return moments, small
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:

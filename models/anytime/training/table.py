@@ -21,7 +21,7 @@ from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
 from anytime.features.learning import clampable
-from anytime.folds import FoldAssigner, fold_count
+from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import StoredMoments
@@ -282,7 +282,9 @@ def open_training(
     if count is None:
         whole = dataset.expansion
         count = FOLDS if options.needs_folds or whole.needs_size or whole.level_rows else 0
-    folds = max(count, 1) if streamed or roles.folds is not None else fold_count(count, found.used)
+    if not (streamed or roles.folds is not None):  # at most one fold per row
+        count = min(count, max(found.used, 2))
+    folds = max(count, 1)
     family: DefaultFamily | None = None
     if known.classes is not None and options.family is None and cluster is None:
         family = family_of_classes(known, options, dataset.terms, found.used, folds)
