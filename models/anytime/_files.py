@@ -119,12 +119,9 @@ def cleanup_on(*signals: signal.Signals) -> Iterator[None]:
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
     """Return the text of a UTF-8 file, with or without a byte order mark; if that fails, `kind` names it by `what`."""
     try:
-        return _content(path).decode("utf-8-sig")
-    except OSError as error:
-        raise file_error(kind, f"read {what}", error, remedy) from error
-    except ValueError as error:  # also if the operating system rejects the name
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise kind(f"cannot read {what}: {reason}") from error
+        return _content(path, what, kind, remedy).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise kind(f"cannot read {what}: it is not text") from error
 
 
 PIPE_S = 10.0
@@ -136,10 +133,18 @@ def is_pipe(path: Path) -> bool:
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
-def _content(path: Path) -> bytes:
-    """Return the content of a file, or of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
-    if not is_pipe(path):
-        return path.read_bytes()
+def _content(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> bytes:
+    """Return the content of a file or a pipe; if that fails, `kind` names it by `what`."""
+    try:
+        return _sent(path) if is_pipe(path) else path.read_bytes()
+    except OSError as error:
+        raise file_error(kind, f"read {what}", error, remedy) from error
+    except ValueError as error:  # the operating system rejects the name
+        raise kind(f"cannot read {what}: {error}") from error
+
+
+def _sent(path: Path) -> bytes:
+    """Return the content of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
     parts: list[bytes] = []
     begun = time.monotonic()
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without a writer, an ordinary `open` waits for ever
@@ -162,12 +167,7 @@ def _content(path: Path) -> bytes:
 
 def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
-    try:
-        content = _content(path)
-    except OSError as error:
-        raise file_error(ArtifactError, f"read {str(path)!r}", error) from error
-    except ValueError as error:  # the operating system rejects the name
-        raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
+    content = _content(path, repr(str(path)), ArtifactError)
     try:
         deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
         # eight bytes of length, then a JSON header
@@ -213,5 +213,4 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 def created() -> str:
     """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    at = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
-    return at.isoformat(timespec="seconds")
+    return datetime.fromtimestamp(int(epoch) if epoch.isdigit() else time.time(), UTC).isoformat(timespec="seconds")

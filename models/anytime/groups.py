@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, chain, pairwise, starmap
+from itertools import accumulate, pairwise, starmap
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -115,7 +115,7 @@ class FeatureGroup(BaseModel):
     @classmethod
     def _without_zero(cls, cost: float | CallCost) -> float | CallCost:
         """Return a cost without a fixed part as a number, so that equal costs are equal."""
-        return cost if isinstance(cost, CallCost) and cost.fixed else CallCost.of(cost).per_row
+        return cost.per_row if isinstance(cost, CallCost) and not cost.fixed else cost
 
     @property
     def call_cost(self) -> CallCost:
@@ -260,11 +260,6 @@ class FeatureGroups(BaseModel):
     def __len__(self) -> int:
         return len(self.groups)
 
-    @property
-    def pair_names(self) -> list[str]:
-        """Return the names of the pairs, for messages."""
-        return [" * ".join(side.column for side in pair) for pair in self.pairs]
-
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the groups, in order."""
@@ -373,11 +368,10 @@ class FeatureGroups(BaseModel):
     def with_own_products(self) -> tuple[FeatureGroups, Index]:
         """Return the groups with the products of their own columns as their features, and their features in these."""
         own = {self.prerequisites[p][-1]: p for p in self.products if len(self.groups[p].requires) == 1}
-        rest = [g for g in range(len(self)) if g not in own.values()]
-        order = [[g, own[g]] if g in own else [g] for g in rest]
+        order = [[g, own[g]] if g in own else [g] for g in range(len(self)) if g not in own.values()]
         groups = tuple(
-            self.groups[g].model_copy(update={"features": sum((self.groups[i].features for i in of), ())})
-            for g, of in zip(rest, order, strict=True)
+            self.groups[of[0]].model_copy(update={"features": sum((self.groups[i].features for i in of), ())})
+            for of in order
         )
         columns = [np.arange(self.slices[i].start, self.slices[i].stop) for of in order for i in of]
         return FeatureGroups(cost_unit=self.cost_unit, rows=self.rows, groups=groups), np.concatenate(columns)
@@ -398,19 +392,15 @@ class FeatureGroups(BaseModel):
         GroupsError
             Two patterns match one column.
         """
-        names = dict.fromkeys(columns)
-        free = [name for name in names if name not in self.features]
-
-        def features(feature: str) -> list[str]:
-            if feature in names or not is_pattern(feature):
-                return [feature]
-            return [name for name in free if _matches(feature, name)] or [feature]
-
         if not any(map(is_pattern, self.features)):
             return self
+        names = dict.fromkeys(columns)
+        patterns = [feature for feature in self.features if is_pattern(feature) and feature not in names]
+        free = [name for name in names if name not in self.features]
+        found = {pattern: [name for name in free if _matches(pattern, name)] for pattern in patterns}
         content = self.model_dump(exclude_unset=True)
         for group in content["groups"]:
-            group["features"] = list(chain.from_iterable(map(features, group["features"])))
+            group["features"] = [name for feature in group["features"] for name in found.get(feature) or [feature]]
         return _checked(content, "groups")
 
     def without(self, features: Iterable[str]) -> FeatureGroups:
@@ -425,7 +415,7 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        required = {p for before in self.prerequisites for p in before}
+        required = frozenset().union(*self.prerequisites)
         useful = {
             place
             for place, (before, after) in enumerate(zip(self.groups, groups, strict=True))
@@ -444,7 +434,7 @@ class FeatureGroups(BaseModel):
         A copy would keep cached costs.
         """
         fields = {"cost_unit": self.cost_unit, "rows": self.rows, "groups": groups} | changes
-        return FeatureGroups(**fields).with_bases(self.bases).with_types(self.types).with_pairs(self.pairs)
+        return FeatureGroups(**fields).with_bases(self.bases, self.types).with_pairs(self.pairs)
 
     def with_prices(self, costs: Mapping[str, float | CallCost], cost_unit: str) -> FeatureGroups:
         """Return the groups with other costs, by name, in another unit; groups that are not named keep theirs."""
@@ -474,19 +464,26 @@ class FeatureGroups(BaseModel):
             _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
         return self.with_prices(priced, self.cost_unit)
 
-    def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
-        """Return the groups with these bases, as far as they have the columns."""
-        return self.model_copy(update={"bases": {name: bases[name] for name in self._stated(bases)}})
+    def with_bases(
+        self, bases: Mapping[str, ColumnBasis], types: Mapping[str, ColumnType] | None = None
+    ) -> FeatureGroups:
+        """Return the groups with these bases, and types if some are given, as far as they have the columns.
 
-    def with_types(self, types: Mapping[str, ColumnType]) -> FeatureGroups:
-        """Return the groups with these types, as far as they have the columns."""
-        return self.model_copy(update={"types": {name: types[name] for name in self._stated(types)}})
-
-    def _stated(self, columns: Mapping[str, Any]) -> list[str]:
-        """Return which of some columns these groups have, in their order; last those that a pattern stands for."""
-        patterns = [name for name in self.features if is_pattern(name)]
-        of_patterns = [name for name in columns if any(_matches(pattern, name) for pattern in patterns)]
-        return [name for name in self.features if name in columns] + of_patterns
+        They are in the order of the columns; last are those that a pattern stands for.
+        """
+        own = dict.fromkeys(self.features)
+        patterns = [name for name in own if is_pattern(name)]
+        given: dict[str, Mapping[str, Any]] = {"bases": bases} if types is None else {"bases": bases, "types": types}
+        return self.model_copy(
+            update={
+                field: {
+                    name: columns[name]
+                    for name in (*own, *columns)
+                    if name in columns and (name in own or any(_matches(pattern, name) for pattern in patterns))
+                }
+                for field, columns in given.items()
+            }
+        )
 
     @property
     def bare(self) -> FeatureGroups:
@@ -496,11 +493,10 @@ class FeatureGroups(BaseModel):
     @property
     def known_types(self) -> dict[str, ColumnType]:
         """Return the types of columns that are stated, or that their levels show."""
-        levels = {name: basis.levels[0] for name, basis in self.bases.items() if basis.levels}
         shown: dict[str, ColumnType] = {
-            name: "text" if isinstance(level, str) else "bool"
-            for name, level in levels.items()
-            if isinstance(level, str | bool)
+            name: "text" if isinstance(basis.levels[0], str) else "bool"
+            for name, basis in self.bases.items()
+            if basis.levels and isinstance(basis.levels[0], str | bool)
         }
         return shown | self.types
 
@@ -522,12 +518,14 @@ class FeatureGroups(BaseModel):
 
     def joined_pairs(self, steps: Sequence[Iterable[str]]) -> list[tuple[tuple[str, str], ...]]:
         """Return for each step, given the groups that it adds, the columns of the pairs that it completes."""
-        added = ((k, self.groups[self.positions[name]]) for k, adds in enumerate(steps) for name in adds)
-        step = {feature: k for k, group in added for feature in group.features}
-        found: list[list[tuple[str, str]]] = [[] for _ in steps]
-        for a, b in self.pairs:
-            found[max(step[a.column], step[b.column])].append((a.column, b.column))
-        return list(map(tuple, found))
+        step = {
+            feature: k
+            for k, adds in enumerate(steps)
+            for name in adds
+            for feature in self.groups[self.positions[name]].features
+        }
+        pairs = [(max(step[a.column], step[b.column]), (a.column, b.column)) for a, b in self.pairs]
+        return [tuple(pair for k, pair in pairs if k == place) for place in range(len(steps))]
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """Return these groups with the costs, unit and requirements of another file that has the same groups.
@@ -541,10 +539,9 @@ class FeatureGroups(BaseModel):
             The other file lacks a group, has an additional group, or a group there lacks a feature.
         """
         other = other.matched(self.features)
-        missing, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
+        missing, new = sorted({*self.names} - {*other.names}), sorted({*other.names} - {*self.names})
         if missing or new:
-            extra = f"has {listed(sorted(new))}, which the model lacks"
-            what = f"lacks {listed(sorted(missing))}" if missing else extra
+            what = f"lacks {listed(missing)}" if missing else f"has {listed(new)}, which the model lacks"
             raise GroupsError(f"the new groups file {what}; expected the model's {len(self)} groups, each once")
         groups = []
         for group in self.groups:
@@ -579,8 +576,8 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012  (none of YAML 1.1; the base class annotates it)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
-        _check_unique(map(str, keys), f" in the mapping that begins in line {node.start_mark.line + 1}")
+        keys = [(str(self.construct_object(key, deep=True)), None) for key, _ in node.value if key.tag != _MERGE]
+        _unique(keys, f" in the mapping that begins in line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -596,13 +593,9 @@ for _tag, _pattern, _starts in (
         _class.add_implicit_resolver(_tag, re.compile(f"^({_pattern})$"), _starts)
 
 
-def _check_unique(keys: Iterable[str], where: str = "") -> None:
-    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+def _unique(pairs: list[tuple[str, Any]], where: str = "") -> dict[str, Any]:
+    if twice := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
         raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _check_unique(key for key, _ in pairs)
     return dict(pairs)
 
 
@@ -647,7 +640,12 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
     """Return a short form of groups as the complete form; what is invalid stays as it is."""
     content = dict(given) if isinstance(given, Mapping) else {"groups": list(given)}
     if "groups" not in content and not {*content} <= {*_SETTINGS}:
-        settings = {key: content.pop(key) for key in _SETTINGS if key in content and not _is_group(content[key])}
+        settings = {
+            key: content.pop(key)
+            for key, value in list(content.items())
+            if key in _SETTINGS
+            and not (isinstance(value, list | tuple) or (isinstance(value, Mapping) and "features" in value))
+        }
         content = settings | {"groups": content}
     groups = content.get("groups")
     _check_form(groups if given else given, source)
@@ -683,10 +681,6 @@ def _check_form(groups: Any, source: str) -> None:
                     f"{source}: a group is {reprlib.repr(list(features))}; expected names of columns, such as {shown} "
                     "of an array"
                 )
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "features" in value)
 
 
 def _is_names(value: Any) -> bool:
@@ -740,20 +734,14 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
         return content
     times = all(milliseconds(unit) is not None for unit in units)
     unit = content.get("cost_unit") or (next(iter(units)) if len(units) == 1 else "ms" if times else None)
-    factors = {name: 1.0 if name == unit else _ratio(name, unit) for name in units}
-    if None in factors.values():
+    base = milliseconds(unit) if isinstance(unit, str) else None
+    factors = {name: 1.0 if name == unit else (milliseconds(name) or math.nan) / (base or math.nan) for name in units}
+    if any(map(math.isnan, factors.values())):
         named = listed([*units, *([content["cost_unit"]] if "cost_unit" in content else [])])
         raise GroupsError(f"{source}: the costs are in {named}; expected one unit, or units of time")
     for holder, key, number, name in amounts:
-        holder[key] = number * (factors[name] or 0.0)
+        holder[key] = number * factors[name]
     return content | {"cost_unit": unit, "groups": copied}
-
-
-def _ratio(unit: str, other: Any) -> float | None:
-    """Return the number of other units in a unit of time; None if either is not one."""
-    one = milliseconds(unit)
-    base = milliseconds(other) if isinstance(other, str) else None
-    return None if one is None or base is None else one / base
 
 
 def singletons(features: Iterable[str]) -> FeatureGroups:

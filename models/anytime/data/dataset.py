@@ -92,7 +92,7 @@ def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, Rea
     return [ColumnError(f"{table.name}: {error}", error.column) for error in found]
 
 
-def _infinite(batches: Iterable[Batch], kinds: Mapping[str, ReadAs]) -> list[ColumnError]:
+def _infinite(batches: Iterable[Batch], kinds: Mapping[str, ReadAs]) -> Iterator[ColumnError]:
     found: dict[str, tuple[int, int]] = {}
     for batch in batches:
         for name in kinds:
@@ -100,15 +100,15 @@ def _infinite(batches: Iterable[Batch], kinds: Mapping[str, ReadAs]) -> list[Col
             if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
                 count, first = found.get(name, (0, batch.start + int(infinite.argmax())))
                 found[name] = count + int(infinite.sum()), first
-    errors = []
     for name, (count, first) in found.items():
         what, valid = f"infinite value{'s' * (count > 1)}", "finite numbers"
         if kinds[name] == "date":
             what, valid = f"date{'s' * (count > 1)} beyond the years 1 to 9999", "dates of these years"
-        where = f"the first in row {first} (counted from 0)"
-        message = f"column {name!r} holds {count} {what}, {where}; expected {valid}, or no value where one is missing"
-        errors.append(ColumnError(message, name))
-    return errors
+        yield ColumnError(
+            f"column {name!r} holds {count} {what}, the first in row {first} (counted from 0); expected {valid}, or no "
+            "value where one is missing",
+            name,
+        )
 
 
 def rows_to_learn_from(
@@ -155,8 +155,8 @@ def responses(batch: Batch, target: Target, kept: Bool) -> Float:
             raise TableError(f"target {name!r} is {value:.6g} in row {row}; expected {target.family.expected}")
         return Y
     labels = batch.column(name)[kept]
-    indicated = classes[1:] if len(classes) == 2 else classes
-    Y = np.column_stack([labels == label for label in indicated]).astype(np.float64)
+    indicators = [labels == label for label in (classes[1:] if len(classes) == 2 else classes)]
+    Y = np.column_stack(indicators).astype(np.float64)
     known = Y.any(axis=1) | (labels == classes[0])
     if not known.all():
         raise TableError(
@@ -344,8 +344,8 @@ class Dataset:
         progress: Progress = ignored,
     ) -> list[Moments]:
         """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch."""
-        assigner = FoldAssigner(folds, seed, stratified=stratified)
-        return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
+        blocks = self.blocks(FoldAssigner(folds, seed, stratified=stratified), n_jobs=n_jobs, progress=progress)
+        return self.summed(blocks, folds, n_jobs=n_jobs)
 
     def summed(
         self, blocks: Iterable[Block], folds: int, *, n_jobs: int | None = None, before: list[Moments] | None = None
@@ -354,7 +354,8 @@ class Dataset:
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before)
         except UnusableColumnError as error:
-            name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
+            pairs = (f"{a.column} * {b.column}" for a, b in self.groups.pairs)
+            name = (*self.groups.features, *pairs, *self.target.columns)[error.column]
             if name in self.types and (infinite := infinite_columns(self.table, [name], self.types)):
                 raise infinite[0] from None  # which names a row
             raise ColumnError(f"{self.table.name}: column {name!r} {error.why}", name) from None

@@ -35,7 +35,7 @@ from anytime.features.learning import (
 )
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
-from anytime.types import FamilyName, Label, Task
+from anytime.types import FamilyName, Task
 
 FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
@@ -250,10 +250,8 @@ def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:
             f"{found.table}: target {name!r} holds numbers of 2^53 or more, which are rounded; state --text {name}"
         )
     is_bool = found.types[name] == "bool"  # with gaps, booleans are read as floats
-    classes: list[Label] = sorted(
-        bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values
-    )
-    return Target.of_classes(found.columns, classes)
+    classes = (bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
+    return Target.of_classes(found.columns, sorted(classes))
 
 
 def surveyed(
@@ -307,16 +305,15 @@ def surveyed(
     types, unusable = _types(table, names, groups.features, used)
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    learns = complete or needs_sample(groups, kinds, option, clamp)
-    features = groups.features if learns else ()
+    features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
     remarks: tuple[str, ...] = ()
     if found.sample is None:
-        first = min(FIRST_ROWS, sample_size(len(groups.features)))
-        few = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=first)
-        sample = few.sample or Sample({})
-        groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+        limit = min(FIRST_ROWS, sample_size(len(groups.features)))
+        first = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=limit)
+        sample = first.sample or Sample({})
+        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     else:
         sample = replace(found.sample, **rule)
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
@@ -333,7 +330,7 @@ def surveyed(
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
         groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-        groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
         stated_bases = set(groups.bases)
         groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
@@ -382,10 +379,8 @@ def without_columns(
 
 def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
     """Return the groups without unusable columns; raise one error for all of them if no other remains."""
-    if not unusable:
-        return groups
     if len(unusable) < len(groups.features):
-        return groups.without(unusable)
+        return groups.without(unusable) if unusable else groups
     if len(unusable) == 1:
         raise next(iter(unusable.values()))
     reasons = "; ".join(f"{name!r} {_reason(error)}" for name, error in unusable.items())
@@ -394,8 +389,8 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: s
 
 def _reason(error: TableError) -> str:
     """Return why a column is unusable, from a message `column NAME is ...; expected ...`."""
-    _, _, rest = str(error).partition("column ")
-    return re.sub(r"^(\'.*?\'|\".*?\") ", "", rest.partition("; expected")[0])
+    reason = str(error).partition("column ")[2].partition("; expected")[0]
+    return re.sub(r"^(\'.*?\'|\".*?\") ", "", reason)
 
 
 UNUSABLE_REMEDY = (
@@ -407,8 +402,9 @@ UNUSABLE_REMEDY = (
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
     found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    if cells := [(name, cell) for name, cell in found.items() if cell is not None]:
-        (name, cell), *others = cells
+    if cells := {name: cell for name, cell in found.items() if cell is not None}:
+        name, *others = cells
+        cell = cells[name]
         row = next(row for row, value in _cells(table, name) if value == cell)
         too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
         raise TableError(
@@ -483,11 +479,10 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
     dataset.check()
-    found = survey(
+    return dataset, survey(
         dataset.table,
         dataset.target.columns,
         weights=dataset.weights,
         types=dataset.types,
         drop_missing=dataset.drop_missing,
     )
-    return dataset, found

@@ -62,7 +62,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     fewer = sample.every(max(1, sample.rows // MAX_LOOKED_AT))
     numeric = [name for name in features if sample.columns[name].dtype.kind in "iuf"]
     targets = [_Labels.of(fewer.columns[name]) for name in target]
-    found = (
+    found = [
         _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
         _named(
             [repr(name) for name in features if _predicts_any(fewer.columns[name], targets)],
@@ -79,7 +79,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
             "missing values predict the target: those of {}; make sure that they have the same cause when the model "
             "is used, or leave the columns out (--drop)",
         ),
-    )
+    ]
     return tuple(filter(None, found))
 
 

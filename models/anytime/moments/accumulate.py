@@ -211,8 +211,8 @@ def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
         order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
         sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
         for chunk in _chunks(rows, size, step):
-            sums.add(block, chunk)
-        small |= sums.small(block, slice(None) if rows is None else rows)
+            sums.add(chunk)
+        small |= sums.small(slice(None) if rows is None else rows)
         moments.append(sums.moments())
         del sums  # frees its memory before the next fold
     return moments, small
@@ -250,7 +250,7 @@ class _Sums:
 
     def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
         expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
-        self.expansion, self.chunk_rows, self.order = expansion, chunk_rows, order
+        self.block, self.chunk_rows, self.order = block, chunk_rows, order
         plain = [(j, j + 1) for j in range(self.features)]
         self.spans = plain if expansion is None else [*expansion.spans, *expansion.product_spans]
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
@@ -266,12 +266,13 @@ class _Sums:
         self.total = np.pad(self.total, (0, more))
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
-    def add(self, block: Block, rows: slice | Index) -> None:
+    def add(self, rows: slice | Index) -> None:
+        block = self.block
         X, Y = dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
         # Terms may hide an infinity: a clamp moves it to the end of a range.
-        if not (np.isfinite(total).all() and (self.expansion is None or np.isfinite(X.sum(dtype=np.float64)))):
+        if not (np.isfinite(total).all() and (block.expansion is None or np.isfinite(X.sum(dtype=np.float64)))):
             B = self._with_missing(X, Y)
             total = B.sum(axis=0)
         if block.weights is None:
@@ -293,10 +294,10 @@ class _Sums:
     def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
         D, P = self.features, self.responses
         B = self.buffer[: len(Y)]
-        if self.expansion is None:
+        if self.block.expansion is None:
             np.subtract(X, self.shift[:D], out=B[:, :D])
         else:
-            self.expansion.expand_into(X, B[:, :D].T)
+            self.block.expansion.expand_into(X, B[:, :D].T)
             B[:, :D] -= self.shift[:D]
         np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
         B[:, D + P :] = 0.0
@@ -338,8 +339,7 @@ class _Sums:
             raise UnusableColumnError(
                 column, len(ends), "holds values that are infinite or too large to square; rescale or fix it"
             )
-        width = self.features + self.responses
-        place = [*range(width), *(self.missing[span] for span in sorted(self.missing))]
+        place = [*range(self.features + self.responses), *(self.missing[span] for span in sorted(self.missing))]
         return Moments(
             self.features,
             self.responses,
@@ -351,9 +351,9 @@ class _Sums:
             tuple(sorted(self.missing)),
         )
 
-    def small(self, block: Block, rows: slice | Index) -> dict[int, UnusableColumnError]:
+    def small(self, rows: slice | Index) -> dict[int, UnusableColumnError]:
         """Return the sums, by place, of columns that vary by so little that their squares are zero or lose digits."""
-        columns, width = len(self.spans), self.features + self.responses
+        block, columns, width = self.block, len(self.spans), self.features + self.responses
         places = np.array([*(start for start, _ in self.spans), *range(self.features, width)])
         low = np.flatnonzero(np.diagonal(self.scatter)[places] < MIN_SCATTER)
         features = low[low < block.X.shape[1]]  # products of columns are not stored
@@ -362,12 +362,11 @@ class _Sums:
             X = block.X[:, features][rows]
             some = np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())  # most of them are zero in every row
             values |= {int(features[k]): dense(X[:, [k]])[:, 0] for k in some}
-        varying = {}
-        for j, column in values.items():
-            counted = column if block.weights is None else column[block.weights[rows] > 0]
+        if block.weights is not None:
+            values = {j: column[block.weights[rows] > 0] for j, column in values.items()}
+        return {
+            int(places[j]): UnusableColumnError(j, columns, "holds values that are too small to square; rescale it")
+            for j, column in values.items()
             # Other columns may have a constant term: a level that no row has, a clamp.
-            if len(counted) and 0 < float(np.fmax.reduce(counted)) - float(np.fmin.reduce(counted)) < SMALL_SPREAD:
-                varying[int(places[j])] = UnusableColumnError(
-                    j, columns, "holds values that are too small to square; rescale it"
-                )
-        return varying
+            if len(column) and 0 < float(np.fmax.reduce(column)) - float(np.fmin.reduce(column)) < SMALL_SPREAD
+        }

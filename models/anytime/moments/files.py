@@ -102,8 +102,8 @@ class StoredMoments:
             return self.with_classes(classes).merge(other.with_classes(classes))
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
-        data = (*self.record.data, *other.record.data)
-        return StoredMoments(self.record.model_copy(update={"data": data}), parts)
+        update = {"data": (*self.record.data, *other.record.data)}
+        return StoredMoments(self.record.model_copy(update=update), parts)
 
     def with_classes(self, classes: Sequence[Label]) -> StoredMoments:
         """Return the moments for classes that include those of the rows, in this order."""
@@ -168,22 +168,26 @@ class StoredMoments:
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         ours, theirs = self.record, other.record
         names = ("target", "classes", "query", "weights", *(["folds"] if folds else []))
-        pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
-        for what, (a, b) in {"features": (ours.groups.features, theirs.groups.features), **pairs}.items():
+        pairs = {"features": (ours.groups.features, theirs.groups.features)}
+        pairs |= {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+        found = [(f"their {what} are", *pair, "the same groups file and options") for what, pair in pairs.items()]
+        for name in ours.groups.features:
+            one, two = (_basis(record.groups.bases.get(name)) for record in (ours, theirs))
+            found += [
+                (
+                    f"{part} of column {name!r} is",
+                    one.get(part),
+                    two.get(part),
+                    "a groups file that 'anytime basis' wrote",
+                )
+                for part in sorted({*one, *two})
+            ]
+        for what, a, b, how in found:
             if a != b:
                 raise TableError(
-                    f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
-                    f"{_shown(b)}, expected {_shown(a)}; make both with the same groups file and options"
+                    f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {what} {_shown(b)}, expected "
+                    f"{_shown(a)}; make both with {how}"
                 )
-        for name in ours.groups.features:
-            bases = [_basis(record.groups.bases.get(name)) for record in (ours, theirs)]
-            for part in sorted({*bases[0], *bases[1]}):
-                a, b = (basis.get(part) for basis in bases)
-                if a != b:
-                    raise TableError(
-                        f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {part} of column {name!r} "
-                        f"is {_shown(b)}, expected {_shown(a)}; make both with a groups file that 'anytime basis' wrote"
-                    )
 
 
 def _basis(given: ColumnBasis | None) -> dict[str, Any]:

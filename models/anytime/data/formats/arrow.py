@@ -71,9 +71,8 @@ def numbers_of(cells: pa.Array, kind: pa.DataType, style: NumberStyle = PLAIN) -
 def booleans_of(cells: pa.Array) -> pa.Array | None:
     """Return cells `true` and `false`, in any case, as booleans, null where missing; None if a cell is another word."""
     cells = with_missing_words(cells)
-    if not pc.all(pc.match_substring_regex(cells, "^(true|false)$", ignore_case=True)).as_py():
-        return None
-    return pc.match_substring_regex(cells, "^true$", ignore_case=True)
+    is_word = pc.match_substring_regex(cells, "^(true|false)$", ignore_case=True)
+    return pc.match_substring_regex(cells, "^true$", ignore_case=True) if pc.all(is_word).as_py() else None
 
 
 def with_missing_words(cells: pa.Array) -> pa.Array:
@@ -173,16 +172,13 @@ def foreign_number(cells: Sequence[str]) -> str | None:
         common = ""
 
     def is_foreign(match: re.Match[str]) -> bool:
-        unit = match["unit"]
-        if not unit or not unit.isalpha() or re.fullmatch(_CURRENCY, unit):
-            return True
+        unit = match["unit"] or ""
         # A letter next to a whole number is part of a code, as 12a.
         apart = len(unit) > 1 or " " in match.group() or "." in match["number"]
-        return unit == common and apart
+        return not unit.isalpha() or re.fullmatch(_CURRENCY, unit) is not None or (unit == common and apart)
 
     foreign = [cell for cell, match in found if is_foreign(match)]
-    plain = sum(map(is_number, cells))
-    return foreign[0] if foreign and 2 * (len(foreign) + plain) >= len(cells) else None
+    return foreign[0] if foreign and 2 * (len(foreign) + sum(map(is_number, cells))) >= len(cells) else None
 
 
 @cache
@@ -353,14 +349,11 @@ class ArrowTable(Table):
         """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        found: dict[str, ReadAs] = {}
-        for name in names:
-            kind = type_of(self._stored[name])
+        kinds = {name: type_of(self._stored[name]) for name in names}
+        for name, kind in kinds.items():
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
-            if name not in stated:
-                found[name] = kind
-        return found
+        return {name: kind for name, kind in kinds.items() if kind is not None and name not in stated}
 
     def described(self, name: str) -> str:
         return str(self._stored[name])
@@ -419,8 +412,7 @@ class ArrowFileTable(ArrowTable):
         return {field.name: field.type for field in schema}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (from the start)
-        fields = sorted(self.columns.index(name) for name in types)
-        with self._batches(fields) as (_, batches):
+        with self._batches(sorted(self.columns.index(name) for name in types)) as (_, batches):
             for batch in batches:
                 # Without validation, text offsets that point outside the file would crash the process.
                 batch.validate(full=True)
@@ -429,15 +421,13 @@ class ArrowFileTable(ArrowTable):
     @contextmanager
     def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         ipc = required("pyarrow.ipc")
-        options = ipc.IpcReadOptions(included_fields=fields)
         with pa.memory_map(self.name, "r") as source:
             is_file = source.read(6) == b"ARROW1"
             source.seek(0)
-            with (ipc.open_file if is_file else ipc.open_stream)(source, options=options) as reader:
-                if is_file:
-                    yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
-                else:
-                    yield reader.schema, iter(reader)
+            opened = ipc.open_file if is_file else ipc.open_stream
+            with opened(source, options=ipc.IpcReadOptions(included_fields=fields)) as reader:
+                batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+                yield reader.schema, batches
 
 
 _BUFFER = 1 << 16
@@ -461,8 +451,11 @@ class ParquetTable(ArrowTable):
     format = "Parquet"
 
     def _open(self) -> dict[str, pa.DataType]:
-        is_folder = self.path.is_dir()
-        paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"] if is_folder else [self.path]
+        paths = (
+            [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
+            if self.path.is_dir()
+            else [self.path]
+        )
         if not paths:
             raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}
@@ -488,8 +481,7 @@ class ParquetTable(ArrowTable):
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         for path, groups in groupby(self._groups[self.starts.index(begin) :], key=lambda group: group.file):
             with self._reading(path), _file(path) as file:
-                numbers = [group.number for group in groups]
-                yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
+                yield from file.iter_batches(rows, row_groups=[group.number for group in groups], columns=list(types))
 
 
 def _file(path: Path) -> Any:

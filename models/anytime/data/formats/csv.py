@@ -56,12 +56,12 @@ class Store:
             return
         if self._schema is None:
             self._schema = pa.schema({name: column.type for name, column in columns.items()})
-        arrays = []
-        for kept in self._schema:
-            column = columns[kept.name]
-            if column.type != kept.type and column.null_count < len(column):
-                self._lost.add(kept.name)
-            arrays.append(column if column.type == kept.type else pa.nulls(len(column), kept.type))
+        other = {kept.name for kept in self._schema if columns[kept.name].type != kept.type}
+        self._lost |= {name for name in other if columns[name].null_count < len(columns[name])}
+        arrays = [
+            pa.nulls(len(columns[kept.name]), kept.type) if kept.name in other else columns[kept.name]
+            for kept in self._schema
+        ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._bytes += batch.nbytes
         try:
@@ -199,11 +199,13 @@ class CsvTable(ArrowTable):
         with self._reader(others) as reader:
             for cells in reader:
                 block = next(blocks) if stored else cells  # blocks have the same rows whatever columns are parsed
-                arrays = [
-                    block.column(name) if name in stored else self._converted(name, cells.column(name), kind, row)
-                    for name, kind in types.items()
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, names=list(types))
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        block.column(name) if name in stored else self._converted(name, cells.column(name), kind, row)
+                        for name, kind in types.items()
+                    ],
+                    names=list(types),
+                )
                 row += cells.num_rows
 
     def _converted(self, name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from anytime.data.formats.arrow import ArrowTable, Recognition, index_of, read_as, type_of
 from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, pa
 from anytime.errors import TableError, clipped
-from anytime.moments.accumulate import MAX_PART_ROWS, dense
+from anytime.moments.accumulate import MAX_PART_ROWS
 from anytime.types import ColumnType
 
 _TYPES: Mapping[str, ColumnType] = {
@@ -82,35 +81,6 @@ def as_native(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-@dataclass(frozen=True)
-class MatrixBatch(Batch):
-    """Rows of a matrix, and of further columns."""
-
-    stored: Any
-    """(rows, columns) array or scipy sparse."""
-    names: Mapping[str, int]
-    """The index of each column of the matrix."""
-
-    @property
-    def rows(self) -> int:
-        return int(self.stored.shape[0])
-
-    def part(self, low: int, high: int) -> Batch:
-        return MatrixBatch(self.start + low, super().part(low, high).columns, self.stored[low:high], self.names)
-
-    def column(self, name: str) -> NDArray[Any]:
-        if name not in self.names:
-            return self.columns[name]
-        column = dense(self.stored[:, [self.names[name]]])[:, 0]
-        return column if column.dtype.kind == "b" else column.astype(np.float64)
-
-    def matrix(self, names: Sequence[str]) -> Any:
-        if not set(names) <= self.names.keys():
-            return super().matrix(names)
-        places = [self.names[name] for name in names]
-        return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
-
-
 class MemoryTable(Table):
     """A table in memory of `rows` rows, to which columns can be added."""
 
@@ -164,7 +134,7 @@ class MatrixTable(MemoryTable):
                 for name in types
                 if name not in own
             }
-            batch: Batch = MatrixBatch(start, columns, part, self._places)
+            batch = Batch(start, columns, part, self._places)
             if not as_stored:
                 columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
                 batch = Batch(start, {name: columns[name] for name in types})

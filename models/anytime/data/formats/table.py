@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import AnytimeError, EnvironmentFailure, TableError, environmental, listed, suggestion
+from anytime.moments.accumulate import dense
 from anytime.types import ColumnType
 
 
@@ -71,25 +72,36 @@ ReadAs: TypeAlias = ColumnType | Literal["key"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of some columns, each (rows,), in the requested order."""
+    """Consecutive rows of some columns, each (rows,), in the requested order, and of a matrix of further columns."""
 
     start: int
     """Index of the first row in the table."""
     columns: Mapping[str, NDArray[Any]]
+    stored: Any = None
+    """(rows, further columns) array or scipy sparse, if the table is a matrix."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """The index of each column of the matrix."""
 
     @property
     def rows(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(next(iter(self.columns.values()))) if self.stored is None else int(self.stored.shape[0])
 
     def part(self, low: int, high: int) -> Batch:
         """Return the rows from `low` to before `high` of the batch."""
-        return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})
+        columns = {name: column[low:high] for name, column in self.columns.items()}
+        return Batch(self.start + low, columns, None if self.stored is None else self.stored[low:high], self.places)
 
     def column(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
+        if name not in self.places:
+            return self.columns[name]
+        column = dense(self.stored[:, [self.places[name]]])[:, 0]
+        return column if column.dtype.kind == "b" else column.astype(np.float64)
 
     def matrix(self, names: Sequence[str]) -> Any:
         """Return columns of numbers as a matrix (rows, columns), float64, or as stored where the table is a matrix."""
+        if self.stored is not None and self.places.keys() >= set(names):
+            places = [self.places[name] for name in names]
+            return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
         X = np.empty((self.rows, len(names)), order="F")
         for j, name in enumerate(names):
             X[:, j] = self.columns[name]
