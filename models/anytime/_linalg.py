@@ -107,21 +107,16 @@ class Factor:
         """Return L^-1 B, zero in dropped rows; B is (d, P)."""
         if self.dropped.any():
             B = np.where(self.dropped[:, np.newaxis], 0.0, B)
-        return self._solved(B, 0)
+        # For ten columns 2 us, `solve_triangular` 20 us.
+        return np.asarray(dtrtrs(self.L, B, lower=1)[0]) if len(self.L) else B
 
     def backward(self, Z: Float) -> Float:
         """Return L'^-1 Z; Z is (d, P)."""
-        return self._solved(Z, 1)
+        return np.asarray(dtrtrs(self.L, Z, lower=1, trans=1)[0]) if len(self.L) else Z
 
     def solve(self, B: Float) -> Float:
         """Return A^-1 B, zero in dropped rows; B is (d, P)."""
         return self.backward(self.forward(B))
-
-    def _solved(self, B: Float, transposed: int) -> Float:
-        if not len(self.L):
-            return B
-        X: Float = dtrtrs(self.L, B, lower=1, trans=transposed)[0]  # for ten columns 2 us, `solve_triangular` 20 us
-        return X
 
 
 def _routine(module: Any, name: str) -> Callable[..., None]:

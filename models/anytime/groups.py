@@ -122,10 +122,15 @@ class FeatureGroup(BaseModel):
         """Return the fixed part and the part per row of the cost of a call."""
         return CallCost.of(self.cost)
 
+    @property
+    def parts(self) -> tuple[float, float]:
+        """Return the fixed part and the part per row of the cost of a call, as numbers."""
+        return (self.cost.fixed, self.cost.per_row) if isinstance(self.cost, CallCost) else (0.0, self.cost)
+
 
 def _check_cost(group: FeatureGroup) -> None:
-    cost = group.call_cost
-    for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
+    fixed, per_row = group.parts
+    for what, part in (("cost", per_row), ("fixed cost", fixed)):
         if part != 0 and not MIN_COST <= part <= MAX_COST:
             wanted = ">= 0"
             if math.isfinite(part) and part > 0:
@@ -218,9 +223,10 @@ class FeatureGroups(BaseModel):
             _check_cost(group)
             for feature in group.features:
                 if feature in owner:
-                    twice = f"in group {owner[feature]!r} and in group {group.name!r}"
-                    where = f"twice in group {group.name!r}" if owner[feature] == group.name else twice
-                    raise GroupsError(f"feature {feature!r} is {where}; expected each feature in one group, once")
+                    both = f"in group {owner[feature]!r} and in" if owner[feature] != group.name else "twice in"
+                    raise GroupsError(
+                        f"feature {feature!r} is {both} group {group.name!r}; expected each feature in one group, once"
+                    )
                 owner[feature] = group.name
         if not owner:
             raise GroupsError("no group has a feature; expected at least one feature")
@@ -240,21 +246,20 @@ class FeatureGroups(BaseModel):
 
     def _check_pairs(self) -> None:
         for a, b in self.pairs:
-            both = f"{a.column!r} and {b.column!r}"
-            if a.column == b.column or not {a.column, b.column} <= set(self.features):
-                raise GroupsError(f"a pair has {both}; expected two different columns of groups")
-            if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
-                raise GroupsError(f"the pair of {both} lacks factors; expected levels, or two knots or more")
-            if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
-                raise GroupsError(
-                    f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}"
-                )
-            for knots in (a.knots, b.knots):
-                if list(knots) != sorted(set(knots)):
-                    raise GroupsError(
-                        f"the pair of {both} has knots {list(knots)}; expected different numbers in ascending order"
-                    )
-        if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
+            of = f"the pair of {a.column!r} and {b.column!r}"
+            is_own = a.column != b.column and {a.column, b.column} <= {*self.features}
+            has_factors = all(not side.knots if side.levels else len(side.knots) > 1 for side in (a, b))
+            most = max(len(side.levels) or len(side.knots) - 1 for side in (a, b))
+            uneven = next((list(knots) for knots in (a.knots, b.knots) if list(knots) != sorted({*knots})), None)
+            for is_valid, what in (
+                (is_own, f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups"),
+                (has_factors, f"{of} lacks factors; expected levels, or two knots or more"),
+                (most <= MAX_FACTORS, f"{of} has {most} factors of one column; expected at most {MAX_FACTORS}"),
+                (uneven is None, f"{of} has knots {uneven}; expected different numbers in ascending order"),
+            ):
+                if not is_valid:
+                    raise GroupsError(what)
+        if self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
     def __len__(self) -> int:
@@ -295,12 +300,12 @@ class FeatureGroups(BaseModel):
     @cached_property
     def fixed_costs(self) -> Float:
         """Return the part of the cost of a call that does not depend on its rows, (groups,), in `cost_unit`."""
-        return np.array([group.call_cost.fixed for group in self.groups], dtype=np.float64)
+        return np.array([group.parts[0] for group in self.groups], dtype=np.float64)
 
     @cached_property
     def row_costs(self) -> Float:
         """Return the cost that each row adds to a call, (groups,), in `cost_unit`."""
-        return np.array([group.call_cost.per_row for group in self.groups], dtype=np.float64)
+        return np.array([group.parts[1] for group in self.groups], dtype=np.float64)
 
     @cached_property
     def costs(self) -> Float:
@@ -331,7 +336,7 @@ class FeatureGroups(BaseModel):
     @cached_property
     def prerequisites(self) -> tuple[tuple[int, ...], ...]:
         """Return, for each group, all direct and indirect requirements, each after its own requirements."""
-        required = {i: [self.position(name) for name in group.requires] for i, group in enumerate(self.groups)}
+        required = {i: [self.positions[name] for name in group.requires] for i, group in enumerate(self.groups)}
         try:
             order = tuple(TopologicalSorter(required).static_order())
         except CycleError as error:
@@ -451,8 +456,8 @@ class FeatureGroups(BaseModel):
         """
         for name in costs:
             self.position(name)
-        content = {"cost_unit": self.cost_unit, "groups": [{"name": name, "cost": costs[name]} for name in costs]}
-        units = _with_unit(content, "costs")["groups"]
+        stated = [{"name": name, "cost": cost} for name, cost in costs.items()]
+        units = _with_unit({"cost_unit": self.cost_unit, "groups": stated}, "costs")["groups"]
         wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
         if wrong is not None:
             raise GroupsError(
@@ -723,17 +728,16 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
             places += [(group["cost"], "fixed"), (group["cost"], "per_row")]
         elif isinstance(group, dict):
             places.append((group, "cost"))
-    found = [
-        (holder, key, _AMOUNT.fullmatch(holder[key].strip()))
+    amounts = [
+        (holder, key, float(match[1]), match[2])
         for holder, key in places
-        if isinstance(holder.get(key), str)
+        if isinstance(holder.get(key), str) and (match := _AMOUNT.fullmatch(holder[key].strip()))
     ]
-    amounts = [(holder, key, float(match[1]), match[2]) for holder, key, match in found if match is not None]
     units = dict.fromkeys(unit for *_, unit in amounts)
     if not units:
         return content
-    times = all(milliseconds(unit) is not None for unit in units)
-    unit = content.get("cost_unit") or (next(iter(units)) if len(units) == 1 else "ms" if times else None)
+    common = next(iter(units)) if len(units) == 1 else "ms" if None not in map(milliseconds, units) else None
+    unit = content.get("cost_unit") or common
     base = milliseconds(unit) if isinstance(unit, str) else None
     factors = {name: 1.0 if name == unit else (milliseconds(name) or math.nan) / (base or math.nan) for name in units}
     if any(map(math.isnan, factors.values())):
@@ -754,8 +758,9 @@ def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
         raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs")
     bases = content.get("bases")
     if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
-        named = {column: {"basis": basis} if isinstance(basis, str) else basis for column, basis in bases.items()}
-        content = content | {"bases": named}
+        content = content | {
+            "bases": {name: {"basis": basis} if isinstance(basis, str) else basis for name, basis in bases.items()}
+        }
     try:
         # By way of JSON, so that lists become tuples under strict types.
         return FeatureGroups.model_validate_json(json.dumps(content, default=_plain))

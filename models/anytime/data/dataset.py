@@ -25,7 +25,7 @@ from anytime.groups import FeatureGroups, is_pattern
 from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
-from anytime.types import Bool, Float, Index, Label
+from anytime.types import Bool, Float, Label
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
 """Range of the weights above 0: their products with squares of numbers keep all digits."""
@@ -175,21 +175,6 @@ def ignored(_rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of a dataset: features X (rows, D), responses Y (rows, P), weights, queries and folds (rows,)."""
-
-    X: Any
-    Y: Float
-    weights: Float | None
-    query: NDArray[Any] | None
-    folds: Index | None
-
-    @property
-    def row_weights(self) -> Float:
-        return np.ones(len(self.Y)) if self.weights is None else self.weights
-
-
-@dataclass(frozen=True)
 class Dataset:
     """A table whose columns have a meaning.
 
@@ -253,7 +238,7 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def rows_for(self, numbers: int) -> Iterator[Rows]:
+    def rows_for(self, numbers: int) -> Iterator[Block]:
         """Yield the rows in batches small enough for `numbers` numbers per row to fit in little memory, X dense.
 
         Raises TableError for infinite values.
@@ -271,7 +256,7 @@ class Dataset:
 
     def rows(
         self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Sequence[str] | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Block]:
         """Yield the rows that have a target and no weight of 0, from row `start` to before row `stop` of the table."""
         features = self.groups.features if features is None else features
         extra = [name for name in (*self.target.columns, self.query, self.weights, self.fold) if name is not None]
@@ -283,7 +268,7 @@ class Dataset:
             if len(rows.Y):
                 yield rows
 
-    def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
+    def _selected(self, batch: Batch, features: Sequence[str]) -> Block:
         missing, weights, kept = rows_to_learn_from(batch, self.target.columns, self.weights)
         if missing.any() and not self.drop_missing:
             raise TableError(
@@ -303,7 +288,7 @@ class Dataset:
             if not used.all():
                 X, Y, weights = X[used], Y[used], weights[used]
                 query, folds = (None if each is None else each[used] for each in (query, folds))
-        return Rows(X, Y, weights, query, folds)
+        return Block(X, Y, weights, folds, query=query)
 
     def weighted(self, by_class: Literal["balanced"] | Mapping[Label, float]) -> Dataset:
         """Return the dataset with weights of classes; for "balanced", all are equally heavy, and the targets are read.

@@ -66,6 +66,8 @@ class Block:
         (rows,) fold of each row, or None with one fold.
     expansion : Expansion | None
         The D terms of the columns; None if each column is its own term.
+    query : NDArray[Any] | None
+        (rows,) query of each row, if they have queries.
     """
 
     X: Any
@@ -73,6 +75,11 @@ class Block:
     weights: Float | None = None
     folds: Index | None = None
     expansion: Expansion | None = None
+    query: NDArray[Any] | None = None
+
+    @property
+    def row_weights(self) -> Float:
+        return np.ones(len(self.Y)) if self.weights is None else self.weights
 
     @property
     def features(self) -> int:
@@ -119,10 +126,9 @@ def fold_moments_of(
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     jobs = effective_n_jobs(n_jobs)
-    parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
-    edges = np.linspace(0, len(Y), parts + 1).astype(int)
-    spans = (slice(a, b) for a, b in pairwise(edges) if b > a)
-    blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in spans)
+    edges = np.linspace(0, len(Y), jobs * -(-len(Y) // (jobs * MAX_PART_ROWS)) + 1).astype(int)
+    parts = (slice(a, b) for a, b in pairwise(edges) if b > a)
+    blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in parts)
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
 
 

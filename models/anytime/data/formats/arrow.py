@@ -78,18 +78,14 @@ def booleans_of(cells: pa.Array) -> pa.Array | None:
 def with_missing_words(cells: pa.Array) -> pa.Array:
     """Return the cells without blanks around them, null where they are empty or a word for missing."""
     cells = pc.utf8_trim_whitespace(cells)
-    return pc.if_else(pc.is_in(cells, value_set=_missing_words()), missing(cells.type), cells)
+    null = pa.nulls(1, cells.type)[0]  # `pa.scalar` imports pandas, .2 s
+    return pc.if_else(pc.is_in(cells, value_set=_missing_words()), null, cells)
 
 
 @cache
 def missing_words() -> frozenset[str]:
     """Return the words that are missing among numbers, booleans and dates; the empty text is one of them."""
     return frozenset(required("pyarrow.csv").ConvertOptions().null_values)
-
-
-def missing(kind: pa.DataType) -> pa.Scalar:
-    """Return a missing value; `pa.scalar` imports pandas, .2 s."""
-    return pa.nulls(1, kind)[0]
 
 
 @cache
@@ -269,7 +265,7 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), missing(column.type), column)
+        column = pc.if_else(pc.is_nan(column), pa.nulls(1, column.type)[0], column)
         if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
             column = column.cast(pa.int64())
     if pa.types.is_nested(column.type):

@@ -85,11 +85,6 @@ class Store:
             raise OSError("the temporary folder has too little space")
         self._writer.write_batch(batch)
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._writer.close()
-            self._file.flush()
-
     def has(self, name: str, kind: ReadAs) -> bool:
         if self._schema is None or name in self._lost or name not in self._schema.names:
             return False
@@ -99,6 +94,7 @@ class Store:
         if self._file is None:
             yield from self._batches
             return
+        self._file.flush()
         with pa.memory_map(self._file.name) as source:
             yield from required("pyarrow.ipc").open_stream(source)
 
@@ -184,7 +180,6 @@ class CsvTable(ArrowTable):
                         }
                     )
                     row += cells.num_rows
-                self._store.close()
             self._found |= {name: recognition.kind for name, recognition in seen.items()}
         return {name: self._found[name] for name in seen}
 
