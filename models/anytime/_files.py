@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from select import select
@@ -103,18 +103,15 @@ def cleanup_on(*signals: signal.Signals) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # the cleanup is short
         raise _Ended(number)
 
-    for each in handled:
-        signal.signal(each, end)
-    ended: int | None = None
-    try:
-        yield
-    except _Ended as error:
-        ended = error.args[0]
-    finally:
+    with ExitStack() as handlers:
         for each in handled:
-            signal.signal(each, signal.SIG_DFL)
-    if ended is not None:
-        signal.raise_signal(ended)
+            signal.signal(each, end)
+            handlers.callback(signal.signal, each, signal.SIG_DFL)
+        try:
+            yield
+        except _Ended as error:
+            handlers.close()
+            signal.raise_signal(error.args[0])
 
 
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:

@@ -295,7 +295,8 @@ class FeatureGroups(BaseModel):
     def shared_by(self) -> str:
         """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
         n = self.rows_per_call
-        return f"in predictions of {n} row{'s' * (n != 1)}" if self.fixed_costs.any() else ""
+        is_shared = any(group.parts[0] for group in self.groups)
+        return f"in predictions of {n} row{'s' * (n != 1)}" if is_shared else ""
 
     @cached_property
     def fixed_costs(self) -> Float:
@@ -310,7 +311,8 @@ class FeatureGroups(BaseModel):
     @cached_property
     def costs(self) -> Float:
         """Return the cost of each group per row, in a call with `rows_per_call` rows, (groups,), in `cost_unit`."""
-        return self.row_costs + self.fixed_costs / self.rows_per_call
+        parts = (group.parts for group in self.groups)
+        return np.array([per_row + fixed / self.rows_per_call for fixed, per_row in parts], dtype=np.float64)
 
     def call_costs(self, rows: int) -> Float:
         """Return the cost of one call of each group with this many rows, (groups,), in `cost_unit`."""
@@ -816,8 +818,8 @@ def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
     )
     name, cost = given.get("name") or "a", given.get("cost", 1)
     number = cost if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) else 1
-    shown = names[:2] + ["..."] * (len(names) > 2)
-    form = {"name": clipped(str(name)), "features": list(map(clipped, shown)), "cost": number}
+    shown = [*map(clipped, names[:2]), *["..."] * (len(names) > 2)]
+    form = {"name": clipped(str(name)), "features": shown, "cost": number}
     return f"; expected {_json(form)}"
 
 

@@ -54,8 +54,9 @@ class Draft:
         lines = [f"# {head}", flow({"cost_unit": self.groups.cost_unit})[1:-1], "groups:"]
         for group in self.groups.groups:
             names = group.features[:MAX_COMMENTS]
-            several = len(group.features) > 1
-            lines += [f"  # {in_comment(name) + ': ' if several else ''}{self.held[name]}" for name in names]
+            lines += [
+                f"  # {in_comment(name) + ': ' if len(group.features) > 1 else ''}{self.held[name]}" for name in names
+            ]
             lines += [f"  # and {len(group.features) - len(names)} more"] * (len(group.features) > len(names))
             lines.append(f"  - {flow(group.model_dump(mode='json', exclude_defaults=True))}")
         if self.groups.types:

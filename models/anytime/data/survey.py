@@ -212,8 +212,17 @@ def settle_target(
             raise TableError(f"{found.table}: target {name!r} is text; expected numbers")
     if several and task not in ("auto", "regression"):
         raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
-    if task == "auto":
-        task = "regression" if several else _guessed_task(found)
+    if task == "auto" and several:
+        task = "regression"
+    elif task == "auto":
+        kind, values = found.types[columns[0]], found.values[0]
+        if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
+            raise TableError(
+                f"{found.table}: target {columns[0]!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
+                f"state --number {columns[0]}, or --task multiclass if they are classes"
+            )
+        is_binary = len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values))
+        task = "binary" if is_binary else "multiclass" if kind == "text" else "regression"
     family = default_family(task) if family is None else family
     is_numeric = task in ("regression", "count")
     target = Target(task, columns) if is_numeric else _class_target(found, task, partial=partial)
@@ -224,19 +233,6 @@ def settle_target(
         if (wrong := known[~target.family.valid(known)]).size:
             raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.family.expected}")
     return target
-
-
-def _guessed_task(found: Survey) -> Task:
-    (name,) = found.columns
-    kind, values = found.types[name], found.values[0]
-    if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
-        raise TableError(
-            f"{found.table}: target {name!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
-            f"state --number {name}, or --task multiclass if they are classes"
-        )
-    if len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values)):
-        return "binary"
-    return "multiclass" if kind == "text" else "regression"
 
 
 def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:

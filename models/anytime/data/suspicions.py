@@ -233,8 +233,11 @@ def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     distinct = len(set(values.tolist()))
     if distinct < 2:
         return "no value" if not distinct else f"the value {in_comment(str(values[0]))} in every row that has one"
-    counts_rows = kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64)))
-    if len(values) >= MIN_ROWS and distinct == len(values) and counts_rows:
+    if (
+        len(values) >= MIN_ROWS
+        and distinct == len(values)
+        and (kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64))))
+    ):
         return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
     return "" if copied is None else f"determines {in_comment(copied)} in every row: a copy or a consequence of it?"

@@ -81,11 +81,6 @@ class Block:
     def row_weights(self) -> Float:
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
-    @property
-    def features(self) -> int:
-        """Return the number D of terms."""
-        return int(self.X.shape[1]) if self.expansion is None else self.expansion.size
-
     def terms(self, rows: slice | Index) -> NDArray[Any]:
         """Return the terms (rows, D) of some rows; NaN where missing."""
         X = dense(self.X[rows])
@@ -201,7 +196,8 @@ def dense(X: Any) -> NDArray[Any]:
 @np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
     """Return the moments of each fold, and the errors of sums that are too small, unless other rows add to them."""
-    X, features, responses = block.X, block.features, block.Y.shape[1]
+    X, responses = block.X, block.Y.shape[1]
+    features = int(X.shape[1]) if block.expansion is None else block.expansion.size
     moments: list[Moments] = []
     small: dict[int, UnusableColumnError] = {}
     for fold in range(count):
@@ -215,7 +211,7 @@ def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
         # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
         stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
         order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
-        sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
+        sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS), features + responses), step, order)
         for chunk in _chunks(rows, size, step):
             sums.add(chunk)
         small |= sums.small(slice(None) if rows is None else rows)
@@ -231,9 +227,9 @@ def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]
         yield span if rows is None else rows[span]
 
 
-def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
+def _centre(block: Block, chunks: Iterable[slice | Index], width: int) -> Float:
     """Return the means (D + P,) over the first rows where a column is present, 0 if none: close enough to centre by."""
-    means = np.full(block.features + block.Y.shape[1], np.nan)
+    means: Float = np.full(width, np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
         Z = np.hstack([block.terms(chunk), block.Y[chunk]], dtype=np.float64)[:, open_columns]
@@ -255,10 +251,13 @@ class _Sums:
     """
 
     def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
-        expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
+        self.features, self.responses = len(shift) - block.Y.shape[1], block.Y.shape[1]
         self.block, self.chunk_rows, self.order = block, chunk_rows, order
-        plain = [(j, j + 1) for j in range(self.features)]
-        self.spans = plain if expansion is None else [*expansion.spans, *expansion.product_spans]
+        self.spans = (
+            [(j, j + 1) for j in range(self.features)]
+            if block.expansion is None
+            else [*block.expansion.spans, *block.expansion.product_spans]
+        )
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))

@@ -168,7 +168,7 @@ class StoredMoments:
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         ours, theirs = self.record, other.record
         names = ("target", "classes", "query", "weights", *(["folds"] if folds else []))
-        pairs = {"features": (ours.groups.features, theirs.groups.features)}
+        pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
         pairs |= {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
         found = [(f"their {what} are", *pair, "the same groups file and options") for what, pair in pairs.items()]
         for name in ours.groups.features:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-import numpy as np
-
-from anytime.data.formats.memory import JoinedMemory, MemoryTable
+from anytime.data.formats.memory import MemoryTable
+from anytime.data.formats.table import JoinedTable
 from anytime.errors import TrainingError
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner
@@ -93,14 +92,14 @@ def _learned(
     stored: tuple[MoreRows, ...], roles: Roles, options: Options, target: Target, observer: Observer
 ) -> Stream:
     """Return the stream of some rows, with bases learned from them."""
-    joined = JoinedMemory([each.table for each in stored])
-    table = joined.with_columns(_weights_column(roles, np.concatenate([each.weights for each in stored])))
+    tables = [each.table.with_columns(_weights_column(roles, each.weights)) for each in stored]
+    table = JoinedTable(tables[0].path, tables)
     source, clamped = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
     learns = source.found.sample is not None or bool(source.open_columns)
-    stores = learns and table.rows < sample_size(len(roles.groups.features))
+    stores = learns and sum(len(each.weights) for each in stored) < sample_size(len(roles.groups.features))
     return Stream(stored if stores else (), assigner, clamped, source)
 
 

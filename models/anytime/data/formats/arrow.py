@@ -466,8 +466,8 @@ class ParquetTable(ArrowTable):
                 elif found != types:
                     other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
                     raise TableError(f"{path} has other columns or types than {paths[0].name}: {listed(other)}")
-                sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-            self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
+                sizes = (file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
+                self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
         if not self._groups:
             raise self._no_rows()
         *starts, self.known_rows = accumulate((group.rows for group in self._groups), initial=0)

@@ -47,7 +47,6 @@ class Store:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._file: IO[bytes] | None = None
-        self._writer: Any = None
         self._lost: set[str] = set()
         self.is_full = False
 
@@ -62,28 +61,25 @@ class Store:
             pa.nulls(len(columns[kept.name]), kept.type) if kept.name in other else columns[kept.name]
             for kept in self._schema
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._bytes += batch.nbytes
-        try:
-            if self._bytes > STORE_BYTES:
-                self._write(batch)
-            else:
-                self._batches.append(batch)
-        except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-            self.is_full, self._batches, self._schema = True, [], None
-            self._file = self._writer = None
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._bytes += self._batches[-1].nbytes
+        if self._bytes > STORE_BYTES:
+            try:
+                self._write()
+            except OSError:  # the temporary folder is full or not writable: each pass parses the file again
+                self.is_full, self._batches, self._schema, self._file = True, [], None, None
 
-    def _write(self, batch: pa.RecordBatch) -> None:
+    def _write(self) -> None:
+        """Move the cells in memory to the file."""
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
             self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
             self._writer = required("pyarrow.ipc").new_stream(self._file, self._schema)
-            for earlier in self._batches:
-                self._writer.write_batch(earlier)
-            self._batches = []
         if self._bytes > self._free:
             raise OSError("the temporary folder has too little space")
-        self._writer.write_batch(batch)
+        for batch in self._batches:
+            self._writer.write_batch(batch)
+        self._batches = []
 
     def has(self, name: str, kind: ReadAs) -> bool:
         if self._schema is None or name in self._lost or name not in self._schema.names:
@@ -116,6 +112,7 @@ class CsvTable(ArrowTable):
         if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator == style.decimal):
             raise TableError(f"--separator is {separator!r}; expected one character other than the decimal mark")
         self._separator, self._style = separator, style
+        self._compression = "gzip" if path.suffix.lower() == ".gz" else None
         self._store, self._found = Store(), dict[str, ColumnType]()
         super().__init__(path)
 
@@ -123,7 +120,7 @@ class CsvTable(ArrowTable):
         return self.__dict__ | {"_store": Store()}
 
     def _open(self) -> dict[str, pa.DataType]:
-        with self._stream() as stream:
+        with pa.input_stream(self.path, compression=self._compression) as stream:
             head = stream.read(1 << 16)
         if not head.strip():
             raise TableError(f"{self.path} is empty; expected a header line and rows")
@@ -141,15 +138,12 @@ class CsvTable(ArrowTable):
                 raise self._no_rows()
         return dict.fromkeys(names, pa.string())
 
-    def _stream(self) -> pa.NativeFile:
-        return pa.input_stream(self.path, compression="gzip" if self.path.suffix.lower() == ".gz" else None)
-
     @contextmanager
     def _reader(self, names: Sequence[str] = ()) -> Iterator[Any]:
         """Open the file for pyarrow, which parses these columns, all by default, as text."""
         csv = required("pyarrow.csv")
         with (
-            self._stream() as stream,
+            pa.input_stream(self.path, compression=self._compression) as stream,
             csv.open_csv(
                 stream,
                 # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.

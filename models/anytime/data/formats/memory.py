@@ -9,19 +9,18 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import ArrowTable, Recognition, index_of, read_as, type_of
-from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, damaged, pa, required
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, required
 from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS
 from anytime.types import ColumnType
@@ -84,17 +83,7 @@ def as_native(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-class MemoryTable(Table):
-    """A table in memory of `rows` rows, to which columns can be added."""
-
-    rows: int
-
-    @abstractmethod
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
-        """Return the table with further columns, (rows,) each."""
-
-
-class MatrixTable(MemoryTable):
+class MatrixTable(Table):
     """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns."""
 
     def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
@@ -112,6 +101,7 @@ class MatrixTable(MemoryTable):
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
+        """Return the table with further columns, (rows,) each."""
         return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **columns})
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
@@ -146,7 +136,7 @@ class MatrixTable(MemoryTable):
             yield batch
 
 
-class FrameTable(ArrowTable, MemoryTable):
+class FrameTable(ArrowTable):
     """An Arrow table."""
 
     format = "a frame"
@@ -157,6 +147,7 @@ class FrameTable(ArrowTable, MemoryTable):
         super().__init__(Path(name))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> FrameTable:
+        """Return the table with further columns, (rows,) each."""
         frame = self._frame
         for name, values in columns.items():
             frame = frame.append_column(name, [arrow_array(name, values)])
@@ -170,22 +161,8 @@ class FrameTable(ArrowTable, MemoryTable):
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
 
 
-class JoinedMemory(JoinedTable, MemoryTable):
-    """The rows of several tables in memory."""
-
-    def __init__(self, tables: Sequence[MemoryTable]) -> None:
-        super().__init__(tables[0].path, tables)
-        self._parts = tables
-        self.rows = sum(table.rows for table in tables)
-
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedMemory:
-        ends = np.cumsum([table.rows for table in self._parts]).tolist()
-        return JoinedMemory(
-            [
-                table.with_columns({name: values[end - table.rows : end] for name, values in columns.items()})
-                for table, end in zip(self._parts, ends, strict=True)
-            ]
-        )
+MemoryTable: TypeAlias = MatrixTable | FrameTable
+"""A table in memory, to which columns can be added."""
 
 
 def is_frame(X: Any) -> bool:
@@ -310,7 +287,8 @@ class SvmlightTable(Table):
             part = slice(start, start + rows)
             dense = self._features[part][:, list(inside.values())].toarray(order="F")
             found = dict(zip(inside, dense.T, strict=True))
+            found |= {name: labels[part] for name, labels in self._labels.items()}
             zeros = np.zeros(len(dense))
-            values = {name: found.get(name, zeros) for name in types}
-            values |= {name: self._labels[name][part] for name in types if name in self._labels}
-            yield Batch(start, {name: array_as(name, values[name], kind, start) for name, kind in types.items()})
+            yield Batch(
+                start, {name: array_as(name, found.get(name, zeros), kind, start) for name, kind in types.items()}
+            )
