@@ -197,10 +197,9 @@ def has_kind(path: Path, kind: FileKind) -> bool:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
-    # Control groups of version 2 and of version 1; "max" is no limit.
-    groups = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
     lines: list[str] = []
-    for path in (*groups, "proc/meminfo"):
+    # Control groups of version 2 and of version 1; "max" is no limit.
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes", "proc/meminfo"):
         with suppress(OSError):
             lines += (root / path).read_text(encoding="ascii").splitlines()
     limits = [int(line) for line in lines if line.isdigit()]

@@ -435,13 +435,17 @@ class FeatureGroups(BaseModel):
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
         return self._of(tuple(self.groups[g] for g in sorted(set(groups))))
 
-    def _of(self, groups: tuple[FeatureGroup, ...], **changes: Any) -> FeatureGroups:
-        """Return other groups, with these bases and pairs as far as they have the columns, and changes of other fields.
+    def _of(
+        self, groups: tuple[FeatureGroup, ...], *, cost_unit: str | None = None, rows: int | None = None
+    ) -> FeatureGroups:
+        """Return other groups, with these bases and pairs as far as they have the columns, and other fields if given.
 
         A copy would keep cached costs.
         """
-        fields = {"cost_unit": self.cost_unit, "rows": self.rows, "groups": groups} | changes
-        return FeatureGroups(**fields).with_bases(self.bases, self.types).with_pairs(self.pairs)
+        found = FeatureGroups(
+            cost_unit=self.cost_unit if cost_unit is None else cost_unit, rows=rows or self.rows, groups=groups
+        )
+        return found.with_bases(self.bases, self.types).with_pairs(self.pairs)
 
     def with_prices(self, costs: Mapping[str, float | CallCost], cost_unit: str) -> FeatureGroups:
         """Return the groups with other costs, by name, in another unit; groups that are not named keep theirs."""
@@ -558,7 +562,7 @@ class FeatureGroups(BaseModel):
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
             groups.append(changed.model_copy(update={"features": group.features}))
-        return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows or self.rows)
+        return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows)
 
 
 def is_pattern(feature: str) -> bool:

@@ -305,8 +305,7 @@ class Dataset:
             counts = np.zeros(len(classes))
             for rows in self.rows(features=()):
                 counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))
-            each = counts.sum() / (counts > 0).sum()
-            weights = np.divide(each, counts, out=np.zeros_like(counts), where=counts > 0)
+            weights = np.divide(counts.sum() / (counts > 0).sum(), counts, out=np.zeros_like(counts), where=counts > 0)
         else:
             if unknown := [label for label in by_class if label not in classes]:
                 raise TrainingError(

@@ -298,7 +298,16 @@ def surveyed(
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
-    types, unusable = _types(table, names, groups.features, used)
+    unusable: dict[str, TableError] = {}
+    try:
+        types = table.types(names, used)
+    except TableError:
+        for name in groups.features:
+            with _collected(unusable, name):
+                table.types([name], used)
+        if not unusable:
+            raise
+        types = table.types([name for name in names if name not in unusable], used)
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
@@ -336,22 +345,6 @@ def surveyed(
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
     remarks += suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
-
-
-def _types(
-    table: Table, names: Sequence[str], features: Sequence[str], stated: Mapping[str, ReadAs]
-) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
-    """Return the types of columns, without unusable features, and the errors of these."""
-    try:
-        return table.types(names, stated), {}
-    except TableError:
-        unusable: dict[str, TableError] = {}
-        for name in features:
-            with _collected(unusable, name):
-                table.types([name], stated)
-        if not unusable:
-            raise
-    return table.types([name for name in names if name not in unusable], stated), unusable
 
 
 @contextmanager

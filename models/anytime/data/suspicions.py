@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -90,45 +90,40 @@ def _named(texts: Sequence[str], sentence: str) -> str:
 
 
 def _wild_values(sample: Sample, names: Iterable[str]) -> str:
-    """Return which columns have a few values far from all others, the worst first, and in which rows."""
+    """Return which columns have a few values far from all others, the worst first, and in which rows.
+
+    Complete columns are first compared with their quantiles together: many at once take a third of the time of one
+    after the other, and most have no value far from the median.
+    """
+    if sample.rows < MIN_ROWS:
+        return ""
     worst: list[tuple[float, str]] = []
-    for name in _perhaps_wild(sample, [*dict.fromkeys(names)]):
-        values = np.asarray(sample.columns[name], dtype=np.float64)
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) < MIN_ROWS:
-            continue
+    step, distinct = max(1, CHUNK // sample.rows), [*dict.fromkeys(names)]
+    for some in (distinct[start : start + step] for start in range(0, len(distinct), step)):
+        columns = np.array([sample.columns[name] for name in some], dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):  # values near the largest number
-            low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
-            if not high > low:
+            low, middle, high = np.quantile(columns, [0.1, 0.5, 0.9], axis=1)
+            near = (np.abs(columns - middle[:, np.newaxis]) <= WILD * (high - low)[:, np.newaxis]).all(axis=1)
+        for name, values in itertools.compress(zip(some, columns, strict=True), ~near):
+            known = np.flatnonzero(np.isfinite(values))
+            if len(known) < MIN_ROWS:
                 continue
-            distance = np.abs(values[known] - middle) / (high - low)
-        wild = np.flatnonzero(distance > WILD)
-        if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
-            order = wild[np.argsort(-distance[wild], kind="stable")]
-            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
-            rows += ["..."] * (len(order) > MAX_NAMED)
-            worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
+            with np.errstate(over="ignore", invalid="ignore"):
+                least, middle_value, most = np.quantile(values[known], [0.1, 0.5, 0.9])
+                if not most > least:
+                    continue
+                distance = np.abs(values[known] - middle_value) / (most - least)
+            wild = np.flatnonzero(distance > WILD)
+            if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
+                order = wild[np.argsort(-distance[wild], kind="stable")]
+                rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
+                rows += ["..."] * (len(order) > MAX_NAMED)
+                worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
     return _named(
         [text for _, text in sorted(worst, key=lambda each: -each[0])],
         "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
         "columns by --clamp 0.01",
     )
-
-
-def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
-    """Yield the columns that may have wild values: all but complete ones whose values are near their quantiles.
-
-    Many columns at once take a third of the time of one after the other.
-    """
-    if sample.rows < MIN_ROWS:
-        return
-    step = max(1, CHUNK // sample.rows)
-    for some in (names[start : start + step] for start in range(0, len(names), step)):
-        values = np.array([sample.columns[name] for name in some], dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], axis=1)
-            near = (np.abs(values - middle[:, np.newaxis]) <= WILD * (high - low)[:, np.newaxis]).all(axis=1)
-        yield from itertools.compress(some, ~near)
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,6 @@ class Block:
     def row_weights(self) -> Float:
         return np.ones(len(self.Y)) if self.weights is None else self.weights
 
-    def terms(self, rows: slice | Index) -> NDArray[Any]:
-        """Return the terms (rows, D) of some rows; NaN where missing."""
-        X = dense(self.X[rows])
-        return X if self.expansion is None else self.expansion.expand(X)
-
 
 def rows_of(values: NDArray[Any] | None, rows: slice | Index) -> Any:
     """Return some rows of an optional array; None without it."""
@@ -232,7 +227,9 @@ def _centre(block: Block, chunks: Iterable[slice | Index], width: int) -> Float:
     means: Float = np.full(width, np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
-        Z = np.hstack([block.terms(chunk), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        X = dense(block.X[chunk])
+        terms = X if block.expansion is None else block.expansion.expand(X)
+        Z = np.hstack([terms, block.Y[chunk]], dtype=np.float64)[:, open_columns]
         if block.weights is not None:
             Z = Z[block.weights[chunk] > 0]
         present = np.isfinite(Z)

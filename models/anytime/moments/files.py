@@ -129,8 +129,7 @@ class StoredMoments:
         """
         if self.record.classes is not None and set(other.record.classes or ()) < set(self.record.classes):
             other = other.with_classes(self.record.classes)
-        added = not Counter(other.record.data) - Counter(self.record.data)
-        if added and len(self.parts) > 1:
+        if len(self.parts) > 1 and Counter(other.record.data) <= Counter(self.record.data):
             self._check_alike(other)
             ours, theirs = self.parts, other.parts
         else:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -430,14 +430,6 @@ _BUFFER = 1 << 16
 """Bytes read ahead for each column: row groups are streamed, however large, and 500 columns take 32 MiB."""
 
 
-class _RowGroup(NamedTuple):
-    """Location of consecutive rows of the table: a file, and the number of its row group."""
-
-    file: Path
-    number: int
-    rows: int
-
-
 class ParquetTable(ArrowTable):
     """A Parquet file, or the visible `*.parquet` files of a directory by name; row groups are streamed one by one.
 
@@ -455,7 +447,7 @@ class ParquetTable(ArrowTable):
         if not paths:
             raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}
-        self._groups: list[_RowGroup] = []
+        self._groups: dict[tuple[Path, int], int] = {}  # the rows of each row group, by its file and its number there
         for path in paths:
             with self._reading(path), _file(path) as file:
                 found = {field.name: field.type for field in file.schema_arrow}
@@ -467,17 +459,17 @@ class ParquetTable(ArrowTable):
                     other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
                     raise TableError(f"{path} has other columns or types than {paths[0].name}: {listed(other)}")
                 sizes = (file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
-                self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
+                self._groups |= {(path, number): size for number, size in enumerate(sizes) if size}
         if not self._groups:
             raise self._no_rows()
-        *starts, self.known_rows = accumulate((group.rows for group in self._groups), initial=0)
+        *starts, self.known_rows = accumulate(self._groups.values(), initial=0)
         self.starts = tuple(starts)
         return types
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        for path, groups in groupby(self._groups[self.starts.index(begin) :], key=lambda group: group.file):
+        for path, groups in groupby(list(self._groups)[self.starts.index(begin) :], key=lambda group: group[0]):
             with self._reading(path), _file(path) as file:
-                yield from file.iter_batches(rows, row_groups=[group.number for group in groups], columns=list(types))
+                yield from file.iter_batches(rows, row_groups=[number for _, number in groups], columns=list(types))
 
 
 def _file(path: Path) -> Any:
