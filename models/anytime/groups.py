@@ -554,14 +554,13 @@ class FeatureGroups(BaseModel):
         if missing or new:
             what = f"lacks {listed(missing)}" if missing else f"has {listed(new)}, which the model lacks"
             raise GroupsError(f"the new groups file {what}; expected the model's {len(self)} groups, each once")
-        groups = []
-        for group in self.groups:
-            changed = other.groups[other.positions[group.name]]
+        pairs = [(group, other.groups[other.positions[group.name]]) for group in self.groups]
+        for group, changed in pairs:
             if absent := set(group.features).difference(changed.features):
                 raise GroupsError(
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
-            groups.append(changed.model_copy(update={"features": group.features}))
+        groups = (changed.model_copy(update={"features": group.features}) for group, changed in pairs)
         return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows)
 
 
@@ -660,10 +659,14 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
         content = settings | {"groups": content}
     groups = content.get("groups")
     _check_form(groups if given else given, source)
+    if isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
+        named: dict[str, Sequence[str]] = {}  # the feature of one, otherwise the first and the number of the others
+        for number, features in enumerate(groups, start=1):
+            name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
+            named[f"{name} (group {number})" if name in named else name] = features
+        groups = named
     if isinstance(groups, Mapping):
         content["groups"] = [_named(name, group, source) for name, group in groups.items()]
-    elif isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
-        content["groups"] = [{"name": name, "features": list(of), "cost": 1.0} for name, of in _names_of(groups)]
     elif not isinstance(given, Mapping) and any(isinstance(group, str) for group in given):
         shown = _json([[name] if isinstance(name, str) else name for name in given][:2])
         raise GroupsError(
@@ -706,15 +709,6 @@ def _named(name: str, group: Any, source: str) -> Any:
         return {"name": name, "features": [], "cost": 1.0} | dict(group)
     form = f'{{{_json(str(name))}: ["column", ...]}} or {{{_json(str(name))}: {{"features": ["column"], "cost": 1}}}}'
     raise GroupsError(f"{source}, group {name!r} is {reprlib.repr(group)}; expected groups such as {form}")
-
-
-def _names_of(groups: Sequence[Sequence[str]]) -> list[tuple[str, Sequence[str]]]:
-    """Return lists of features with names: the feature of one, otherwise the first and the number of the others."""
-    found: dict[str, Sequence[str]] = {}
-    for number, features in enumerate(groups, start=1):
-        name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
-        found[f"{name} (group {number})" if name in found else name] = features
-    return list(found.items())
 
 
 _AMOUNT = re.compile(r"(-?(?:\d+\.?\d*|\.\d+))\s*([^\W\d_]+)")
