@@ -119,22 +119,25 @@ class Factor:
         return self.backward(self.forward(B))
 
 
-def _routine(module: Any, name: str) -> Callable[..., None]:
-    """Return a routine of scipy's BLAS or LAPACK, whose arguments are addresses.
+def _routine(module: Any, name: str, *arguments: Any) -> Callable[..., None]:
+    """Return a routine of scipy's BLAS or LAPACK with arguments of these types.
 
     scipy's wrappers keep the interpreter's lock and copy blocks of larger matrices; the routine itself does neither.
     """
     capsule = module.__pyx_capi__[name]
     name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
     at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    return ctypes.CFUNCTYPE(None)(at(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name_of(capsule)) or 0)
+    return ctypes.CFUNCTYPE(None, *arguments)(
+        at(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name_of(capsule)) or 0
+    )
 
 
-_POTRF, _TRSM = _routine(cython_lapack, "dpotrf"), _routine(cython_blas, "dtrsm")
-
-
-def _integer(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int(value))
+_INT, _MATRIX = ctypes.POINTER(ctypes.c_int), (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+"""Arguments: an integer; the address of a matrix, and the distance between its columns."""
+_POTRF = _routine(cython_lapack, "dpotrf", ctypes.c_char_p, _INT, *_MATRIX, _INT)
+_TRSM = _routine(
+    cython_blas, "dtrsm", *[ctypes.c_char_p] * 4, _INT, _INT, ctypes.POINTER(ctypes.c_double), *_MATRIX, *_MATRIX
+)
 
 
 def factorise_into(A: Float, reference: Float) -> Factor:
@@ -144,7 +147,7 @@ def factorise_into(A: Float, reference: Float) -> Factor:
     """
     assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
     d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
-    _POTRF(b"L", _integer(d), A.ctypes.data_as(ctypes.c_void_p), _integer(max(d, 1)), ctypes.byref(info))
+    _POTRF(b"L", ctypes.c_int(d), A.ctypes.data, ctypes.c_int(max(d, 1)), info)
     if info.value == 0 and positive_pivots(np.square(np.diagonal(A)), reference).all():
         return Factor(A, np.zeros(d, dtype=np.bool_))
     upper = np.triu(A, 1)
@@ -156,9 +159,9 @@ def solve_leading(factor: Factor, right: Float) -> None:
     assert right.flags.c_contiguous and right.dtype == factor.L.dtype == np.float64  # noqa: S101, PT018
     rows, m = right.shape
     L = factor.L if factor.L.strides[0] == factor.L.itemsize else np.asfortranarray(factor.L)
-    sizes = _integer(m), _integer(rows), ctypes.byref(ctypes.c_double(1.0))
-    left = L.ctypes.data_as(ctypes.c_void_p), _integer(max(L.strides[1] // L.itemsize, m, 1))
-    _TRSM(b"L", b"L", b"T", b"N", *sizes, *left, right.ctypes.data_as(ctypes.c_void_p), _integer(max(m, 1)))
+    integer, stride = ctypes.c_int, max(L.strides[1] // L.itemsize, m, 1)
+    sizes = integer(m), integer(rows), ctypes.c_double(1.0)
+    _TRSM(b"L", b"L", b"T", b"N", *sizes, L.ctypes.data, integer(stride), right.ctypes.data, integer(max(m, 1)))
 
 
 def factorise(A: Float, reference: Float) -> Factor:

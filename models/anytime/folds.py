@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,13 +20,13 @@ from anytime.target import class_codes
 from anytime.types import Float, Index
 
 
+@dataclass(eq=False)
 class FoldStream:
     """Fold numbers of consecutive rows: each run of `count` rows has every fold once, in random order."""
 
-    def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self.count = count
-        self._rng = rng
-        self._ready = np.empty(0, dtype=np.intp)
+    count: int
+    _rng: np.random.Generator
+    _ready: Index = field(default_factory=partial(np.empty, 0, dtype=np.intp))
 
     def take(self, rows: int) -> Index:
         runs = -(-(rows - len(self._ready)) // self.count)

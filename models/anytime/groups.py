@@ -817,8 +817,7 @@ def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
     name, cost = given.get("name") or "a", given.get("cost", 1)
     number = cost if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) else 1
     shown = [*map(clipped, names[:2]), *["..."] * (len(names) > 2)]
-    form = {"name": clipped(str(name)), "features": shown, "cost": number}
-    return f"; expected {_json(form)}"
+    return f"; expected {_json({'name': clipped(str(name)), 'features': shown, 'cost': number})}"
 
 
 SUFFIXES = (".json", ".yaml", ".yml")

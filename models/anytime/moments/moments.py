@@ -283,8 +283,7 @@ class Moments:
         at = np.concatenate(
             [columns, np.arange(self.features, self.width), self.width + np.array(retained, dtype=np.intp)]
         )
-        missing = tuple(spans[k] for k in retained)
-        return self._at(at, features=len(columns), fill=self.fill[columns], missing=missing)
+        return self._at(at, features=len(columns), fill=self.fill[columns], missing=tuple(spans[k] for k in retained))
 
     def summed(self, starts: Index) -> Moments:
         """Return the moments of sums of consecutive features, which are missing together, given the first of each."""

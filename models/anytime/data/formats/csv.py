@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +36,7 @@ STORE_SHARE = 0.5
 """Share of the free space of the temporary folder that the file may take."""
 
 
+@dataclass(eq=False)
 class Store:
     """Converted cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
 
@@ -42,13 +44,12 @@ class Store:
     requested as text after its cells were converted to numbers.
     """
 
-    def __init__(self) -> None:
-        self._schema: pa.Schema | None = None
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-        self._lost: set[str] = set()
-        self.is_full = False
+    _schema: pa.Schema | None = None
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _bytes: int = 0
+    _file: IO[bytes] | None = None
+    _lost: set[str] = field(default_factory=set)
+    is_full: bool = False
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
         if self.is_full:
