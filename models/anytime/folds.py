@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +25,7 @@ class FoldStream:
 
     count: int
     _rng: np.random.Generator
-    _ready: Index = field(default_factory=partial(np.empty, 0, dtype=np.intp))
+    _ready: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     def take(self, rows: int) -> Index:
         runs = -(-(rows - len(self._ready)) // self.count)
