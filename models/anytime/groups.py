@@ -788,23 +788,21 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
         return str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
+    form = ""
     match first["loc"]:
         case ("groups", int(index), *inner):
             group = content["groups"][index]
-            name = group.get("name") if isinstance(group, Mapping) else None
+            given = group if isinstance(group, Mapping) else {"features": group}
+            name, form = given.get("name"), f"; expected {_form(given)}"
             where = [f"group {name!r}" if name else f"group number {index + 1}", *where[2:]]
             if inner[:1] == ["cost"] and len(inner) > 1:  # after it, the kind of cost that was assumed
                 del where[2]
     got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
-    return f"{', '.join(where)}: {first['msg'].lower()}{got}{_form(first['loc'], content)}"
+    return f"{', '.join(where)}: {first['msg'].lower()}{got}{form}"
 
 
-def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
-    """Return the complete form of the group at a place, with what is stated of it; nothing for another place."""
-    if where[:1] != ("groups",) or len(where) < 2 or not isinstance(where[1], int):
-        return ""
-    group = content["groups"][where[1]]
-    given = group if isinstance(group, Mapping) else {"features": group}
+def _form(given: Mapping[str, Any]) -> str:
+    """Return the complete form of a group, with what is stated of it."""
     lists = [each for key, each in given.items() if isinstance(each, list | tuple) and each and key != "requires"]
     features = given.get("features") or (lists[0] if len(lists) == 1 else "column")
     names = (
@@ -817,7 +815,7 @@ def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
     name, cost = given.get("name") or "a", given.get("cost", 1)
     number = cost if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) else 1
     shown = [*map(clipped, names[:2]), *["..."] * (len(names) > 2)]
-    return f"; expected {_json({'name': clipped(str(name)), 'features': shown, 'cost': number})}"
+    return _json({"name": clipped(str(name)), "features": shown, "cost": number})
 
 
 SUFFIXES = (".json", ".yaml", ".yml")
