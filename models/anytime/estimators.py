@@ -513,7 +513,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         found = np.full((table.rows, len(groups.features)), np.nan, order="F")
         if not needed:
             return found
-        levels = {used.index(j): basis for j, basis in fitted.expansion.categories.items() if j in used}
+        levels = {used.index(j): each for j, each in fitted.expansion.categories.items() if j in used}
         types = groups.column_types
         for batch in table.batches(needed, table.rows, types={name: types[name] for name in needed}):
             try:

@@ -71,6 +71,7 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
     if "terms" not in feature:
         return [0.0 if missing else value - feature["mean"]]
     terms = feature["terms"]
+    date = value
     if feature["categories"]:
         known = value in [term["level"] for term in terms if term["form"] == "level"]
         missing = missing or not (known or "other" in [term["form"] for term in terms])
@@ -98,7 +99,7 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 angle = 2 * math.pi * value / term["period"]
                 t = math.sin(angle) if wave == "sine" else math.cos(angle)
             case "month" | "weekday" | "hour" as part:
-                moment = datetime(1970, 1, 1) + timedelta(seconds=value)
+                moment = datetime(1970, 1, 1) + timedelta(seconds=date)
                 t = float(
                     {"month": moment.month, "weekday": moment.weekday(), "hour": moment.hour}[part] == term["level"]
                 )

@@ -27,6 +27,7 @@ from anytime.families import FAMILIES
 from anytime.families.family import OneResponse
 from anytime.features.bases import BASES
 from anytime.features.bases.basis import Basis
+from anytime.features.operations import OPERATIONS, Operation
 from anytime.model.export import EXPORTS, Export
 from anytime.model.model import Model
 from anytime.selection import Criterion
@@ -38,6 +39,7 @@ Capture = pytest.CaptureFixture[str]
 REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
     "selection criterion": (CRITERIA, "selection/criteria/__init__.py", {"name", *Criterion.__abstractmethods__}),
     "basis": (BASES, "features/bases/__init__.py", {"name", "fits", *Basis.__abstractmethods__}),
+    "operation of a term": (OPERATIONS, "features/operations.py", {"form", "code", *Operation.__abstractmethods__}),
     "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *OneResponse.__abstractmethods__}),
     "table format": (SUFFIXES, "data/formats/__init__.py", {*Table.__abstractmethods__}),
     "model export": (EXPORTS, "model/export.py", {"suffix", "text"}),

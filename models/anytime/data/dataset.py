@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table
 from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
-from anytime.features.bases import Basis, Reader
 from anytime.features.expansion import Expansion
 from anytime.features.learning import present
+from anytime.features.readers import Reader
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import FeatureGroups, is_pattern
 from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
@@ -32,7 +32,7 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
 WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
-def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Basis] | None = None) -> Any:
+def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Reader] | None = None) -> Any:
     """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a sparse table is sparse.
 
     Columns of categories, by their index, contain the indices of levels.
@@ -41,8 +41,8 @@ def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[in
         return batch.matrix(features)
     X = np.empty((batch.rows, len(features)), order="F")
     for j, name in enumerate(features):
-        reader = categories[j].reader if j in categories else None
-        X[:, j] = batch.column(name) if reader is None else codes(name, batch.column(name), reader)
+        values = batch.column(name)
+        X[:, j] = codes(name, values, categories[j]) if j in categories else values
     return X
 
 

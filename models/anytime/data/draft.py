@@ -16,8 +16,8 @@ from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import survey, with_dates
 from anytime.data.suspicions import flaw, in_comment
 from anytime.errors import GroupsError, listed, suggestion
-from anytime.features.bases import DATES
 from anytime.features.learning import Sample
+from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups, flow, load_groups, singletons
 
 MAX_COMMENTS = 20

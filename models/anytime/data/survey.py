@@ -22,7 +22,7 @@ from anytime.data.formats.arrow import foreign_number, is_number, missing_words,
 from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
-from anytime.features.bases import DATES, MIN_LEVEL_ROWS, Clamp, parsed_basis
+from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import (
     Sample,
     checked_level_rows,
@@ -33,6 +33,7 @@ from anytime.features.learning import (
     sample_of,
     sample_size,
 )
+from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Task
@@ -324,7 +325,7 @@ def surveyed(
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
         given = {name: groups.bases[name].basis for name in groups.bases}
         sample, dates = with_dates(
-            sample, [f for f in free if (basis := given.get(f)) is None or not parsed_basis(basis)[0].by_level]
+            sample, [f for f in free if (basis := given.get(f)) is None or "text" not in parsed_basis(basis)[0].fits]
         )
         unstated = [name for name in free if name not in dates and name not in groups.bases]
         _check_numbers(table, sample, unstated)

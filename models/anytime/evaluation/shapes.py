@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from anytime.errors import ValuesError, suggestion
-from anytime.features.bases import ShapeLevel
 from anytime.features.expansion import Column, Columns
 from anytime.inference.sharing import column_sharing, covariances
 from anytime.model.model import Model
@@ -24,8 +23,6 @@ GRID = 200
 
 TYPICAL = np.linspace(0.02, 0.98, 25)
 """Probabilities of the values that stand for a column without stored quantiles."""
-
-ALL, NONE = slice(None), slice(0)
 
 
 @dataclass(frozen=True)
@@ -171,38 +168,44 @@ class _Terms:
             shared=None,
         )
 
-    def contributions(self, x: Float, *, zero: slice = NONE, own: slice = ALL) -> Float:
-        """Return the contributions (n, P) of raw values x (n,): of their `own` terms, those of `zero` being 0."""
+    def contributions(self, x: Float, *, part: str | None = None, line: bool = False) -> Float:
+        """Return the contributions (n, P) of values x (n,): of the levels of a `part` only, or without all levels."""
         terms = np.array(Columns((self.column,)).expand(x[:, np.newaxis]))  # `expand` may return its argument
-        terms[:, zero] = 0.0
+        parts = np.array([term.operation.part or "" for term in self.column.terms])
+        if line:
+            terms[:, parts != ""] = 0.0
         terms -= self.mean
         terms[np.isnan(terms)] = 0.0
+        own = slice(None) if part in (None, "value") else parts == part
         return np.asarray(terms[:, own] @ self.coef[own])
 
     @property
     def _is_binary(self) -> bool:
         """Return whether the column is 0 or 1 and its own only term, but for an indicator."""
         m = float(self.mean[0])
-        alone = len(self.mean) == 1 + self.column.indicator and self.column.basis.is_identity
-        return alone and 0 < m < 1 and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
+        return (
+            self.column.is_identity
+            and 0 < m < 1
+            and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
+        )
 
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
-        found = self.column.basis.shape_levels()
         if self._is_binary:
-            found = [ShapeLevel(0.0, 0, 0.0), ShapeLevel(1.0, 0, 1.0)]
-        levels = [
-            Level(each.label, float(self.mean[each.term]), self._one(each.x, ALL if each.own is None else each.own))
-            for each in found
-        ]
-        if self._is_binary:
-            levels[0] = replace(levels[0], share=1.0 - levels[1].share)
+            share = float(self.mean[0])
+            levels = [Level(x, each, self._one(x)) for x, each in ((0.0, 1.0 - share), (1.0, share))]
+        else:
+            levels = [
+                Level(term.label, float(mean), self._one(term.operation.of_level(term.a), term.operation.part))
+                for term, mean in zip(self.column.terms, self.mean, strict=True)
+                if term.operation.part is not None
+            ]
         other = next((level for level in levels if level.level is None), None)
         missing = Level(None, float(self.mean[-1]), self._one(np.nan)) if self.column.indicator else None
         return tuple(level for level in levels if level is not other), other, missing
 
-    def _one(self, x: float, own: slice = ALL) -> Any:
-        return _by_score(self.contributions(np.array([x]), own=own)[0])
+    def _one(self, x: float, part: str | None = None) -> Any:
+        return _by_score(self.contributions(np.array([x]), part=part)[0])
 
     @cached_property
     def _corners(self) -> Float | None:
@@ -210,13 +213,12 @@ class _Terms:
         if self._is_binary:
             return None
         low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
-        x = self.column.basis.line(low, high, self.mean)
-        return None if x is None else np.unique(x)
+        return self.column.corners(low, high, self.mean)
 
     def _points(self) -> tuple[Point, ...]:
         if self._corners is None:
             return ()
-        values = [_by_score(each) for each in self.contributions(self._corners, zero=self.column.basis.off_line)]
+        values = [_by_score(each) for each in self.contributions(self._corners, line=True)]
         return tuple(map(Point, self._corners.tolist(), values))
 
     @cached_property
@@ -225,7 +227,7 @@ class _Terms:
         if self.quantiles is not None:
             return np.array(self.quantiles)
         p = np.linspace(0, 1, len(TYPICAL))
-        return self.column.basis.drawn(p if self.column.range else TYPICAL, self.mean, self.scale, self.column.range)
+        return self.column.drawn(p if self.column.range else TYPICAL, self.mean, self.scale)
 
     @property
     def spread(self) -> Float:

@@ -12,30 +12,25 @@ extreme. A value that is missing in either column makes every term of the pair N
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from scipy.special import ndtri
 
 from anytime.errors import GroupsError
-from anytime.features.bases import (
-    DATES,
-    LEVEL_ROWS,
-    UNSTATED,
-    Basis,
-    ColumnSample,
-    Reader,
-    checked,
-    distinct_names,
-    same_values,
-)
+from anytime.features.bases import LEVEL_ROWS, UNSTATED, Basis, ColumnSample, checked, suffixes
+from anytime.features.operations import MISSING, VALUE, Hinge, Operands, Operation, Ramp, Term, same_values
+from anytime.features.readers import DATES, Levels, Reader
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, ColumnType, Float, Index, Label
+
+Spans: TypeAlias = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -59,18 +54,32 @@ class Column:
     type: ColumnType | None = None
 
     @cached_property
-    def terms(self) -> tuple[str, ...]:
-        return (*self.basis.names(self.name), *([f"{self.name} is missing"] if self.indicator else []))
+    def terms(self) -> tuple[Term, ...]:
+        return (*self.basis.terms, *([MISSING] if self.indicator else []))
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        return tuple(self.name + term.suffix for term in self.terms)
+
+    @property
+    def is_identity(self) -> bool:
+        """Return whether the only term, but for that of missing values, is the column itself."""
+        return self.terms[:1] == (VALUE,) and len(self.terms) == 1 + self.indicator
 
     @property
     def is_linear(self) -> bool:
         """Return whether the only term is the column itself."""
-        return self.basis.is_identity and self.range is None and not self.indicator
+        return self.terms == (VALUE,) and self.range is None
 
-    @property
+    @cached_property
     def reader(self) -> Reader | None:
         """Return how values are read; None if they are numbers."""
         return DATES if self.type == "date" else self.basis.reader
+
+    @property
+    def levels(self) -> Levels | None:
+        """Return the levels whose indices the raw values are; None if they are others."""
+        return self.reader if isinstance(self.reader, Levels) else None
 
     def shown(self, x: float) -> Label | None:
         """Return a raw number as a value of a request in JSON."""
@@ -79,6 +88,33 @@ class Column:
     def described(self) -> ColumnBasis:
         """Return the column as a groups file states it, complete."""
         return self.basis.described().model_copy(update={"range": self.range, "missing": self.indicator})
+
+    def corners(self, low: float, high: float, mean: Float) -> Float | None:
+        """Return the values from low to high between which a drawing of the terms has straight lines, ascending.
+
+        None if every value is a level. `mean` is that of the terms in training: those of levels are shares of rows.
+        """
+        levels = [term.operation.part == "value" for term in self.terms]
+        if mean[: len(levels)][levels].sum() > 1 - 1e-9 or not any(t.operation.part is None for t in self.basis.terms):
+            return None
+        return np.unique(np.concatenate([term.operation.corners(term, low, high) for term in self.terms]))
+
+    def drawn(self, p: Float, mean: Float, scale: Float) -> Float:
+        """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
+
+        The first term is normal, unless the column has levels, or knots at its quantiles.
+        """
+        first, knots = self.terms[0], [term.a for term in self.terms if isinstance(term.operation, Hinge)]
+        if self.levels is not None:
+            shares = np.cumsum(mean[: len(self.levels.labels)])
+            # A large p is the first, most frequent level.
+            return (
+                np.searchsorted(shares, (1 - p) * shares[-1]).astype(float) if len(shares) else np.full(len(p), np.nan)
+            )
+        if knots and self.range is not None:
+            values = [self.range[0], *knots, self.range[1]]
+            return np.interp(p, np.linspace(0, 1, len(values)), values)
+        return first.operation.drawn(first, p, mean[0] + scale[0] * ndtri(p))
 
 
 @dataclass(frozen=True)
@@ -98,9 +134,9 @@ class Columns:
         return tuple(pairwise(accumulate((len(column.terms) for column in self.columns), initial=0)))
 
     @cached_property
-    def categories(self) -> dict[int, Basis]:
-        """Return the bases whose raw values are indices of levels, by the index of the column."""
-        return {j: column.basis for j, column in enumerate(self.columns) if column.basis.by_level}
+    def categories(self) -> dict[int, Levels]:
+        """Return the levels whose indices are the raw values of a column, by the index of the column."""
+        return {j: column.levels for j, column in enumerate(self.columns) if column.levels is not None}
 
     @cached_property
     def readers(self) -> dict[int, Reader]:
@@ -111,7 +147,8 @@ class Columns:
     @cached_property
     def are_indicators(self) -> Bool:
         """Return which terms are indicators of missing values, (terms,)."""
-        return np.isin(np.arange(self.size), [self.spans[j][1] - 1 for j in self._indicators])
+        marks = [term is MISSING for column in self.columns for term in column.terms]
+        return np.array(marks + [False] * (self.size - len(marks)), dtype=np.bool_)
 
     @cached_property
     def are_last_levels(self) -> Bool:
@@ -132,21 +169,24 @@ class Columns:
     def size(self) -> int:
         return self.column_terms + sum(len(each.terms) for each in self.products)
 
-    def clamped(self, X: Float) -> tuple[Float, Bool | None]:
-        """Move the values of X (rows, columns) into the ranges of their columns.
+    def clamped(self, X: NDArray[Any]) -> tuple[Float, Bool | None]:
+        """Move the values of X (rows, columns) into the ranges of their columns, and read indices of unknown levels.
 
         Returns
         -------
         x : (columns, rows), a copy.  outside : (columns,) in which a value was moved; None if in no column.
         """
+        outside = None
         if self._bounds is None:
-            return np.array(X.T, dtype=np.float64, order="C"), None  # a column at a time is contiguous
-        low, high, *same = self._bounds
-        x = np.minimum(np.maximum(X.T, low, order="C"), high)  # .7 us for a row, 2.0 by np.clip
-        if x.tobytes() == X.T.tobytes():  # .2 us for a row, 5.6 by the comparisons below
-            return x, None
-        outside = np.asarray(((X < same[0].T) | (X > same[1].T)).any(axis=0))
-        return x, outside if outside.any() else None
+            x = np.array(X.T, dtype=np.float64, order="C")  # a column at a time is contiguous
+        else:
+            low, high, first, last = self._bounds
+            x = np.minimum(np.maximum(X.T, low, order="C"), high)  # .7 us for a row, 2.0 by np.clip
+            if x.tobytes() != X.T.tobytes():  # .2 us for a row, 5.6 by the comparisons below
+                outside = np.asarray(((X < first.T) | (X > last.T)).any(axis=0))
+        for j, levels in self.categories.items():
+            x[j] = levels.known(x[j])
+        return x, outside if outside is not None and outside.any() else None
 
     def terms_of_row(self, x: Float) -> Float | None:
         """Return the terms (terms,) of one row (columns,) without missing values.
@@ -169,35 +209,23 @@ class Columns:
         """Write the terms (terms, rows) of X (rows, columns)."""
         if self.is_identity:
             out[:] = X.T
-            return
-        x = np.array(X.T, dtype=np.float64, order="C")
-        if self._bounds is not None:
-            np.clip(x, *self._bounds[:2], out=x)
-        self.expand_clamped(x, out)
+        else:
+            self.expand_clamped(self.clamped(X)[0], X, out)
 
-    def expand_clamped(self, x: Float, out: Float) -> None:
-        """Write the terms (terms, rows) of values that `clamped` returned."""
-        if self.products:
-            for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
-                a, b = each.sides
-                each.expand(x[a.column], x[b.column], out[start:stop])
-            out = out[: self.column_terms]
-        pieces = self._pieces
-        if len(pieces.terms) == len(out):
-            x.take(pieces.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
-            out -= pieces.knots
-            np.maximum(out, pieces.floors, out=out)
-        elif len(pieces.terms):
-            out[pieces.terms] = np.maximum(x[pieces.columns] - pieces.knots, pieces.floors)
-        if len(pieces.equal_terms):
-            same = x[pieces.equal_columns]
-            out[pieces.equal_terms] = ((same >= pieces.lows) & (same <= pieces.highs)) + 0.0 * same  # NaN where missing
-        for j in self._others:
-            start, stop = self.spans[j]
-            self.columns[j].basis.expand(x[j], out[start : stop - self.columns[j].indicator])
-        if self._indicators:
-            starts, lasts = zip(*(self.spans[j] for j in self._indicators), strict=True)
-            out[np.array(lasts) - 1] = np.isnan(out[list(starts)])
+    def expand_clamped(self, x: Float, X: NDArray[Any], out: Float) -> None:
+        """Write the terms (terms, rows) of X (rows, columns), which `clamped` returned as x."""
+        for each, (start, stop) in zip(self.products, self.product_spans, strict=True):
+            a, b = each.sides
+            each.expand(x[a.column], x[b.column], out[start:stop])
+        for operation, of in self._by_operation.items():
+            if operation is not None:
+                operation.write(X.T if operation.recurs else x, of, out)
+            elif len(of.terms) == len(out):
+                x.take(of.columns, axis=0, out=out, mode="clip")  # the default mode copies once more
+                out -= of.a
+                np.maximum(out, of.floors, out=out)
+            else:
+                out[of.terms] = np.maximum(x[of.columns] - of.a, of.floors)
 
     def expand(self, X: NDArray[Any]) -> Float:
         """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
@@ -216,93 +244,63 @@ class Columns:
         return ends[:, :1], ends[:, 1:], same_values(ends[:, 0])[:, :1], same_values(ends[:, 1])[:, 1:]
 
     @cached_property
-    def _pieces(self) -> _Pieces:
-        """Return the piecewise-linear terms of all columns.
+    def _by_operation(self) -> dict[Operation | None, Operands]:
+        """Return the terms of each operation; those of piecewise-linear ones together, of None.
 
-        They are computed at once, in a tenth of the time that one row takes column by column.
+        These are computed at once, in a tenth of the time that one row takes column by column.
         """
-        pieces: list[tuple[int, int, float, float]] = []
-        equal: list[tuple[int, int, float, float]] = []
+        found: dict[Operation | None, list[tuple[int, int, Term]]] = {}
         for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
-            if column.basis.pieces is not None:
-                knots, same = column.basis.pieces
-                pieces += [(start, j, 0.0, -np.inf), *((start + k, j, knot, 0.0) for k, knot in enumerate(knots, 1))]
-                equal += [(start + k, j, low, high) for k, (low, high) in enumerate(same.tolist(), 1 + len(knots))]
-        return _Pieces(
-            terms=np.array([term for term, *_ in pieces], dtype=np.intp),
-            columns=np.array([j for _, j, *_ in pieces], dtype=np.intp),
-            knots=np.array([[knot] for *_, knot, _ in pieces]),
-            floors=np.array([[floor] for *_, floor in pieces]),
-            equal_terms=np.array([term for term, *_ in equal], dtype=np.intp),
-            equal_columns=np.array([j for _, j, *_ in equal], dtype=np.intp),
-            lows=np.array([[low] for *_, low, _ in equal]),
-            highs=np.array([[high] for *_, high in equal]),
-        )
+            for place, term in enumerate(column.terms, start):
+                key = term.operation if term.operation.floor is None else None
+                found.setdefault(key, []).append((place, j, term))
+        return {operation: Operands(terms) for operation, terms in found.items()}
 
     @cached_property
     def _flat(self) -> tuple[Float, Float, Index, Float, Float] | None:
         """Return the ends of the ranges, and column, knot and floor of each term, if all are piecewise linear."""
-        pieces = self._pieces
-        if len(pieces.terms) < self.size:
+        pieces = self._by_operation.get(None)
+        if pieces is None or len(pieces.terms) < self.size:
             return None
         unbounded = np.full(len(self.columns), np.inf)
         low, high, *_ = self._bounds or (-unbounded, unbounded)
-        return low.ravel(), high.ravel(), pieces.columns, pieces.knots.ravel(), pieces.floors.ravel()
-
-    @cached_property
-    def _others(self) -> list[int]:
-        """Return the columns whose terms are not piecewise linear."""
-        return [j for j, column in enumerate(self.columns) if column.basis.pieces is None]
-
-    @cached_property
-    def _indicators(self) -> list[int]:
-        return [j for j, column in enumerate(self.columns) if column.indicator]
+        return low.ravel(), high.ravel(), pieces.columns, pieces.a.ravel(), pieces.floors.ravel()
 
 
 @dataclass(frozen=True)
 class Side:
-    """The factors of one column of a pair.
+    """The factors of one column of a pair: ramps between knots, or indicators of levels.
 
     Attributes
     ----------
     column : int
         Index of the raw column.
-    numbers : tuple[float, ...]
-        Knots, or the indices of levels if the column has `categories`, a basis by level.
     """
 
     name: str
     column: int
-    numbers: tuple[float, ...]
-    categories: Basis | None
+    factors: tuple[Term, ...]
 
     @staticmethod
-    def of(side: PairSide, column: int, basis: Basis) -> Side:
-        if not basis.by_level:
+    def of(side: PairSide, index: int, column: Column) -> Side:
+        if column.levels is None:
             if side.levels:
                 raise GroupsError(f"column {side.column!r} of a pair has levels; expected knots, as it holds numbers")
-            return Side(side.column, column, side.knots, None)
-        if not side.levels or not set(side.levels) <= set(basis.labels):
+            *knots, end = side.knots
+            named = zip(knots, suffixes(">", knots), strict=True)
+            return Side(side.column, index, tuple(Term(Ramp(), suffix, knot, end) for knot, suffix in named))
+        known = {term.label: term for term in column.terms if term.label is not None}
+        if not side.levels or not set(side.levels) <= set(known):
             raise GroupsError(f"column {side.column!r} of a pair has other levels than its basis; expected some of it")
-        return Side(side.column, column, tuple(map(basis.labels.index, side.levels)), basis)
-
-    @property
-    def names(self) -> list[str]:
-        if self.categories is None:
-            return distinct_names(self.name, ">", self.numbers[:-1])
-        return [f"{self.name}={self.categories.labels[int(code)]}" for code in self.numbers]
+        return Side(side.column, index, tuple(known[level] for level in side.levels))
 
     @cached_property
-    def _numbers(self) -> Float:
-        return np.array(self.numbers, dtype=np.float64)[:, np.newaxis]
+    def _operands(self) -> Operands:
+        return Operands((k, 0, factor) for k, factor in enumerate(self.factors))
 
-    def factors(self, x: Float) -> Float:
+    def values(self, x: Float) -> Float:
         """Return the factors (factors, rows) of clamped values (rows,); NaN where missing."""
-        if self.categories is None:
-            return np.asarray(np.clip(x, self._numbers[:-1], self._numbers[-1]) - self._numbers[:-1])
-        if not self.categories.has_other:
-            x = np.where(x < 0, np.nan, x)
-        return np.asarray((x == self._numbers) + 0.0 * x)
+        return self.factors[0].operation.values(x, self._operands)
 
 
 @dataclass(frozen=True)
@@ -311,15 +309,20 @@ class Product:
 
     sides: tuple[Side, Side]
 
+    @property
+    def factors(self) -> Iterator[tuple[Term, Term]]:
+        """Return the two factors of each term."""
+        return product(self.sides[0].factors, self.sides[1].factors)
+
     @cached_property
     def terms(self) -> tuple[str, ...]:
         a, b = self.sides
-        return tuple(f"{one} * {other}" for one, other in product(a.names, b.names))
+        return tuple(f"{a.name}{one.suffix} * {b.name}{other.suffix}" for one, other in self.factors)
 
     def expand(self, x: Float, y: Float, out: Float) -> None:
         """Write the terms (terms, rows) of the clamped values x and y (rows,) of the two columns."""
         a, b = self.sides
-        factors = a.factors(x)[:, np.newaxis] * b.factors(y)
+        factors = a.values(x)[:, np.newaxis] * b.values(y)
         out[:] = factors.reshape(out.shape)
 
 
@@ -335,7 +338,7 @@ class Expansion(Columns):
         columns = tuple(
             _column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features
         )
-        place = {column.name: (index, column.basis) for index, column in enumerate(columns)}
+        place = {column.name: (index, column) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
         found = cls(columns, groups, products=products)
         found._check_names()
@@ -382,7 +385,7 @@ class Expansion(Columns):
         """Return the groups with their terms as features, then those of products; raise if two terms have one name."""
         if self.is_identity:
             return self.groups
-        of_column = {column.name: column.terms for column in self.columns}
+        of_column = {column.name: column.term_names for column in self.columns}
         groups = (
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
@@ -421,18 +424,6 @@ class Expansion(Columns):
         """Return the sizes that cross-validation selects from, ascending; (0,) if there is nothing to select."""
         return tuple(sorted({size for column in self.columns for size in column.basis.choices})) or (0,)
 
-    def with_size(self, size: int) -> tuple[Expansion, Index]:
-        """Return the expansion with this size of each basis that has a choice, and which terms of this one it has."""
-        columns, bases, terms = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for j, (column, (start, _)) in enumerate(zip(self.columns, self.spans, strict=True)):
-            if column.basis.choices:
-                basis, own = column.basis.with_size(size)
-                terms[start : start + len(own)] = own
-                parts = {"knots": None, "levels": None, **basis.described().model_dump(exclude_unset=True)}
-                bases[column.name] = bases[column.name].model_copy(update=parts)
-                columns[j] = replace(column, basis=basis)
-        return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(terms)
-
     @property
     def level_rows(self) -> tuple[int, ...]:
         """Return the least numbers of rows of a level that cross-validation selects from, descending; () if none."""
@@ -440,20 +431,22 @@ class Expansion(Columns):
         kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
         return tuple(kept[each] for each in reversed(kept)) if counts else ()
 
-    def with_min_level_rows(self, rows: int) -> tuple[Expansion, Index]:
-        """Return the expansion without levels of fewer rows, where their number was to be selected.
+    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Expansion, Spans]:
+        """Return the expansion with this size of each basis that has a choice, and without levels of fewer rows.
 
-        Each of its terms is the sum of consecutive terms of this one, and the first of each are returned, too.
+        None changes nothing. Also return the terms of this one, (start, stop), whose sum each of its terms is; both
+        without indicators of missing values.
         """
-        columns, bases, starts = list(self.columns), dict(self.groups.bases), np.ones(self.size, dtype=np.bool_)
-        for j, (column, (start, stop)) in enumerate(zip(self.columns, self.spans, strict=True)):
-            if column.basis.open_levels:
-                basis, kept = column.basis.with_min_level_rows(rows)
-                starts[start + kept + 1 : stop - column.indicator] = False
-                stated = bases[column.name].model_dump(exclude_unset=True, exclude={"level_rows"})
+        columns, bases, spans = list(self.columns), dict(self.groups.bases), []
+        for j, (column, (start, _)) in enumerate(zip(self.columns, self.plain.spans, strict=True)):
+            basis, own = column.basis.reduced(size if column.basis.choices else None, level_rows)
+            spans += [(start + first, start + last) for first, last in own]
+            if basis is not column.basis:
+                stated = bases[column.name].model_dump(exclude_unset=True, exclude={"knots", "levels", "level_rows"})
                 bases[column.name] = ColumnBasis(**(stated | basis.described().model_dump(exclude_unset=True)))
                 columns[j] = replace(column, basis=basis)
-        return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), np.flatnonzero(starts)
+        spans += [(k, k + 1) for k in range(self.plain.column_terms, self.plain.size)]
+        return replace(self, columns=tuple(columns), groups=self.groups.with_bases(bases)), spans
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
@@ -464,19 +457,6 @@ class Expansion(Columns):
                 update = column.described().model_dump(exclude_unset=True)
                 bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
         return replace(self, columns=columns, groups=self.groups.with_bases(bases))
-
-
-class _Pieces(NamedTuple):
-    """Terms max(x - knot, floor), and indicators of values: the term and the column of each."""
-
-    terms: Index
-    columns: Index
-    knots: Float
-    floors: Float
-    equal_terms: Index
-    equal_columns: Index
-    lows: Float
-    highs: Float
 
 
 def _column(name: str, given: ColumnBasis, kind: ColumnType | None) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal, TypeAlias
@@ -25,7 +25,9 @@ from anytime.features.bases import (
     default_basis,
     learned,
 )
+from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.expansion import Column, Expansion
+from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
 
@@ -207,11 +209,11 @@ def learned_groups(
             basis = learned(given, kind, option, found)
         except GroupsError as error:
             raise GroupsError(f"column {name!r}: {error}") from None
-        is_numeric = kind in NUMERIC and not basis.by_level and len(found.values) > 0
+        is_numeric = kind in NUMERIC and not isinstance(basis.reader, Levels) and len(found.values) > 0
         numbers = found if is_numeric else None
         if numbers and found.values.dtype != np.float64:
             numbers = replace(found, values=found.values.astype(np.float64))
-        ends = given.range if "range" in given.model_fields_set else _range(basis, numbers, clamp)
+        ends = given.range if "range" in given.model_fields_set else _range(basis, kind, numbers, clamp)
         column = Column(name, basis, ends)
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
@@ -249,7 +251,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
 
     A column whose gaps have an indicator keeps that.
     """
-    lost, shared = [], []
+    lost, rare, beyond = [], [], []
     least, types = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows, groups.known_types
     for name in columns:
         basis = groups.bases[name] if name in groups.bases else ColumnBasis()
@@ -257,19 +259,28 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
             continue
         found = sample.column(name)
         values, counts = found.counts
-        rare = ~np.isin(values.astype(str), [str(level) for level in basis.levels])
-        size = f"{rare.sum()} {'level' if rare.sum() == 1 else 'levels'}, {counts[rare].sum():g} rows"
+        others = counts[~np.isin(values.astype(str), [str(level) for level in basis.levels])]
+        size = f"{len(others)} {'level' if len(others) == 1 else 'levels'}, {others.sum():g} rows"
         gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
         if len(values) and not basis.levels and not gaps:
             lost.append((name, f"has no level that {least} rows share ({size})"))
-        elif rare.any() and not (basis.model_extra or {}).get("level_rows"):
-            shared.append(f"{name!r} ({size})")
-    if not shared:
-        return lost, ""
-    listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"levels of fewer than {least} rows share one term: of {listing}"
+        elif len(others) and others.max() >= least:
+            beyond.append(f"{name!r} ({size})")
+        elif len(others) and not (basis.model_extra or {}).get("level_rows"):
+            rare.append(f"{name!r} ({size})")
+    said = (
+        (f"levels of fewer than {least} rows share one term", rare),
+        (f"levels beyond the {MAX_LEVELS} most frequent share one term", beyond),
+    )
+    return lost, "; ".join(f"{what}: of {_first_ten(names)}" for what, names in said if names)
 
 
-def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
+def _first_ten(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _range(basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
     own = basis.clamp if clamp is None or clamp == "auto" else clamp
+    if kind == "date" and own == "off" and clamp != "off":  # a line of dates ends where the training rows do
+        own = 0.0
     return None if basis.clamp is None or numbers is None else numbers.ends(own)

@@ -156,7 +156,7 @@ def _cuts(column: Column, x: Float) -> Bool:
     found = np.unique(x[~np.isnan(x)])
     if len(found) < 2:
         return np.zeros((0, len(x)), dtype=np.bool_)
-    if column.basis.by_level:
+    if column.levels is not None:
         return np.asarray(x == _frequent(x, CELLS)[: 1 if len(found) == 2 else None, np.newaxis])
     eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
     ends = np.unique(eighths)
@@ -168,11 +168,11 @@ def _cuts(column: Column, x: Float) -> Bool:
 
 def _side(column: Column, x: Float) -> PairSide:
     """Return the factors of a column whose values (n,) vary."""
-    if (basis := column.basis).by_level:
+    if (levels := column.levels) is not None:
         # The other levels are those without a factor; one level is the complement of the others.
-        count = min(MAX_LEVELS, len(basis.labels) if basis.has_other else len(basis.labels) - 1)
+        count = min(MAX_LEVELS, len(levels.labels) if levels.other else len(levels.labels) - 1)
         codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
-        return PairSide(column=column.name, levels=tuple(basis.labels[code] for code in codes[:count]))
+        return PairSide(column=column.name, levels=tuple(levels.labels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
     knots = distinct(tuple(np.quantile(present, KNOTS).tolist()))
     return PairSide(column=column.name, knots=knots if len(knots) > 1 else (float(present.min()), float(present.max())))

@@ -33,8 +33,8 @@ from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
 from anytime.errors import ValuesError, clipped, listed, suggestion
-from anytime.features.bases import Reader
 from anytime.features.expansion import Columns
+from anytime.features.readers import Reader
 from anytime.inference.conformal import covering, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
@@ -435,7 +435,7 @@ class Prediction:
     def _expand(self, group: str, columns: Columns, values: Float, out: Float) -> Bool | None:
         """Write the terms of a group; record which columns are clamped, and return which have an unknown level."""
         x, outside = columns.clamped(values)
-        columns.expand_clamped(x, out)
+        columns.expand_clamped(x, values, out)
         self._clamped.pop(group, None)
         if outside is not None:
             self._clamped[group] = outside

@@ -312,13 +312,13 @@ class TableScorer:
         model, prediction = self.model, Prediction(self.model, batch.rows)
         prediction.store_in(store)
         place = {name: j for j, name in enumerate(features)}
-        levels = {
-            place[name]: basis
+        categories = {
+            place[name]: levels
             for group in map(model.places.__getitem__, self.groups)
-            for j, basis in group.expansion.categories.items()
+            for j, levels in group.expansion.categories.items()
             if (name := group.features[j]) in place
         }
-        X = feature_matrix(batch, features, levels) if features else None
+        X = feature_matrix(batch, features, categories) if features else None
         for group in self.groups:
             columns = model.places[group].features
             at = [place[name] for name in columns if name in place]

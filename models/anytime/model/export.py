@@ -6,7 +6,7 @@
 
 where t is the terms of its first `features` features, in the order of the document. A feature without `terms` is its
 own only term; true and false count as 1 and 0. Otherwise its value u moves to the nearest end of its `range`, if it has
-one, and each of its terms has a `form`:
+one, but for "month", "weekday" and "hour", and each of its terms has a `form`:
 
 - "value": u; "hinge": max(u - knot, 0); "power": ((u - centre) / scale) ** power
 - "level": 1 if u is `level`, otherwise 0. Two numbers are the same if their float32 forms are equal; where the form of
@@ -46,7 +46,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, chain, product
+from itertools import accumulate, chain
 from string import Template
 from typing import Any
 
@@ -54,8 +54,7 @@ import numpy as np
 
 from anytime.errors import ArtifactError
 from anytime.families import family_of
-from anytime.features.bases import Form
-from anytime.features.expansion import Column, Side
+from anytime.features.operations import VALUE
 from anytime.model.model import GroupPosition, Model, ProductPosition
 from anytime.types import Float, Label
 
@@ -100,7 +99,7 @@ def document(model: Model) -> dict[str, Any]:
         features += chain.from_iterable(_pairs(each, starts) for each in model.product_places if each.step == step)
         complete.append(len(features))
     return {
-        "export": 1,  # version of this form
+        "export": 2,  # version of this form
         "model": model.name,
         "version": model.version,
         "task": manifest.task,
@@ -126,13 +125,6 @@ def document(model: Model) -> dict[str, Any]:
     }
 
 
-MISSING = Form({"form": "missing"}, -2)
-
-
-def _terms(column: Column) -> list[Form]:
-    return [*column.basis.forms(), *([MISSING] if column.indicator else [])]
-
-
 def _features(place: GroupPosition) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for column, (start, stop) in zip(place.expansion.columns, place.expansion.spans, strict=True):
@@ -142,9 +134,9 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
             continue
         terms = [
             {"name": name, "mean": mean, **term.document}
-            for name, mean, term in zip(column.terms, means, _terms(column), strict=True)
+            for name, mean, term in zip(column.term_names, means, column.terms, strict=True)
         ]
-        kind = {"range": column.range, "categories": column.basis.by_level}
+        kind = {"range": column.range, "categories": column.levels is not None}
         date = {"date": True} if column.type == "date" else {}
         found.append({"name": column.name, **kind, **date, "terms": terms})
     return found
@@ -156,21 +148,13 @@ def _pairs(place: ProductPosition, starts: Mapping[str, int]) -> Iterator[dict[s
     for each, (a, i), (b, j) in place.products:
         terms = [
             {"name": name, "mean": mean, "factors": [one.document, other.document]}
-            for (one, other), name, mean in zip(product(*map(_factors, each.sides)), each.terms, means, strict=False)
+            for (one, other), name, mean in zip(each.factors, each.terms, means, strict=False)
         ]
         yield {
             "name": " * ".join(side.name for side in each.sides),
             "pair": [starts[a] + i, starts[b] + j],
             "terms": terms,
         }
-
-
-def _factors(side: Side) -> list[Form]:
-    if side.categories is None:
-        *knots, end = side.numbers
-        return [Form({"form": "ramp", "knot": knot, "end": end}, 0, knot, end) for knot in knots]
-    levels = side.categories.labels
-    return [Form({"form": "level", "level": levels[int(code)]}, -1, code) for code in side.numbers]
 
 
 def c_source(model: Model) -> str:
@@ -240,8 +224,9 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
         term = place.start
         for each, (a, i), (b, j) in place.products:
             g, h = group[a], group[b]
-            for one, other in product(*map(_factors, each.sides)):
-                numbers = f"{{{one.code}, {other.code}}}, {{{one.a!r}, {other.a!r}}}, {{{one.b!r}, {other.b!r}}}"
+            for one, other in each.factors:
+                codes = f"{{{one.operation.code}, {other.operation.code}}}"
+                numbers = f"{codes}, {{{one.a!r}, {other.a!r}}}, {{{one.b!r}, {other.b!r}}}"
                 rows.append(f"{{{term}, {{{g}, {h}}}, {{{starts[g] + i}, {starts[h] + j}}}, {numbers}}}")
                 term += 1
     return ",\n    ".join(rows)
@@ -250,21 +235,22 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
 def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str | int]:
     columns = [column for place in places for column in place.expansion.columns]
     spans = [(place.start + a, place.start + b) for place in places for a, b in place.expansion.spans]
-    levels = [column.basis.labels for column in columns]
+    levels = [() if column.levels is None else column.levels.labels for column in columns]
     ranges = [
-        (-1.0 if column.basis.has_other else 0.0, len(labels) - 1.0) if column.basis.by_level else column.range
-        for column, labels in zip(columns, levels, strict=True)
+        column.range if (known := column.levels) is None else (-1.0 if known.other else 0.0, len(known.labels) - 1.0)
+        for column in columns
     ]
-    each = [Form({}, 0)] * size
+    each = [VALUE] * size
     for (start, stop), column in zip(spans, columns, strict=True):
-        each[start:stop] = _terms(column)
+        each[start:stop] = column.terms
+    codes = [term.operation.code for term in each]
     # The expressions of bases have codes of their own, from -3 down.
     expressions = {
-        code: -3 - k for k, code in enumerate(dict.fromkeys(t.code for t in each if isinstance(t.code, str)))
+        code: -3 - k for k, code in enumerate(dict.fromkeys(code for code in codes if isinstance(code, str)))
     }
     cases = (f"\n    case {number}:\n        return {code};" for code, number in expressions.items())
     return {
-        "helpers": "".join(dict.fromkeys(term.helper for term in each)).replace("NAME", name),
+        "helpers": "".join(dict.fromkeys(term.operation.helper for term in each)).replace("NAME", name),
         "cases": "".join(cases).replace("NAME", name),
         "levels": sum(map(len, levels)),
         "level_names": _lines([*(_string(_text(level)) for level in chain.from_iterable(levels)), "NULL"]),
@@ -273,9 +259,9 @@ def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str
         "term_stop": _lines(str(stop) for _, stop in spans),
         "lows": _lines("-INFINITY" if ends is None else repr(ends[0]) for ends in ranges),
         "highs": _lines("INFINITY" if ends is None else repr(ends[1]) for ends in ranges),
-        "codes": _lines(str(expressions[t.code] if isinstance(t.code, str) else t.code) for t in each),
+        "codes": _lines(str(expressions[code] if isinstance(code, str) else code) for code in codes),
         "as": _lines(repr(float(term.a)) for term in each),
-        "bs": _lines(repr(term.b) for term in each),
+        "bs": _lines(repr(float(term.b)) for term in each),
     }
 
 
@@ -635,11 +621,12 @@ static const ANYTIME_REAL ${name}_bs[${NAME}_TERMS] = {
 };
 ${helpers}
 /* Return a term of a value that is not missing. */
-static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u)
+static ANYTIME_REAL ${name}_term(size_t term, ANYTIME_REAL u, ANYTIME_REAL raw)
 {
     const ANYTIME_REAL a = ${name}_as[term], b = ${name}_bs[term], z = (u - a) / b;
     const float single = (float)a;
     ANYTIME_REAL power = z;
+    (void)raw;
     switch (${name}_codes[term]) {
     case -2:
         return 0;
@@ -675,7 +662,7 @@ C_EXPANDED = """\
         if (u < ${name}_lows[feature])
             u = ${below};
         for (size_t term = ${name}_term_start[feature]; term < ${name}_term_stop[feature]; term++)
-            prediction->values[term] = !isnan(u) ? ${name}_term(term, u) - ${name}_means[term]
+            prediction->values[term] = !isnan(u) ? ${name}_term(term, u, values[i]) - ${name}_means[term]
                                                  : ${name}_codes[term] == -2 ? 1 - ${name}_means[term] : 0;${kept}
     }"""
 """C code that stores the terms of a group."""

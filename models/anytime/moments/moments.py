@@ -285,6 +285,12 @@ class Moments:
         )
         return self._at(at, features=len(columns), fill=self.fill[columns], missing=tuple(spans[k] for k in retained))
 
+    def reduced(self, spans: Sequence[tuple[int, int]]) -> Moments:
+        """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending."""
+        columns = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        starts = np.cumsum([0, *(stop - start for start, stop in spans[:-1])])
+        return self.restricted(columns).summed(starts)
+
     def summed(self, starts: Index) -> Moments:
         """Return the moments of sums of consecutive features, which are missing together, given the first of each."""
         if len(starts) == self.features:

@@ -49,7 +49,7 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> Size:
-        sizes = [expansion.with_size(size)[1].size for size in expansion.sizes]
+        sizes = [len(expansion.reduced(size, None)[1]) for size in expansion.sizes]
         return cls(
             rows=rows,
             groups=len(expansion.groups),

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import numpy as np
-
 from anytime.errors import TrainingError
 from anytime.features.bases import MIN_LEVEL_ROWS, Clamp
 from anytime.features.expansion import Expansion
@@ -53,7 +51,7 @@ def candidates(clamps: Sequence[Clamped]) -> Iterator[Callable[..., Terms]]:
     for least in whole.level_rows[: None if several else 1] or (None,):
         for size in whole.sizes:
             # Of equal errors the first counts: a line goes on beyond its range, the last of several pieces does not.
-            bends = any(not c.basis.is_identity and c.basis.clamp == 0 for c in whole.with_size(size)[0].columns)
+            bends = any(not c.is_identity and c.basis.clamp == 0 for c in whole.reduced(size, None)[0].columns)
             for clamped, own, moments in sorted(wholes, key=lambda of: (of[0].clamp == 0) != bends):
                 yield partial(_terms, clamped, own, moments, least, size)
 
@@ -62,15 +60,10 @@ def _terms(
     clamped: Clamped, whole: Expansion, moments: Moments, least: int | None, size: int, like: Terms | None = None
 ) -> Terms:
     """Return the terms of one clamp, with one number of rows of a level and one size."""
-    joined, starts = whole, np.arange(whole.plain.size)
-    if least is not None:
-        joined, starts = whole.with_min_level_rows(least)[0], whole.plain.with_min_level_rows(least)[1]
-    sized, columns = joined.plain.with_size(size)
-    if joined.plain is not joined:
-        sized, _ = joined.with_size(size)
+    sized, spans = whole.reduced(size, least)
 
     def reduced(parts: Sequence[Moments]) -> list[Moments]:
-        return [part.summed(starts).restricted(columns) for part in parts]
+        return [part.reduced(spans) for part in parts]
 
     (all_rows,) = reduced([moments])
     expansion = with_indicators(sized, all_rows)

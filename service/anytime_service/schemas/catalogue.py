@@ -203,8 +203,8 @@ def _column(group: str, column: Column) -> ModelColumn:
         name=column.name,
         group=group,
         type="date" if column.type == "date" else kinds.get(holds, "number"),
-        levels=tuple(sorted(column.basis.labels)) if column.basis.by_level else None,
-        other=column.basis.has_other,
+        levels=None if column.levels is None else tuple(sorted(column.levels.labels)),
+        other=column.levels is not None and column.levels.other,
         range=column.range,
     )
 

@@ -16,7 +16,8 @@ from anytime.data.formats import table_of
 from anytime.data.survey import survey, surveyed
 from anytime.errors import AnytimeError, TableError
 from anytime.features import learning
-from anytime.features.bases import DATES, ColumnSample
+from anytime.features.bases import ColumnSample
+from anytime.features.readers import DATES
 from anytime.groups import load_groups, singletons
 from anytime.types import Float
 

@@ -59,7 +59,8 @@ def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(valu
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
     for size in SIZES[1:]:
         direct = Expansion.of(learned_groups(groups, Sample(sample), f"hinge:{size}"))
-        found, terms = auto.with_size(size)
+        found, spans = auto.reduced(size, None)
+        terms = [start for start, _ in spans]
         assert found.columns == direct.columns
         assert found.groups == direct.groups
         np.testing.assert_array_equal(auto.expand(rows)[:, terms], direct.expand(rows))
@@ -69,10 +70,10 @@ def test_without_hinges_a_column_has_one_term_even_if_it_has_common_values() -> 
     sample = {"x": np.repeat([0.0, 1.0, 2.0, 3.0], 10)}
     groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
     auto = Expansion.of(learned_groups(groups, Sample(sample), "auto"))
-    assert auto.with_size(1)[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
-    line, terms = auto.with_size(0)
+    assert auto.reduced(1, None)[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
+    line, [(term, _)] = auto.reduced(0, None)
     assert line.terms.features == ("x",)
-    np.testing.assert_array_equal(auto.expand(np.array([[2.0], [0.5]]))[:, terms], [[2.0], [0.5]])
+    np.testing.assert_array_equal(auto.expand(np.array([[2.0], [0.5]]))[:, term], [2.0, 0.5])
 
 
 @pytest.mark.parametrize("bends", [0, 1, 3, 7])

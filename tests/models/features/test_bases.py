@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
+from anytime.features.operations import Term
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
@@ -68,7 +70,7 @@ def test_levels_are_the_frequent_ones_and_the_rest_is_other() -> None:
     x = np.array(["b"] * 30 + ["a"] * 30 + ["c"] * 12 + ["rare"] * 9 + [None] * 5, dtype=object)
     found = expansion_of(x, "categories")
     assert found.terms.features == ("x=a", "x=b", "x=c", "x is other")
-    codes = found.columns[0].basis.coded(["c", "rare", "new", None, "a"])  # type: ignore[attr-defined]
+    codes = found.categories[0].coded(["c", "rare", "new", None, "a"])
     np.testing.assert_array_equal(codes, [2, -1, -1, np.nan, 0])
     nan = np.nan
     expected = [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1], [nan] * 4, [1, 0, 0, 0]]
@@ -81,7 +83,7 @@ def test_a_column_whose_values_are_all_rare_has_the_term_other_only() -> None:
 
 def test_without_other_an_unknown_level_is_missing() -> None:
     found = expansion_of(["a"] * 10 + ["b"] * 10, {"basis": "categories", "missing": True})
-    codes = found.columns[0].basis.coded(["b", "new"])  # type: ignore[attr-defined]
+    codes = found.categories[0].coded(["b", "new"])
     np.testing.assert_array_equal(codes, [1, np.nan])
     np.testing.assert_array_equal(found.expand(np.array([[1.0], [-1.0]])), [[0, 1, 0], [np.nan, np.nan, 1]])
     assert found.terms.features == ("x=a", "x=b", "x is missing")
@@ -121,10 +123,15 @@ def test_values_beyond_the_quantiles_move_to_them(basis: str) -> None:
     assert found.groups.bases["x"].range == (low, high)
 
 
-def test_hinges_are_clamped_to_the_training_range_by_default_and_others_are_not() -> None:
+def test_curves_are_clamped_to_the_training_range_by_default_and_lines_are_not() -> None:
     x = skewed()
-    for basis, expected in (("hinge", (x.min(), x.max())), ("poly:2", None), ("linear", None)):
+    ends = (x.min(), x.max())
+    for basis, expected in (("hinge", ends), ("poly:2", ends), ("date", ends), ("linear", None)):
         assert expansion_of(x, basis, clamp=None).columns[0].range == expected
+    groups = load_groups(groups_of().model_dump() | {"types": {"x": "date"}})
+    for clamp, expected in ((None, ends), ("off", None)):
+        learned = learned_groups(groups, Sample({"x": x}), "linear", clamp)
+        assert Expansion.of(learned).columns[0].range == expected, "a line of dates"
     given = {"basis": "hinge", "range": None}
     assert expansion_of(x, given, clamp=None).columns[0].range is None, "null in the groups file is not learned"
 
@@ -233,17 +240,30 @@ def test_the_terms_of_several_columns_are_those_of_each_basis(seed: int, width: 
     found = Expansion.of(learned_groups(groups_of(bases, names), Sample(sample), clamp=0.1))
     X = np.column_stack(list(sample.values()))
     X[rng.random(X.shape) < 0.1] = np.nan
-    columns = []
+    terms = []
     for x, column in zip(X.T, found.columns, strict=True):
         inside = x if column.range is None else np.clip(x, *column.range)
-        terms = np.empty((len(column.terms), len(x)))
-        column.basis.expand(inside, terms[: len(terms) - column.indicator])
-        if column.indicator:
-            terms[-1] = np.isnan(x)
-        columns.append(terms)
-    np.testing.assert_array_equal(found.expand(X), np.vstack(columns).T)
+        terms += [literal_term(term, inside) for term in column.terms]
+    np.testing.assert_array_equal(found.expand(X), np.column_stack(terms))
     one_row = [found.expand(X[[i]])[0] for i in range(3)]
     np.testing.assert_array_equal(one_row, found.expand(X)[:3])
+
+
+def literal_term(term: Term, x: Float) -> Float:
+    """The term of some values (rows,), one after the other."""
+    form: dict[str, Any] = term.document
+
+    def of(u: float) -> float:
+        if form["form"] == "missing" or math.isnan(u):
+            return float(math.isnan(u)) if form["form"] == "missing" else math.nan
+        if form["form"] == "power":
+            z = (u - form["centre"]) / form["scale"]
+            return math.prod([z] * form["power"], start=1.0)
+        if form["form"] == "hinge":
+            return max(u - form["knot"], 0.0)
+        return u if form["form"] == "value" else float(u == form["level"])
+
+    return np.array([of(u) for u in x.tolist()])
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=8))

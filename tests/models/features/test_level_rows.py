@@ -65,15 +65,16 @@ def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> Non
         {"groups": [{"name": "g", "features": ["u", "v"], "cost": 1}], "bases": {"u": levels, "v": levels}}
     )
     whole = Expansion.of(groups)
-    joined, starts = whole.with_min_level_rows(least)
-    assert joined.columns[0].basis.labels == tuple("abcdef"[: sum(n >= least for n in levels["level_rows"])])
+    joined, spans = whole.reduced(None, least)
+    starts = [start for start, _ in spans]
+    assert joined.categories[0].labels == tuple("abcdef"[: sum(n >= least for n in levels["level_rows"])])
     found = moments_of(whole.expand(codes), y)
     # Columns of terms are missing together, as in a pass that knows the expansion.
     expected, summed = joined.expand(codes), np.add.reduceat(whole.expand(codes), starts, axis=1)
     np.testing.assert_array_equal(summed, expected)
     present = ~np.isnan(codes).any(axis=1)
     direct = moments_of(expected[present], y[present])
-    sums = moments_of(whole.expand(codes)[present], y[present]).summed(starts)
+    sums = moments_of(whole.expand(codes)[present], y[present]).reduced(spans)
     np.testing.assert_allclose(sums.mean, direct.mean, atol=1e-12)
     np.testing.assert_allclose(sums.scatter, direct.scatter, atol=1e-10)
     assert found.features == whole.size

@@ -1,4 +1,4 @@
-"""A basis is one class: a new one works everywhere once it is registered, and an incomplete one is refused by name."""
+"""A basis is one class, as is an operation: new ones work everywhere, and an incomplete basis is refused by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from anytime.cli.main import main
 from anytime.errors import GroupsError
 from anytime.evaluation.shapes import column_shapes
 from anytime.features import bases
-from anytime.features.bases import BASES, NUMERIC, VALUE, Basis, ColumnSample, Form, Kind, register
+from anytime.features.bases import BASES, NUMERIC, Basis, ColumnSample, Kind, register
+from anytime.features.operations import VALUE, Operands, Operation, Term
 from anytime.groups import ColumnBasis
 from anytime.model.export import c_source, document
 from anytime.types import Float
@@ -30,6 +31,21 @@ from system import program
 
 ROOT = Path(__file__).parents[3]
 REQUIRED = {"name", "fits", *Basis.__abstractmethods__}
+
+
+@dataclass(frozen=True)
+class Share(Operation):
+    """u / (|u| + b)."""
+
+    form = "saturated"
+    code = "u / (NAME_size(u) + b)"
+    helper = "\nstatic double NAME_size(double u)\n{\n    return u < 0 ? -u : u;\n}\n"
+
+    def values(self, x: Float, of: Operands) -> Float:
+        return x / (np.abs(x) + of.b)
+
+    def document(self, term: Term) -> dict[str, Any]:
+        return {"width": term.b}
 
 
 @dataclass(frozen=True)
@@ -52,21 +68,13 @@ class Saturated(Basis):
             raise GroupsError(f"its width is {width!r}; expected a number > 0")
         return cls(float(width))
 
-    def names(self, column: str) -> list[str]:
-        return [column, f"{column} saturated"]
-
-    def expand(self, x: Float, out: Float) -> None:
-        out[0] = x
-        out[1] = x / (np.abs(x) + self.width)
-
     def described(self) -> ColumnBasis:
         own: dict[str, Any] = {"width": self.width}
         return ColumnBasis(basis=self.name, **own)
 
-    def forms(self) -> list[Form]:
-        expression = "u / (NAME_size(u) + b)"
-        helper = "\nstatic double NAME_size(double u)\n{\n    return u < 0 ? -u : u;\n}\n"
-        return [VALUE, Form({"form": "saturated", "width": self.width}, expression, 0, self.width, helper)]
+    @property
+    def terms(self) -> list[Term]:
+        return [VALUE, Term(Share(), " saturated", b=self.width)]
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from anytime_service.client import transport
-from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, transport
 from anytime_service.client.transport import Connection, Endpoint
 from anytime_service.settings import Settings
 from service.client.test_network import Network, fake, frames, reply

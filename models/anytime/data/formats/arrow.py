@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, pc, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
-from anytime.features.bases import DATES
+from anytime.features.readers import DATES
 from anytime.types import ColumnType
 
 

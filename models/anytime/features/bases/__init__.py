@@ -1,4 +1,4 @@
-"""Bases: what a raw column becomes. Each is a class in a file of this folder, and `register` lists it.
+"""Bases: which terms a raw column becomes. Each is a class in a file of this folder, and `register` lists it.
 
 To add one, write a class like the others in a new file, and register it below.
 """
@@ -16,23 +16,18 @@ from anytime.features.bases.basis import (
     LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     NUMERIC,
-    VALUE,
     Basis,
     Clamp,
     ColumnSample,
-    Form,
     Kind,
-    Reader,
-    ShapeLevel,
     are_whole,
     distinct,
-    distinct_names,
     quantiles,
-    same_values,
+    suffixes,
 )
 from anytime.features.bases.categories import Categories
 from anytime.features.bases.cyclic import Cyclic
-from anytime.features.bases.date import DATES, Date
+from anytime.features.bases.date import Date
 from anytime.features.bases.hinge import Hinge, Octiles, common_values
 from anytime.features.bases.linear import Linear
 from anytime.features.bases.polynomial import Polynomial
@@ -40,34 +35,28 @@ from anytime.groups import ColumnBasis
 
 __all__ = [
     "BASES",
-    "DATES",
     "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "NUMERIC",
     "UNSTATED",
-    "VALUE",
     "Basis",
     "Categories",
     "Clamp",
     "ColumnSample",
-    "Form",
     "Hinge",
     "Kind",
     "Linear",
     "Polynomial",
-    "Reader",
-    "ShapeLevel",
     "are_whole",
     "checked",
     "common_values",
     "default_basis",
     "distinct",
-    "distinct_names",
     "learned",
     "parsed_basis",
     "quantiles",
     "register",
-    "same_values",
+    "suffixes",
 ]
 
 BASES: dict[str, type[Basis]] = {}

@@ -1,4 +1,4 @@
-"""The interface of bases: what a raw column becomes, one or several terms.
+"""The interface of bases: which terms a raw column becomes.
 
 A basis is one class in one file of this folder, listed in `anytime.features.bases`. Its class has everything that the
 library knows of it.
@@ -11,15 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
+from anytime.features.operations import Term
+from anytime.features.readers import Reader
 from anytime.groups import ColumnBasis
-from anytime.types import Float, Label
+from anytime.types import Float
 
 MIN_LEVEL_ROWS = 10
 """Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
@@ -42,9 +43,6 @@ Clamp: TypeAlias = float | Literal["auto", "off", "outliers"] | None
 
 OUTLYING = 2.0
 """An extreme is an outlier from this many times q99 - q1 beyond q99 or q1."""
-
-CURVE = 41
-"""Number of points of a drawn curve, or of a period."""
 
 
 @dataclass(frozen=True)
@@ -155,76 +153,8 @@ def are_whole(weights: Float) -> bool:
     return bool((weights == np.floor(weights)).all())
 
 
-class Form(NamedTuple):
-    """A term as exports state it.
-
-    Attributes
-    ----------
-    document : dict[str, Any]
-        Its form in the JSON document.
-    code : int | str
-        In C, what the term is of the value u: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1,
-        whether u is a; -2, whether u is missing; otherwise an expression in C of u, a and b, with `NAME` for the prefix
-        of the model's names.
-    a, b : float
-        Numbers of the code.
-    helper : str
-        C function that the expression calls; exports define it once.
-    """
-
-    document: dict[str, Any]
-    code: int | str
-    a: float = 0.0
-    b: float = 1.0
-    helper: str = ""
-
-
-VALUE = Form({"form": "value"}, 1)
-
-
-class ShapeLevel(NamedTuple):
-    """A value that has a contribution of its own.
-
-    Attributes
-    ----------
-    label : Label | None
-        None for all other levels.
-    term : int
-        The basis's term whose mean is its share of the rows.
-    x : float
-        A raw value that has the level.
-    own : slice | None
-        The terms that count; None for all.
-    """
-
-    label: Label | None
-    term: int
-    x: float
-    own: slice | None = None
-
-
-class Reader(Protocol):
-    """How the values of a column are read where they are not numbers."""
-
-    @property
-    def holds(self) -> str:
-        """Return what a value is, for messages."""
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a value is missing or of the right type."""
-
-    def coded(self, values: Iterable[Any]) -> Float:
-        """Return the raw number of each value; missing values are None or NaN."""
-
-    def invalid(self, codes: Float) -> tuple[float, str] | None:
-        """Return a number that no value has, of some (rows,), and what was expected; None if all are valid."""
-
-    def shown(self, code: float) -> Label | None:
-        """Return the value of a raw number, as a request in JSON states it."""
-
-
 class Basis(ABC):
-    """What the values of one column become. A member is a frozen dataclass of what it learns.
+    """The terms of one column. A member is a frozen dataclass of what it learns.
 
     Attributes
     ----------
@@ -242,8 +172,6 @@ class Basis(ABC):
         The default clamp; None if values are never clamped.
     choices : tuple[int, ...]
         K that cross-validation selects from; empty if it selects nothing.
-    by_level : bool
-        Whether raw values are indices of `labels`, -1 for every other level.
     """
 
     name: ClassVar[str]
@@ -254,7 +182,6 @@ class Basis(ABC):
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
-    by_level: ClassVar[bool] = False
 
     @classmethod
     def sized(cls, text: str) -> float:
@@ -277,123 +204,37 @@ class Basis(ABC):
         """
 
     @abstractmethod
-    def names(self, column: str) -> list[str]:
-        """Return the names of the terms of a column."""
-
-    @abstractmethod
-    def expand(self, x: Float, out: Float) -> None:
-        """Write the terms (terms, rows) of the values (rows,); a missing value, NaN, makes every term NaN."""
-
-    @abstractmethod
     def described(self) -> ColumnBasis:
         """Return the basis as a groups file states it, complete."""
 
+    @property
     @abstractmethod
-    def forms(self) -> list[Form]:
-        """Return each term as exports state it."""
-
-    @property
-    def is_identity(self) -> bool:
-        """Return whether the only term is the column itself."""
-        return False
-
-    @property
-    def pieces(self) -> tuple[Sequence[float], Float] | None:
-        """Return knots, and ends (levels, 2) of the common values, if the terms are x, max(x - knot, 0) and indicators.
-
-        Such terms of all columns are computed at once, by `Columns`. None if the terms are others.
-        """
-        return ((), np.empty((0, 2))) if self.is_identity else None
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """Return the levels whose indices are the raw values."""
-        return ()
-
-    @property
-    def open_levels(self) -> tuple[int, ...]:
-        """Return the rows of each level, descending, where cross-validation is to select how many a level needs."""
-        return ()
-
-    def with_min_level_rows(self, rows: int) -> tuple[Basis, int]:
-        """Return the basis without rarer levels, and how many of its terms remain before the one that they share."""
-        raise NotImplementedError(f"basis {self.name!r} has no levels of fewer than {rows} rows to share a term")
-
-    @property
-    def has_other(self) -> bool:
-        """Return whether levels that are not stored share a term; otherwise they count as missing."""
-        return False
+    def terms(self) -> list[Term]:
+        """Return the terms of the column."""
 
     @property
     def reader(self) -> Reader | None:
         """Return how values are read; None for numbers."""
         return None
 
-    def with_size(self, size: int) -> tuple[Basis, NDArray[np.bool_]]:
-        """Return the basis with one of the `choices`, and which terms of this one it has."""
-        raise NotImplementedError(f"basis {self.name!r} has no choice {size}")
-
-    def line(self, low: float, high: float, mean: Float) -> Float | None:  # noqa: ARG002
-        """Return the values from low to high between which the terms are linear, or near it, for a drawing.
-
-        None if every value is a level. `mean` is that of the terms in training.
-        """
-        return np.array([low, high])
-
     @property
-    def off_line(self) -> slice:
-        """Return the terms that the line leaves out, because levels show them."""
-        return slice(0)
+    def open_levels(self) -> tuple[int, ...]:
+        """Return the rows of each level, descending, where cross-validation is to select how many a level needs."""
+        return ()
 
-    def shape_levels(self) -> list[ShapeLevel]:
-        """Return the values that have a contribution of their own."""
-        return []
+    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Basis, list[tuple[int, int]]]:  # noqa: ARG002
+        """Return the basis with one of the `choices`, and without levels of fewer rows; None changes nothing.
 
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
-        """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
-
-        `ends` is the range of the column. By default the first term is the value, and it is normal.
+        Also return the terms of this one, (start, stop), whose sum each of its terms is.
         """
-        return np.asarray(mean[0] + scale[0] * ndtri(p))
+        return self, [(k, k + 1) for k in range(len(self.terms))]
 
 
-def distinct_names(column: str, sign: str, values: Iterable[float]) -> list[str]:
-    """Return a name such as `age>45` for each of some different numbers."""
+def suffixes(sign: str, values: Iterable[float]) -> list[str]:
+    """Return what follows the name of a column, such as >45, for each of some different numbers."""
     numbers = list(values)
-    short = [f"{column}{sign}{value:.6g}" for value in numbers]
-    return short if len(set(short)) == len(short) else [f"{column}{sign}{value!r}" for value in numbers]
-
-
-SINGLE = (2.0**-126, 2.0**24)
-"""Float32 keeps a number of at least the first size within 6e-8 of it, and whole numbers below the second exactly."""
-
-
-def same_values(values: Iterable[float]) -> Float:
-    """Return the smallest and the largest number (values, 2) that is the same value as each of some numbers.
-
-    A value is itself in float32 and in float64: numbers with the same float32 form are the same. Where float32 does not
-    keep whole numbers apart, and below its normal range, only equal numbers are the same.
-    """
-    exact = np.array(list(values), dtype=np.float64)
-    ends = np.stack([exact, exact], axis=1)
-    with np.errstate(over="ignore", under="ignore"):
-        form = exact.astype(np.float32)
-    near = (np.abs(form) >= SINGLE[0]) & (np.abs(form) < SINGLE[1])
-    form = form[near]
-    for end, towards in enumerate((-np.inf, np.inf)):
-        middle = 0.5 * (form.astype(np.float64) + np.nextafter(form, np.float32(towards)))
-        # A tie belongs to the form whose last bit is 0.
-        ends[near, end] = np.where(middle.astype(np.float32) == form, middle, np.nextafter(middle, -towards))
-    return ends
-
-
-def distinct_values(values: Float) -> NDArray[np.bool_]:
-    """Return which of some ascending numbers are another value than the one before, by `same_values`."""
-    with np.errstate(over="ignore", under="ignore"):
-        form = values.astype(np.float32)
-    near = (np.abs(form) >= SINGLE[0]) & (np.abs(form) < SINGLE[1])
-    same = (values[1:] == values[:-1]) | (near[1:] & (form[1:] == form[:-1]))
-    return np.concatenate([np.ones(min(1, len(values)), dtype=np.bool_), ~same])
+    short = [f"{sign}{value:.6g}" for value in numbers]
+    return short if len(set(short)) == len(short) else [f"{sign}{value!r}" for value in numbers]
 
 
 def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
-
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import CURVE, NUMERIC, Basis, Clamp, ColumnSample, Form, Kind
+from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Kind
+from anytime.features.operations import Cosine, Sine, Term
 from anytime.groups import ColumnBasis
-from anytime.types import Float
 
 
 @dataclass(frozen=True)
@@ -43,30 +41,9 @@ class Cyclic(Basis):
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         return cls(cls.default_size() if size is None else size)
 
-    def names(self, column: str) -> list[str]:
-        return [f"{column} sine", f"{column} cosine"]
-
-    def expand(self, x: Float, out: Float) -> None:
-        angle = 2 * math.pi * (np.fmod(x, self.period) / self.period)
-        np.sin(angle, out=out[0])
-        np.cos(angle, out=out[1])
-
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{repr(self.period).removesuffix('.0')}")
 
-    def forms(self) -> list[Form]:
-        return [
-            Form(
-                {"form": form, "period": self.period}, f"{function}({2 * math.pi!r} * (fmod(u, b) / b))", 0, self.period
-            )
-            for form, function in (("sine", "sin"), ("cosine", "cos"))
-        ]
-
-    def line(self, low: float, high: float, mean: Float) -> Float:  # noqa: ARG002
-        """Return values of one period."""
-        start = math.floor(low / self.period) * self.period
-        return np.linspace(start, start + self.period, CURVE)
-
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:  # noqa: ARG002
-        """Return values of one period, each as likely."""
-        return p * self.period
+    @property
+    def terms(self) -> list[Term]:
+        return [Term(Sine(), " sine", b=self.period), Term(Cosine(), " cosine", b=self.period)]

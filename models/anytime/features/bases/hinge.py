@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import (
-    NUMERIC,
-    VALUE,
-    Basis,
-    Clamp,
-    ColumnSample,
-    Form,
-    Kind,
-    ShapeLevel,
-    distinct,
-    distinct_names,
-    distinct_values,
-    quantiles,
-    same_values,
-)
+from anytime.features import operations
+from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Kind, distinct, quantiles, suffixes
 from anytime.features.bases.linear import Linear
+from anytime.features.operations import VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
-from anytime.types import Float
 
 KNOTS = 4
 """Knots of a hinge basis that states none."""
@@ -80,69 +64,22 @@ class Hinge(Basis):
         levels = distinct(tuple(map(float, given.levels)))
         return tuple(compress(levels, distinct_values(np.array(levels))))
 
-    @cached_property
-    def same(self) -> Float:
-        """Return the ends (levels, 2) of the numbers that are each common value, by `same_values`."""
-        return same_values(self.levels)
-
-    @cached_property
-    def _knots(self) -> Float:
-        return np.array(self.knots)[:, np.newaxis]
-
-    @property
-    def is_identity(self) -> bool:
-        return not self.knots and not self.levels
-
-    @property
-    def pieces(self) -> tuple[Sequence[float], Float]:
-        return self.knots, self.same
-
-    def names(self, column: str) -> list[str]:
-        return [column, *distinct_names(column, ">", self.knots), *distinct_names(column, "=", self.levels)]
-
-    def expand(self, x: Float, out: Float) -> None:
-        knots = len(self.knots)
-        out[0] = x
-        hinges = out[1 : 1 + knots]
-        np.subtract(x, self._knots, out=hinges)
-        np.maximum(hinges, 0.0, out=hinges)
-        if self.levels:
-            indicators = out[1 + knots :]
-            np.logical_and(x >= self.same[:, :1], x <= self.same[:, 1:], out=indicators)
-            indicators[:, np.isnan(x)] = np.nan
-
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.size}", knots=self.knots, levels=self.levels)
 
-    def forms(self) -> list[Form]:
+    @property
+    def terms(self) -> list[Term]:
+        knots, levels = suffixes(">", self.knots), suffixes("=", self.levels)
         return [
             VALUE,
-            *(Form({"form": "hinge", "knot": knot}, 0, knot) for knot in self.knots),
-            *(Form({"form": "level", "level": u}, -1, u) for u in self.levels),
+            *(Term(operations.Hinge(), name, knot) for name, knot in zip(knots, self.knots, strict=True)),
+            *(Term(Level(), name, v, label=v) for name, v in zip(levels, self.levels, strict=True)),
         ]
-
-    @property
-    def off_line(self) -> slice:
-        return slice(1 + len(self.knots), 1 + len(self.knots) + len(self.levels))
-
-    def shape_levels(self) -> list[ShapeLevel]:
-        return [ShapeLevel(level, 1 + len(self.knots) + k, level) for k, level in enumerate(self.levels)]
-
-    def line(self, low: float, high: float, mean: Float) -> Float | None:
-        if mean[self.off_line].sum() > 1 - 1e-9:  # every value is a common one
-            return None
-        return np.array([low, *(knot for knot in self.knots if low < knot < high), high])
-
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        if not self.knots or ends is None:
-            return super().drawn(p, mean, scale, ends)
-        values = np.array([ends[0], *self.knots, ends[1]])
-        return np.asarray(np.interp(p, np.linspace(0, 1, len(values)), values))
 
 
 @dataclass(frozen=True)
 class Octiles(Hinge):
-    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them (`Expansion.with_size`).
+    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them.
 
     Attributes
     ----------
@@ -167,15 +104,16 @@ class Octiles(Hinge):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
         return cls(7, distinct(octiles), cls._levels(given, sample), octiles)
 
-    def with_size(self, size: int) -> tuple[Basis, NDArray[np.bool_]]:
-        """Return the basis `hinge:K` of the same values, or `linear` for 0, and which terms of this one it has."""
-        terms = np.arange(1 + len(self.knots) + len(self.levels)) == 0
+    def reduced(self, size: int | None, level_rows: int | None) -> tuple[Basis, list[tuple[int, int]]]:
+        """Return the basis `hinge:K` of the same values, or `linear` for 0."""
+        if size is None:
+            return super().reduced(size, level_rows)
         if not size:
-            return Linear(), terms
+            return Linear(), [(0, 1)]
         every = 8 // (size + 1)
         hinge = Hinge(size, distinct(self.octiles[every - 1 :: every]), self.levels)
-        terms[1:] = np.append(np.isin(self.knots, hinge.knots), np.ones(len(self.levels), dtype=np.bool_))
-        return hinge, terms
+        kept = [True, *np.isin(self.knots, hinge.knots), *(True for _ in self.levels)]
+        return hinge, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=self.name, knots=self.octiles, levels=self.levels)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from anytime.features.bases.basis import NUMERIC, VALUE, Basis, ColumnSample, Form, Kind
+from anytime.features.bases.basis import NUMERIC, Basis, ColumnSample, Kind
+from anytime.features.operations import VALUE, Term
 from anytime.groups import ColumnBasis
-from anytime.types import Float
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,9 @@ class Linear(Basis):
     def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         return cls()
 
-    @property
-    def is_identity(self) -> bool:
-        return True
-
-    def names(self, column: str) -> list[str]:
-        return [column]
-
-    def expand(self, x: Float, out: Float) -> None:
-        out[0] = x
-
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=self.name)
 
-    def forms(self) -> list[Form]:
+    @property
+    def terms(self) -> list[Term]:
         return [VALUE]

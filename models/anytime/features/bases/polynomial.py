@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
-
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import CURVE, NUMERIC, Basis, ColumnSample, Form, Kind
+from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Kind
+from anytime.features.operations import Power, Term
 from anytime.groups import ColumnBasis
-from anytime.types import Float
 
 DEGREE = 3
 """Degree of a polynomial that states none."""
@@ -25,6 +23,7 @@ class Polynomial(Basis):
     example: ClassVar[str] = "poly:2"
     sizes: ClassVar[range] = range(1, 11)
     parts: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
+    clamp: ClassVar[Clamp] = 0.0
 
     degree: int
     centre: float
@@ -41,27 +40,10 @@ class Polynomial(Basis):
             scale = 1.0  # a constant column, whose terms are constant whatever the scale
         return cls(int(size or DEGREE), centre, scale)
 
-    def names(self, column: str) -> list[str]:
-        return [column, *(f"{column}^{power}" for power in range(2, self.degree + 1))]
-
-    def expand(self, x: Float, out: Float) -> None:
-        np.subtract(x, self.centre, out=out[0])
-        out[0] /= self.scale
-        with np.errstate(over="ignore"):  # extreme values; the caller checks the result
-            for power in range(1, self.degree):
-                np.multiply(out[power - 1], out[0], out=out[power])
-
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)
 
-    def forms(self) -> list[Form]:
-        shape = {"centre": self.centre, "scale": self.scale}
-        return [
-            Form({"form": "power", "power": k, **shape}, k, self.centre, self.scale) for k in range(1, self.degree + 1)
-        ]
-
-    def line(self, low: float, high: float, mean: Float) -> Float:  # noqa: ARG002
-        return np.linspace(low, high, CURVE)
-
-    def drawn(self, p: Float, mean: Float, scale: Float, ends: tuple[float, float] | None) -> Float:
-        return np.asarray(self.centre + self.scale * super().drawn(p, mean, scale, ends))
+    @property
+    def terms(self) -> list[Term]:
+        powers = range(1, self.degree + 1)
+        return [Term(Power(k), f"^{k}" if k > 1 else "", self.centre, self.scale) for k in powers]
