@@ -25,7 +25,7 @@ class FoldStream:
 
     count: int
     _rng: np.random.Generator
-    _ready: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    _ready: Index = field(default_factory=np.empty(0, dtype=np.intp).copy)
 
     def take(self, rows: int) -> Index:
         runs = -(-(rows - len(self._ready)) // self.count)
