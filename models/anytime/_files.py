@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from select import select
@@ -59,12 +59,13 @@ def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Raise AnytimeError if the path, if any, does not accept a new file, or its suffix in lower case is not listed."""
     if path is None:
         return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
-    if path.is_dir():
-        raise AnytimeError(f"cannot write {str(path)!r}: it is a directory")
+    for is_wrong, why in (
+        (suffixes and path.suffix.lower() not in suffixes, f"; expected a name that ends in {' or '.join(suffixes)}"),
+        (not path.parent.is_dir(), f": there is no directory {str(path.parent)!r}"),
+        (path.is_dir(), ": it is a directory"),
+    ):
+        if is_wrong:
+            raise AnytimeError(f"cannot write {str(path)!r}{why}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -102,29 +103,23 @@ def cleanup_on(*signals: signal.Signals) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # the cleanup is short
         raise _Ended(number)
 
-    for each in handled:
-        signal.signal(each, end)
-    ended: int | None = None
-    try:
-        yield
-    except _Ended as error:
-        ended = error.args[0]
-    finally:
+    with ExitStack() as handlers:
         for each in handled:
-            signal.signal(each, signal.SIG_DFL)
-    if ended is not None:
-        signal.raise_signal(ended)
+            signal.signal(each, end)
+            handlers.callback(signal.signal, each, signal.SIG_DFL)
+        try:
+            yield
+        except _Ended as error:
+            handlers.close()
+            signal.raise_signal(error.args[0])
 
 
 def read_text(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> str:
     """Return the text of a UTF-8 file, with or without a byte order mark; if that fails, `kind` names it by `what`."""
     try:
-        return _content(path).decode("utf-8-sig")
-    except OSError as error:
-        raise file_error(kind, f"read {what}", error, remedy) from error
-    except ValueError as error:  # also if the operating system rejects the name
-        reason = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise kind(f"cannot read {what}: {reason}") from error
+        return _content(path, what, kind, remedy).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise kind(f"cannot read {what}: it is not text") from error
 
 
 PIPE_S = 10.0
@@ -136,10 +131,18 @@ def is_pipe(path: Path) -> bool:
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
-def _content(path: Path) -> bytes:
-    """Return the content of a file, or of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
-    if not is_pipe(path):
-        return path.read_bytes()
+def _content(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> bytes:
+    """Return the content of a file or a pipe; if that fails, `kind` names it by `what`."""
+    try:
+        return _sent(path) if is_pipe(path) else path.read_bytes()
+    except OSError as error:
+        raise file_error(kind, f"read {what}", error, remedy) from error
+    except ValueError as error:  # the operating system rejects the name
+        raise kind(f"cannot read {what}: {error}") from error
+
+
+def _sent(path: Path) -> bytes:
+    """Return the content of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
     parts: list[bytes] = []
     begun = time.monotonic()
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without a writer, an ordinary `open` waits for ever
@@ -162,12 +165,7 @@ def _content(path: Path) -> bytes:
 
 def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
     """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
-    try:
-        content = _content(path)
-    except OSError as error:
-        raise file_error(ArtifactError, f"read {str(path)!r}", error) from error
-    except ValueError as error:  # the operating system rejects the name
-        raise ArtifactError(f"cannot read {str(path)!r}: {error}") from error
+    content = _content(path, repr(str(path)), ArtifactError)
     try:
         deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
         # eight bytes of length, then a JSON header
@@ -199,22 +197,17 @@ def has_kind(path: Path, kind: FileKind) -> bool:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Return the memory limit of the container, or else the memory of the machine, in bytes; None if unknown."""
+    lines: list[str] = []
     # Control groups of version 2 and of version 1; "max" is no limit.
-    groups = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-    limits = [int(line) for path in groups for line in _lines(root / path) if line.isdigit()]
-    limits += [int(line.split()[1]) * 1024 for line in _lines(root / "proc/meminfo") if line.startswith("MemTotal:")]
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes", "proc/meminfo"):
+        with suppress(OSError):
+            lines += (root / path).read_text(encoding="ascii").splitlines()
+    limits = [int(line) for line in lines if line.isdigit()]
+    limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
     return min(limits, default=None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 def created() -> str:
     """Return the creation time; SOURCE_DATE_EPOCH makes files reproducible to the byte."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    at = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
-    return at.isoformat(timespec="seconds")
+    return datetime.fromtimestamp(int(epoch) if epoch.isdigit() else time.time(), UTC).isoformat(timespec="seconds")

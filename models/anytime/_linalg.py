@@ -12,9 +12,9 @@ coefficient is then exactly 0, and the other coefficients are what they would be
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import ContextDecorator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -33,46 +33,34 @@ def _libraries() -> list[Any]:
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-@dataclass
-class _SingleBlasThread(ContextDecorator):
-    """The limit while any of the contexts that overlap, in any thread, is open.
+_LOCK = Lock()
+_OPEN: list[list[int]] = []
+"""The numbers of threads before the limit was set, once for each open context."""
 
-    The first thread sets the limit and the last one restores it. From 3.7 on, threadpoolctl's own contexts ignore all
-    threads but the first that set a limit.
+
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
+
+    The setting is process-wide. Of the contexts that overlap, in any thread, the first sets the limit and the last
+    removes it. From 3.7 on, threadpoolctl's own contexts ignore all threads but the first that set a limit.
     """
-
-    _lock: Lock = field(default_factory=Lock)
-    _open: int = 0
-    _before: list[int] = field(default_factory=list)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._open:
-                self._before = [library.num_threads for library in _libraries()]
-                _set_threads([1] * len(self._before))
-            self._open += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._open -= 1
-            if not self._open:
-                _set_threads(self._before)
+    with _LOCK:
+        _OPEN.append(_OPEN[0] if _OPEN else [library.num_threads for library in _libraries()])
+        if len(_OPEN) == 1:
+            _set_threads([1] * len(_OPEN[0]))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            before = _OPEN.pop()
+            if not _OPEN:
+                _set_threads(before)
 
 
 def _set_threads(numbers: list[int]) -> None:
     for library, number in zip(_libraries(), numbers, strict=True):
         getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
-
-
-_SINGLE_BLAS_THREAD = _SingleBlasThread()
-
-
-def single_blas_thread() -> _SingleBlasThread:
-    """Return a context in which BLAS uses one thread, or a decorator of functions in it.
-
-    The setting is process-wide and is restored at the end.
-    """
-    return _SINGLE_BLAS_THREAD
 
 
 def row_scores(terms: Float, coef: Float, intercept: Float) -> Float:
@@ -119,43 +107,37 @@ class Factor:
         """Return L^-1 B, zero in dropped rows; B is (d, P)."""
         if self.dropped.any():
             B = np.where(self.dropped[:, np.newaxis], 0.0, B)
-        return self._solved(B, 0)
+        # For ten columns 2 us, `solve_triangular` 20 us.
+        return np.asarray(dtrtrs(self.L, B, lower=1)[0]) if len(self.L) else B
 
     def backward(self, Z: Float) -> Float:
         """Return L'^-1 Z; Z is (d, P)."""
-        return self._solved(Z, 1)
+        return np.asarray(dtrtrs(self.L, Z, lower=1, trans=1)[0]) if len(self.L) else Z
 
     def solve(self, B: Float) -> Float:
         """Return A^-1 B, zero in dropped rows; B is (d, P)."""
         return self.backward(self.forward(B))
 
-    def _solved(self, B: Float, transposed: int) -> Float:
-        if not len(self.L):
-            return B
-        X: Float = dtrtrs(self.L, B, lower=1, trans=transposed)[0]  # for ten columns 2 us, `solve_triangular` 20 us
-        return X
 
-
-def _routine(module: Any, name: str) -> Callable[..., None]:
-    """Return a routine of scipy's BLAS or LAPACK, whose arguments are addresses.
+def _routine(module: Any, name: str, *arguments: Any) -> Callable[..., None]:
+    """Return a routine of scipy's BLAS or LAPACK with arguments of these types.
 
     scipy's wrappers keep the interpreter's lock and copy blocks of larger matrices; the routine itself does neither.
     """
     capsule = module.__pyx_capi__[name]
     name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
     at = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    return ctypes.CFUNCTYPE(None)(at(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name_of(capsule)) or 0)
+    return ctypes.CFUNCTYPE(None, *arguments)(
+        at(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name_of(capsule)) or 0
+    )
 
 
-_POTRF, _TRSM = _routine(cython_lapack, "dpotrf"), _routine(cython_blas, "dtrsm")
-
-
-def _integer(value: int) -> Any:
-    return ctypes.byref(ctypes.c_int(value))
-
-
-def _address(A: Float) -> ctypes.c_void_p:
-    return ctypes.c_void_p(A.ctypes.data)
+_INT, _MATRIX = ctypes.POINTER(ctypes.c_int), (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+"""Arguments: an integer; the address of a matrix, and the distance between its columns."""
+_POTRF = _routine(cython_lapack, "dpotrf", ctypes.c_char_p, _INT, *_MATRIX, _INT)
+_TRSM = _routine(
+    cython_blas, "dtrsm", *[ctypes.c_char_p] * 4, _INT, _INT, ctypes.POINTER(ctypes.c_double), *_MATRIX, *_MATRIX
+)
 
 
 def factorise_into(A: Float, reference: Float) -> Factor:
@@ -165,7 +147,7 @@ def factorise_into(A: Float, reference: Float) -> Factor:
     """
     assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
     d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
-    _POTRF(b"L", _integer(d), _address(A), _integer(max(d, 1)), ctypes.byref(info))
+    _POTRF(b"L", ctypes.c_int(d), A.ctypes.data, ctypes.c_int(max(d, 1)), info)
     if info.value == 0 and positive_pivots(np.square(np.diagonal(A)), reference).all():
         return Factor(A, np.zeros(d, dtype=np.bool_))
     upper = np.triu(A, 1)
@@ -177,9 +159,9 @@ def solve_leading(factor: Factor, right: Float) -> None:
     assert right.flags.c_contiguous and right.dtype == factor.L.dtype == np.float64  # noqa: S101, PT018
     rows, m = right.shape
     L = factor.L if factor.L.strides[0] == factor.L.itemsize else np.asfortranarray(factor.L)
-    sizes = _integer(m), _integer(rows), ctypes.byref(ctypes.c_double(1.0))
-    stride = _integer(max(L.strides[1] // L.itemsize, m, 1))
-    _TRSM(b"L", b"L", b"T", b"N", *sizes, _address(L), stride, _address(right), _integer(max(m, 1)))
+    integer, stride = ctypes.c_int, max(L.strides[1] // L.itemsize, m, 1)
+    sizes = integer(m), integer(rows), ctypes.c_double(1.0)
+    _TRSM(b"L", b"L", b"T", b"N", *sizes, L.ctypes.data, integer(stride), right.ctypes.data, integer(max(m, 1)))
 
 
 def factorise(A: Float, reference: Float) -> Factor:

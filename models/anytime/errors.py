@@ -104,9 +104,8 @@ def _parameter(found: re.Match[str]) -> str:
 def environmental(error: BaseException) -> bool:
     """Return whether the system caused an exception (a full disk, for example) rather than a wrong path or content."""
     wrong_path = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-    if not isinstance(error, OSError) or isinstance(error, wrong_path):
-        return False
-    return error.errno not in (None, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
+    wrong_call = (None, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG)
+    return isinstance(error, OSError) and not isinstance(error, wrong_path) and error.errno not in wrong_call
 
 
 def file_error(kind: type[AnytimeError], doing: str, error: OSError, remedy: str = "") -> AnytimeError:

@@ -21,7 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.columns import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
+from anytime.data.dataset import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import MemoryTable, collected, is_frame, table_of
 from anytime.errors import (

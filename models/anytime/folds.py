@@ -19,13 +19,13 @@ from anytime.target import class_codes
 from anytime.types import Float, Index
 
 
+@dataclass(eq=False)
 class FoldStream:
     """Fold numbers of consecutive rows: each run of `count` rows has every fold once, in random order."""
 
-    def __init__(self, count: int, rng: np.random.Generator) -> None:
-        self.count = count
-        self._rng = rng
-        self._ready = np.empty(0, dtype=np.intp)
+    count: int
+    _rng: np.random.Generator
+    _ready: Index = field(default_factory=np.empty(0, dtype=np.intp).copy)
 
     def take(self, rows: int) -> Index:
         runs = -(-(rows - len(self._ready)) // self.count)
@@ -47,15 +47,10 @@ class FoldCounts:
     """Summary of some rows that fold assignment needs to continue after them."""
 
     rows: int = 0
-    classes: Mapping[int, int] = field(default_factory=dict)
-    """Number of rows of each class, by its code, where folds are stratified."""
+    classes: Mapping[int | None, int] = field(default_factory=dict)
+    """Number of rows of each class, by its code; None is any class, where folds are not stratified."""
     queries: tuple[Hashable, ...] = ()
     """Distinct queries in order of appearance, where rows have queries."""
-
-
-def fold_count(folds: int, rows: int) -> int:
-    """Return the number of folds for some rows: at most one per row, and at least 1."""
-    return max(min(folds, max(rows, 2)), 1)
 
 
 class FoldAssigner:
@@ -69,8 +64,7 @@ class FoldAssigner:
         rng = np.random.default_rng(seed)
         self.folds, self.stratified = folds, stratified
         self._seed = int(rng.integers(2**63))
-        self._stream = FoldStream(folds, rng)
-        self._of_class: dict[int, FoldStream] = {}
+        self._streams: dict[int | None, FoldStream] = {None: FoldStream(folds, rng)}
         self._of_query: dict[Hashable, int] = {}
 
     def take(self, Y: Float, query: NDArray[Any] | None) -> Index | None:
@@ -80,21 +74,21 @@ class FoldAssigner:
         if query is not None:
             return np.array([self._fold(key) for key in query.tolist()], dtype=np.intp)
         if not self.stratified:
-            return self._stream.take(len(Y))
+            return self._streams[None].take(len(Y))
         codes, folds = class_codes(Y), np.empty(len(Y), dtype=np.intp)
         for code, rows in Counter(codes.tolist()).items():
-            folds[codes == code] = self._class_stream(code).take(rows)
+            folds[codes == code] = self._stream(code).take(rows)
         return folds
 
     def tally(self, parts: Iterable[tuple[Float, NDArray[Any] | None]]) -> FoldCounts:
         """Return the summary of some rows, given in parts: responses and queries as in `take`."""
-        rows, classes, queries = 0, Counter[int](), dict[Hashable, None]()
+        rows, classes, queries = 0, Counter[int | None](), dict[Hashable, None]()
         for Y, query in parts:
             rows += len(Y)
             if query is not None:
                 queries |= dict.fromkeys(query.tolist())
-            elif self.stratified:
-                classes.update(class_codes(Y).tolist())
+            else:
+                classes.update(class_codes(Y).tolist() if self.stratified else {None: len(Y)})
         return FoldCounts(rows, classes, tuple(queries))
 
     def skip(self, before: FoldCounts) -> None:
@@ -103,9 +97,7 @@ class FoldAssigner:
         for key in before.queries:
             self._fold(key)
         for code, rows in before.classes.items():
-            self._class_stream(code).skip(rows)
-        if not before.queries and not self.stratified:
-            self._stream.skip(before.rows)
+            self._stream(code).skip(rows)
 
     def copy(self) -> Self:
         return deepcopy(self)
@@ -115,7 +107,7 @@ class FoldAssigner:
         assigners = []
         for part in parts:
             assigner = copy(self)
-            assigner._stream, assigner._of_class = deepcopy((self._stream, self._of_class))
+            assigner._streams = deepcopy(self._streams)
             self.skip(part)
             assigner._of_query = {key: self._of_query[key] for key in part.queries if self.folds > 1}
             assigners.append(assigner)
@@ -123,10 +115,10 @@ class FoldAssigner:
 
     def _fold(self, key: Hashable) -> int:
         if key not in self._of_query:
-            self._of_query[key] = int(self._stream.take(1)[0])
+            self._of_query[key] = int(self._streams[None].take(1)[0])
         return self._of_query[key]
 
-    def _class_stream(self, code: int) -> FoldStream:
-        if code not in self._of_class:
-            self._of_class[code] = FoldStream(self.folds, np.random.default_rng([self._seed, code]))
-        return self._of_class[code]
+    def _stream(self, code: int | None) -> FoldStream:
+        if code is not None and code not in self._streams:
+            self._streams[code] = FoldStream(self.folds, np.random.default_rng([self._seed, code]))
+        return self._streams[code]

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, chain, pairwise, starmap
+from itertools import accumulate, pairwise, starmap
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -115,17 +115,22 @@ class FeatureGroup(BaseModel):
     @classmethod
     def _without_zero(cls, cost: float | CallCost) -> float | CallCost:
         """Return a cost without a fixed part as a number, so that equal costs are equal."""
-        return cost if isinstance(cost, CallCost) and cost.fixed else CallCost.of(cost).per_row
+        return cost.per_row if isinstance(cost, CallCost) and not cost.fixed else cost
 
     @property
     def call_cost(self) -> CallCost:
         """Return the fixed part and the part per row of the cost of a call."""
         return CallCost.of(self.cost)
 
+    @property
+    def parts(self) -> tuple[float, float]:
+        """Return the fixed part and the part per row of the cost of a call, as numbers."""
+        return (self.cost.fixed, self.cost.per_row) if isinstance(self.cost, CallCost) else (0.0, self.cost)
+
 
 def _check_cost(group: FeatureGroup) -> None:
-    cost = group.call_cost
-    for what, part in (("cost", cost.per_row), ("fixed cost", cost.fixed)):
+    fixed, per_row = group.parts
+    for what, part in (("cost", per_row), ("fixed cost", fixed)):
         if part != 0 and not MIN_COST <= part <= MAX_COST:
             wanted = ">= 0"
             if math.isfinite(part) and part > 0:
@@ -218,9 +223,10 @@ class FeatureGroups(BaseModel):
             _check_cost(group)
             for feature in group.features:
                 if feature in owner:
-                    twice = f"in group {owner[feature]!r} and in group {group.name!r}"
-                    where = f"twice in group {group.name!r}" if owner[feature] == group.name else twice
-                    raise GroupsError(f"feature {feature!r} is {where}; expected each feature in one group, once")
+                    both = f"in group {owner[feature]!r} and in" if owner[feature] != group.name else "twice in"
+                    raise GroupsError(
+                        f"feature {feature!r} is {both} group {group.name!r}; expected each feature in one group, once"
+                    )
                 owner[feature] = group.name
         if not owner:
             raise GroupsError("no group has a feature; expected at least one feature")
@@ -240,30 +246,24 @@ class FeatureGroups(BaseModel):
 
     def _check_pairs(self) -> None:
         for a, b in self.pairs:
-            both = f"{a.column!r} and {b.column!r}"
-            if a.column == b.column or not {a.column, b.column} <= set(self.features):
-                raise GroupsError(f"a pair has {both}; expected two different columns of groups")
-            if not all(len(side.knots) > 1 if not side.levels else not side.knots for side in (a, b)):
-                raise GroupsError(f"the pair of {both} lacks factors; expected levels, or two knots or more")
-            if (most := max(len(side.levels) or len(side.knots) - 1 for side in (a, b))) > MAX_FACTORS:
-                raise GroupsError(
-                    f"the pair of {both} has {most} factors of one column; expected at most {MAX_FACTORS}"
-                )
-            for knots in (a.knots, b.knots):
-                if list(knots) != sorted(set(knots)):
-                    raise GroupsError(
-                        f"the pair of {both} has knots {list(knots)}; expected different numbers in ascending order"
-                    )
-        if self.pairs and self.pairs != self.with_pairs(self.pairs).pairs:
+            of = f"the pair of {a.column!r} and {b.column!r}"
+            is_own = a.column != b.column and {a.column, b.column} <= {*self.features}
+            has_factors = all(not side.knots if side.levels else len(side.knots) > 1 for side in (a, b))
+            most = max(len(side.levels) or len(side.knots) - 1 for side in (a, b))
+            uneven = next((list(knots) for knots in (a.knots, b.knots) if list(knots) != sorted({*knots})), None)
+            for is_valid, what in (
+                (is_own, f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups"),
+                (has_factors, f"{of} lacks factors; expected levels, or two knots or more"),
+                (most <= MAX_FACTORS, f"{of} has {most} factors of one column; expected at most {MAX_FACTORS}"),
+                (uneven is None, f"{of} has knots {uneven}; expected different numbers in ascending order"),
+            ):
+                if not is_valid:
+                    raise GroupsError(what)
+        if self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
     def __len__(self) -> int:
         return len(self.groups)
-
-    @property
-    def pair_names(self) -> list[str]:
-        """Return the names of the pairs, for messages."""
-        return [" * ".join(side.column for side in pair) for pair in self.pairs]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -295,22 +295,24 @@ class FeatureGroups(BaseModel):
     def shared_by(self) -> str:
         """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
         n = self.rows_per_call
-        return f"in predictions of {n} row{'s' * (n != 1)}" if self.fixed_costs.any() else ""
+        is_shared = any(group.parts[0] for group in self.groups)
+        return f"in predictions of {n} row{'s' * (n != 1)}" if is_shared else ""
 
     @cached_property
     def fixed_costs(self) -> Float:
         """Return the part of the cost of a call that does not depend on its rows, (groups,), in `cost_unit`."""
-        return np.array([group.call_cost.fixed for group in self.groups], dtype=np.float64)
+        return np.array([group.parts[0] for group in self.groups], dtype=np.float64)
 
     @cached_property
     def row_costs(self) -> Float:
         """Return the cost that each row adds to a call, (groups,), in `cost_unit`."""
-        return np.array([group.call_cost.per_row for group in self.groups], dtype=np.float64)
+        return np.array([group.parts[1] for group in self.groups], dtype=np.float64)
 
     @cached_property
     def costs(self) -> Float:
         """Return the cost of each group per row, in a call with `rows_per_call` rows, (groups,), in `cost_unit`."""
-        return self.row_costs + self.fixed_costs / self.rows_per_call
+        parts = (group.parts for group in self.groups)
+        return np.array([per_row + fixed / self.rows_per_call for fixed, per_row in parts], dtype=np.float64)
 
     def call_costs(self, rows: int) -> Float:
         """Return the cost of one call of each group with this many rows, (groups,), in `cost_unit`."""
@@ -336,7 +338,7 @@ class FeatureGroups(BaseModel):
     @cached_property
     def prerequisites(self) -> tuple[tuple[int, ...], ...]:
         """Return, for each group, all direct and indirect requirements, each after its own requirements."""
-        required = {i: [self.position(name) for name in group.requires] for i, group in enumerate(self.groups)}
+        required = {i: [self.positions[name] for name in group.requires] for i, group in enumerate(self.groups)}
         try:
             order = tuple(TopologicalSorter(required).static_order())
         except CycleError as error:
@@ -373,11 +375,10 @@ class FeatureGroups(BaseModel):
     def with_own_products(self) -> tuple[FeatureGroups, Index]:
         """Return the groups with the products of their own columns as their features, and their features in these."""
         own = {self.prerequisites[p][-1]: p for p in self.products if len(self.groups[p].requires) == 1}
-        rest = [g for g in range(len(self)) if g not in own.values()]
-        order = [[g, own[g]] if g in own else [g] for g in rest]
+        order = [[g, own[g]] if g in own else [g] for g in range(len(self)) if g not in own.values()]
         groups = tuple(
-            self.groups[g].model_copy(update={"features": sum((self.groups[i].features for i in of), ())})
-            for g, of in zip(rest, order, strict=True)
+            self.groups[of[0]].model_copy(update={"features": sum((self.groups[i].features for i in of), ())})
+            for of in order
         )
         columns = [np.arange(self.slices[i].start, self.slices[i].stop) for of in order for i in of]
         return FeatureGroups(cost_unit=self.cost_unit, rows=self.rows, groups=groups), np.concatenate(columns)
@@ -398,19 +399,15 @@ class FeatureGroups(BaseModel):
         GroupsError
             Two patterns match one column.
         """
-        names = dict.fromkeys(columns)
-        free = [name for name in names if name not in self.features]
-
-        def features(feature: str) -> list[str]:
-            if feature in names or not is_pattern(feature):
-                return [feature]
-            return [name for name in free if _matches(feature, name)] or [feature]
-
         if not any(map(is_pattern, self.features)):
             return self
+        names = dict.fromkeys(columns)
+        patterns = [feature for feature in self.features if is_pattern(feature) and feature not in names]
+        free = [name for name in names if name not in self.features]
+        found = {pattern: [name for name in free if _matches(pattern, name)] for pattern in patterns}
         content = self.model_dump(exclude_unset=True)
         for group in content["groups"]:
-            group["features"] = list(chain.from_iterable(map(features, group["features"])))
+            group["features"] = [name for feature in group["features"] for name in found.get(feature) or [feature]]
         return _checked(content, "groups")
 
     def without(self, features: Iterable[str]) -> FeatureGroups:
@@ -425,7 +422,7 @@ class FeatureGroups(BaseModel):
             group.model_copy(update={"features": tuple(f for f in group.features if f not in dropped)})
             for group in self.groups
         )
-        required = {p for before in self.prerequisites for p in before}
+        required = frozenset().union(*self.prerequisites)
         useful = {
             place
             for place, (before, after) in enumerate(zip(self.groups, groups, strict=True))
@@ -438,13 +435,17 @@ class FeatureGroups(BaseModel):
         """Return some of these groups, by index, in the order of the file; the caller includes their requirements."""
         return self._of(tuple(self.groups[g] for g in sorted(set(groups))))
 
-    def _of(self, groups: tuple[FeatureGroup, ...], **changes: Any) -> FeatureGroups:
-        """Return other groups, with these bases and pairs as far as they have the columns, and changes of other fields.
+    def _of(
+        self, groups: tuple[FeatureGroup, ...], *, cost_unit: str | None = None, rows: int | None = None
+    ) -> FeatureGroups:
+        """Return other groups, with these bases and pairs as far as they have the columns, and other fields if given.
 
         A copy would keep cached costs.
         """
-        fields = {"cost_unit": self.cost_unit, "rows": self.rows, "groups": groups} | changes
-        return FeatureGroups(**fields).with_bases(self.bases).with_types(self.types).with_pairs(self.pairs)
+        found = FeatureGroups(
+            cost_unit=self.cost_unit if cost_unit is None else cost_unit, rows=rows or self.rows, groups=groups
+        )
+        return found.with_bases(self.bases, self.types).with_pairs(self.pairs)
 
     def with_prices(self, costs: Mapping[str, float | CallCost], cost_unit: str) -> FeatureGroups:
         """Return the groups with other costs, by name, in another unit; groups that are not named keep theirs."""
@@ -461,8 +462,8 @@ class FeatureGroups(BaseModel):
         """
         for name in costs:
             self.position(name)
-        content = {"cost_unit": self.cost_unit, "groups": [{"name": name, "cost": costs[name]} for name in costs]}
-        units = _with_unit(content, "costs")["groups"]
+        stated = [{"name": name, "cost": cost} for name, cost in costs.items()]
+        units = _with_unit({"cost_unit": self.cost_unit, "groups": stated}, "costs")["groups"]
         wrong = next((each for each in units if not isinstance(each["cost"], int | float)), None)
         if wrong is not None:
             raise GroupsError(
@@ -474,19 +475,26 @@ class FeatureGroups(BaseModel):
             _check_cost(self.groups[self.positions[name]].model_copy(update={"cost": cost}))
         return self.with_prices(priced, self.cost_unit)
 
-    def with_bases(self, bases: Mapping[str, ColumnBasis]) -> FeatureGroups:
-        """Return the groups with these bases, as far as they have the columns."""
-        return self.model_copy(update={"bases": {name: bases[name] for name in self._stated(bases)}})
+    def with_bases(
+        self, bases: Mapping[str, ColumnBasis], types: Mapping[str, ColumnType] | None = None
+    ) -> FeatureGroups:
+        """Return the groups with these bases, and types if some are given, as far as they have the columns.
 
-    def with_types(self, types: Mapping[str, ColumnType]) -> FeatureGroups:
-        """Return the groups with these types, as far as they have the columns."""
-        return self.model_copy(update={"types": {name: types[name] for name in self._stated(types)}})
-
-    def _stated(self, columns: Mapping[str, Any]) -> list[str]:
-        """Return which of some columns these groups have, in their order; last those that a pattern stands for."""
-        patterns = [name for name in self.features if is_pattern(name)]
-        of_patterns = [name for name in columns if any(_matches(pattern, name) for pattern in patterns)]
-        return [name for name in self.features if name in columns] + of_patterns
+        They are in the order of the columns; last are those that a pattern stands for.
+        """
+        own = dict.fromkeys(self.features)
+        patterns = [name for name in own if is_pattern(name)]
+        given: dict[str, Mapping[str, Any]] = {"bases": bases} if types is None else {"bases": bases, "types": types}
+        return self.model_copy(
+            update={
+                field: {
+                    name: columns[name]
+                    for name in (*own, *columns)
+                    if name in columns and (name in own or any(_matches(pattern, name) for pattern in patterns))
+                }
+                for field, columns in given.items()
+            }
+        )
 
     @property
     def bare(self) -> FeatureGroups:
@@ -496,11 +504,10 @@ class FeatureGroups(BaseModel):
     @property
     def known_types(self) -> dict[str, ColumnType]:
         """Return the types of columns that are stated, or that their levels show."""
-        levels = {name: basis.levels[0] for name, basis in self.bases.items() if basis.levels}
         shown: dict[str, ColumnType] = {
-            name: "text" if isinstance(level, str) else "bool"
-            for name, level in levels.items()
-            if isinstance(level, str | bool)
+            name: "text" if isinstance(basis.levels[0], str) else "bool"
+            for name, basis in self.bases.items()
+            if basis.levels and isinstance(basis.levels[0], str | bool)
         }
         return shown | self.types
 
@@ -522,12 +529,14 @@ class FeatureGroups(BaseModel):
 
     def joined_pairs(self, steps: Sequence[Iterable[str]]) -> list[tuple[tuple[str, str], ...]]:
         """Return for each step, given the groups that it adds, the columns of the pairs that it completes."""
-        added = ((k, self.groups[self.positions[name]]) for k, adds in enumerate(steps) for name in adds)
-        step = {feature: k for k, group in added for feature in group.features}
-        found: list[list[tuple[str, str]]] = [[] for _ in steps]
-        for a, b in self.pairs:
-            found[max(step[a.column], step[b.column])].append((a.column, b.column))
-        return list(map(tuple, found))
+        step = {
+            feature: k
+            for k, adds in enumerate(steps)
+            for name in adds
+            for feature in self.groups[self.positions[name]].features
+        }
+        pairs = [(max(step[a.column], step[b.column]), (a.column, b.column)) for a, b in self.pairs]
+        return [tuple(pair for k, pair in pairs if k == place) for place in range(len(steps))]
 
     def with_costs(self, other: FeatureGroups) -> FeatureGroups:
         """Return these groups with the costs, unit and requirements of another file that has the same groups.
@@ -541,20 +550,18 @@ class FeatureGroups(BaseModel):
             The other file lacks a group, has an additional group, or a group there lacks a feature.
         """
         other = other.matched(self.features)
-        missing, new = set(self.names) - set(other.names), set(other.names) - set(self.names)
+        missing, new = sorted({*self.names} - {*other.names}), sorted({*other.names} - {*self.names})
         if missing or new:
-            extra = f"has {listed(sorted(new))}, which the model lacks"
-            what = f"lacks {listed(sorted(missing))}" if missing else extra
+            what = f"lacks {listed(missing)}" if missing else f"has {listed(new)}, which the model lacks"
             raise GroupsError(f"the new groups file {what}; expected the model's {len(self)} groups, each once")
-        groups = []
-        for group in self.groups:
-            changed = other.groups[other.positions[group.name]]
+        pairs = [(group, other.groups[other.positions[group.name]]) for group in self.groups]
+        for group, changed in pairs:
             if absent := set(group.features).difference(changed.features):
                 raise GroupsError(
                     f"group {group.name!r} lacks {listed(sorted(absent))} in the new file; expected the model's"
                 )
-            groups.append(changed.model_copy(update={"features": group.features}))
-        return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows or self.rows)
+        groups = (changed.model_copy(update={"features": group.features}) for group, changed in pairs)
+        return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows)
 
 
 def is_pattern(feature: str) -> bool:
@@ -579,8 +586,8 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012  (none of YAML 1.1; the base class annotates it)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
-        _check_unique(map(str, keys), f" in the mapping that begins in line {node.start_mark.line + 1}")
+        keys = [(str(self.construct_object(key, deep=True)), None) for key, _ in node.value if key.tag != _MERGE]
+        _unique(keys, f" in the mapping that begins in line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -596,13 +603,9 @@ for _tag, _pattern, _starts in (
         _class.add_implicit_resolver(_tag, re.compile(f"^({_pattern})$"), _starts)
 
 
-def _check_unique(keys: Iterable[str], where: str = "") -> None:
-    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+def _unique(pairs: list[tuple[str, Any]], where: str = "") -> dict[str, Any]:
+    if twice := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
         raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _check_unique(key for key, _ in pairs)
     return dict(pairs)
 
 
@@ -647,14 +650,23 @@ def _expanded(given: Mapping[str, Any] | Sequence[Any], source: str) -> dict[str
     """Return a short form of groups as the complete form; what is invalid stays as it is."""
     content = dict(given) if isinstance(given, Mapping) else {"groups": list(given)}
     if "groups" not in content and not {*content} <= {*_SETTINGS}:
-        settings = {key: content.pop(key) for key in _SETTINGS if key in content and not _is_group(content[key])}
+        settings = {
+            key: content.pop(key)
+            for key, value in list(content.items())
+            if key in _SETTINGS
+            and not (isinstance(value, list | tuple) or (isinstance(value, Mapping) and "features" in value))
+        }
         content = settings | {"groups": content}
     groups = content.get("groups")
     _check_form(groups if given else given, source)
+    if isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
+        named: dict[str, Sequence[str]] = {}  # the feature of one, otherwise the first and the number of the others
+        for number, features in enumerate(groups, start=1):
+            name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
+            named[f"{name} (group {number})" if name in named else name] = features
+        groups = named
     if isinstance(groups, Mapping):
         content["groups"] = [_named(name, group, source) for name, group in groups.items()]
-    elif isinstance(groups, list | tuple) and groups and all(map(_is_names, groups)):
-        content["groups"] = [{"name": name, "features": list(of), "cost": 1.0} for name, of in _names_of(groups)]
     elif not isinstance(given, Mapping) and any(isinstance(group, str) for group in given):
         shown = _json([[name] if isinstance(name, str) else name for name in given][:2])
         raise GroupsError(
@@ -685,10 +697,6 @@ def _check_form(groups: Any, source: str) -> None:
                 )
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "features" in value)
-
-
 def _is_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
 
@@ -701,15 +709,6 @@ def _named(name: str, group: Any, source: str) -> Any:
         return {"name": name, "features": [], "cost": 1.0} | dict(group)
     form = f'{{{_json(str(name))}: ["column", ...]}} or {{{_json(str(name))}: {{"features": ["column"], "cost": 1}}}}'
     raise GroupsError(f"{source}, group {name!r} is {reprlib.repr(group)}; expected groups such as {form}")
-
-
-def _names_of(groups: Sequence[Sequence[str]]) -> list[tuple[str, Sequence[str]]]:
-    """Return lists of features with names: the feature of one, otherwise the first and the number of the others."""
-    found: dict[str, Sequence[str]] = {}
-    for number, features in enumerate(groups, start=1):
-        name = f"group {number}" if not features else features[0] + f"+{len(features) - 1}" * (len(features) > 1)
-        found[f"{name} (group {number})" if name in found else name] = features
-    return list(found.items())
 
 
 _AMOUNT = re.compile(r"(-?(?:\d+\.?\d*|\.\d+))\s*([^\W\d_]+)")
@@ -729,31 +728,24 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
             places += [(group["cost"], "fixed"), (group["cost"], "per_row")]
         elif isinstance(group, dict):
             places.append((group, "cost"))
-    found = [
-        (holder, key, _AMOUNT.fullmatch(holder[key].strip()))
+    amounts = [
+        (holder, key, float(match[1]), match[2])
         for holder, key in places
-        if isinstance(holder.get(key), str)
+        if isinstance(holder.get(key), str) and (match := _AMOUNT.fullmatch(holder[key].strip()))
     ]
-    amounts = [(holder, key, float(match[1]), match[2]) for holder, key, match in found if match is not None]
     units = dict.fromkeys(unit for *_, unit in amounts)
     if not units:
         return content
-    times = all(milliseconds(unit) is not None for unit in units)
-    unit = content.get("cost_unit") or (next(iter(units)) if len(units) == 1 else "ms" if times else None)
-    factors = {name: 1.0 if name == unit else _ratio(name, unit) for name in units}
-    if None in factors.values():
+    common = next(iter(units)) if len(units) == 1 else "ms" if None not in map(milliseconds, units) else None
+    unit = content.get("cost_unit") or common
+    base = milliseconds(unit) if isinstance(unit, str) else None
+    factors = {name: 1.0 if name == unit else (milliseconds(name) or math.nan) / (base or math.nan) for name in units}
+    if any(map(math.isnan, factors.values())):
         named = listed([*units, *([content["cost_unit"]] if "cost_unit" in content else [])])
         raise GroupsError(f"{source}: the costs are in {named}; expected one unit, or units of time")
     for holder, key, number, name in amounts:
-        holder[key] = number * (factors[name] or 0.0)
+        holder[key] = number * factors[name]
     return content | {"cost_unit": unit, "groups": copied}
-
-
-def _ratio(unit: str, other: Any) -> float | None:
-    """Return the number of other units in a unit of time; None if either is not one."""
-    one = milliseconds(unit)
-    base = milliseconds(other) if isinstance(other, str) else None
-    return None if one is None or base is None else one / base
 
 
 def singletons(features: Iterable[str]) -> FeatureGroups:
@@ -766,8 +758,9 @@ def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
         raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs")
     bases = content.get("bases")
     if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
-        named = {column: {"basis": basis} if isinstance(basis, str) else basis for column, basis in bases.items()}
-        content = content | {"bases": named}
+        content = content | {
+            "bases": {name: {"basis": basis} if isinstance(basis, str) else basis for name, basis in bases.items()}
+        }
     try:
         # By way of JSON, so that lists become tuples under strict types.
         return FeatureGroups.model_validate_json(json.dumps(content, default=_plain))
@@ -795,23 +788,21 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
         return str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
+    form = ""
     match first["loc"]:
         case ("groups", int(index), *inner):
             group = content["groups"][index]
-            name = group.get("name") if isinstance(group, Mapping) else None
+            given = group if isinstance(group, Mapping) else {"features": group}
+            name, form = given.get("name"), f"; expected {_form(given)}"
             where = [f"group {name!r}" if name else f"group number {index + 1}", *where[2:]]
             if inner[:1] == ["cost"] and len(inner) > 1:  # after it, the kind of cost that was assumed
                 del where[2]
     got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
-    return f"{', '.join(where)}: {first['msg'].lower()}{got}{_form(first['loc'], content)}"
+    return f"{', '.join(where)}: {first['msg'].lower()}{got}{form}"
 
 
-def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
-    """Return the complete form of the group at a place, with what is stated of it; nothing for another place."""
-    if where[:1] != ("groups",) or len(where) < 2 or not isinstance(where[1], int):
-        return ""
-    group = content["groups"][where[1]]
-    given = group if isinstance(group, Mapping) else {"features": group}
+def _form(given: Mapping[str, Any]) -> str:
+    """Return the complete form of a group, with what is stated of it."""
     lists = [each for key, each in given.items() if isinstance(each, list | tuple) and each and key != "requires"]
     features = given.get("features") or (lists[0] if len(lists) == 1 else "column")
     names = (
@@ -823,9 +814,8 @@ def _form(where: tuple[Any, ...], content: dict[str, Any]) -> str:
     )
     name, cost = given.get("name") or "a", given.get("cost", 1)
     number = cost if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) else 1
-    shown = names[:2] + ["..."] * (len(names) > 2)
-    form = {"name": clipped(str(name)), "features": list(map(clipped, shown)), "cost": number}
-    return f"; expected {_json(form)}"
+    shown = [*map(clipped, names[:2]), *["..."] * (len(names) > 2)]
+    return _json({"name": clipped(str(name)), "features": shown, "cost": number})
 
 
 SUFFIXES = (".json", ".yaml", ".yml")

@@ -51,13 +51,9 @@ class Target:
     @property
     def is_consistent(self) -> bool:
         """Return whether the number of classes fits the task: 2 (binary), more than 2 (multiclass) or None (others)."""
-        match self.task:
-            case "binary":
-                return self.classes is not None and len(self.classes) == 2
-            case "multiclass":
-                return self.classes is not None and len(self.classes) > 2
-            case _:
-                return self.classes is None
+        if self.classes is None:
+            return self.task not in ("binary", "multiclass")
+        return self.task == ("binary" if len(self.classes) == 2 else "multiclass") and len(self.classes) > 1
 
 
 def check_family(family: FamilyName, target: Target) -> None:
@@ -82,6 +78,4 @@ def class_shares(means: Float) -> Float:
 
 def class_codes(Y: Float) -> Index:
     """Return the class index (rows,) that indicators Y (rows, P) encode; a single response marks the second of two."""
-    if Y.shape[1] == 1:
-        return (Y[:, 0] > 0.5).astype(np.intp)
-    return np.asarray(Y.argmax(axis=1))
+    return (Y[:, 0] > 0.5).astype(np.intp) if Y.shape[1] == 1 else np.asarray(Y.argmax(axis=1))

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import feature_matrix
+from anytime.data.dataset import feature_matrix
 from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, TableError, file_error
 from anytime.evaluation.evaluate import ndcg

@@ -35,7 +35,7 @@ from anytime import (
     resequence,
 )
 from anytime.cli.main import main
-from anytime.data.formats.cells import NumberStyle
+from anytime.data.formats import NumberStyle
 from anytime.errors import AnytimeError
 from anytime.evaluation.certificate import certify as certifying
 from anytime.evaluation.shapes import column_shapes

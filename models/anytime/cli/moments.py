@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anytime._files import check_writable, created
+from anytime._files import check_writable, created, has_kind
 from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
@@ -19,7 +19,7 @@ from anytime.cli.plan import Plan
 from anytime.cli.sources import Console, open_cluster, open_table_source
 from anytime.cli.streams import remember_written
 from anytime.errors import TableError, TrainingError, listed
-from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
+from anytime.moments.files import KIND, MomentsRecord, StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Label
@@ -90,7 +90,7 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: 
     folds = max(plan.folds, 1)
     unusable = list(plan.drop or ())
     for path in data:
-        if are_moments(path):
+        if has_kind(path, KIND):
             found.append(StoredMoments.load(path))
             continue
         known = stated or (found[0].target if found else None)

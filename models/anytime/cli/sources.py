@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from anytime._files import has_kind
 from anytime.cli import console
 from anytime.cli.console import remark
 from anytime.cli.options import RefitOptions, TableFormat
@@ -19,7 +20,7 @@ from anytime.errors import TrainingError, listed
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.conformal import conformal_rank
 from anytime.model.model import Model
-from anytime.moments.files import are_moments
+from anytime.moments.files import KIND
 from anytime.target import Target
 from anytime.training.resequencing import Retrained, open_retrained
 from anytime.training.table import Observer, Roles, TrainingMoments, TrainingTable, open_moments, open_training
@@ -61,7 +62,7 @@ def open_cluster(backend: Literal["local", "dask"], scheduler: str | None) -> It
 
 def open_source(data: Path, plan: Plan, cluster: Cluster | None = None, observer: Observer | None = None) -> Source:
     """Open and check a table or moments; options that the one requires do not apply to the other."""
-    if not are_moments(data):
+    if not has_kind(data, KIND):
         return open_table_source(data, plan, cluster, observer=observer)
     if cluster is not None:
         raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")

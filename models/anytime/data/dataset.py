@@ -1,4 +1,4 @@
-"""Datasets: a table whose columns have a meaning (features, target, query and weights).
+"""Datasets: a table whose columns have a meaning (features, target, query and weights), and their columns as numbers.
 
 A `Dataset` reads rows of features and responses, batch by batch, and sums them into the moments of each fold. Columns
 are read as the types that the groups and the target have (`anytime.data.survey` finds them in the training table).
@@ -15,26 +15,156 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from anytime.data.columns import (
-    WEIGHTS,
-    ColumnError,
-    feature_matrix,
-    infinite_columns,
-    responses,
-    valid_weights,
-    weights_of,
-    without_target,
-)
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table
 from anytime.errors import GroupsError, TableError, TrainingError, listed, suggestion
 from anytime.features.expansion import Expansion
 from anytime.features.learning import present
+from anytime.features.readers import Reader
 from anytime.folds import FoldAssigner, FoldCounts
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, is_pattern
 from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
-from anytime.types import Float, Index, Label
+from anytime.types import Bool, Float, Label
+
+MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
+"""Range of the weights above 0: their products with squares of numbers keep all digits."""
+WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+
+
+def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Reader] | None = None) -> Any:
+    """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a sparse table is sparse.
+
+    Columns of categories, by their index, contain the indices of levels.
+    """
+    if not categories:
+        return batch.matrix(features)
+    X = np.empty((batch.rows, len(features)), order="F")
+    for j, name in enumerate(features):
+        values = batch.column(name)
+        X[:, j] = codes(name, values, categories[j]) if j in categories else values
+    return X
+
+
+def codes(name: str, values: NDArray[Any], reader: Reader) -> Float:
+    """Return the raw numbers (rows,) of a column; raise TableError if a value has another type than in training."""
+    wrong = next((value for value in set(values[present(values)].tolist()) if not reader.accepts(value)), None)
+    if wrong is not None:
+        raise TableError(f"column {name!r} holds {wrong!r}; expected {reader.holds} in every row, as in training")
+    return reader.coded(values.tolist())
+
+
+def array_columns(count: int, groups: FeatureGroups) -> list[str]:
+    """Return the names of the columns of an array: x0, x1, ..., or the features in the order of the groups.
+
+    Raises GroupsError if the features are not among the former, and their number differs or they have patterns.
+    """
+    names = [f"x{j}" for j in range(count)]
+    if set(groups.features) <= set(names):
+        return names
+    if len(groups.features) == count and not any(map(is_pattern, groups.features)):
+        return list(groups.features)
+    raise GroupsError(
+        f"X has {count} columns without names and the groups have {len(groups.features)} features; "
+        "expected one column per feature, in the order of the groups, or features named x0, x1, ...; after a "
+        'transformer, set_output(transform="pandas") keeps names'
+    )
+
+
+class ColumnError(TableError):
+    """Invalid values of one column; `column` is its name."""
+
+    def __init__(self, message: str, column: str = "") -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def check_finite(batch: Batch, name: str, kind: ReadAs = "number") -> None:
+    """Raise TableError, with the first row, if a column of numbers or dates contains infinities."""
+    for error in _infinite([batch], {name: kind}):
+        raise error
+
+
+def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, ReadAs]) -> list[ColumnError]:
+    """Return an error for each column of a table with infinite values, with their number and the first row."""
+    batches = table.batches(names, types=types) if names else ()
+    found = _infinite(batches, {name: types.get(name, "number") for name in names})
+    return [ColumnError(f"{table.name}: {error}", error.column) for error in found]
+
+
+def _infinite(batches: Iterable[Batch], kinds: Mapping[str, ReadAs]) -> Iterator[ColumnError]:
+    found: dict[str, tuple[int, int]] = {}
+    for batch in batches:
+        for name in kinds:
+            values = batch.column(name)
+            if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
+                count, first = found.get(name, (0, batch.start + int(infinite.argmax())))
+                found[name] = count + int(infinite.sum()), first
+    for name, (count, first) in found.items():
+        what, valid = f"infinite value{'s' * (count > 1)}", "finite numbers"
+        if kinds[name] == "date":
+            what, valid = f"date{'s' * (count > 1)} beyond the years 1 to 9999", "dates of these years"
+        yield ColumnError(
+            f"column {name!r} holds {count} {what}, the first in row {first} (counted from 0); expected {valid}, or no "
+            "value where one is missing",
+            name,
+        )
+
+
+def rows_to_learn_from(
+    batch: Batch, target: Sequence[str], weights_column: str | None
+) -> tuple[Bool, Float | None, Bool]:
+    """Return which rows miss a target, the weights, if any, and which rows have a target and no weight of 0: (rows,).
+
+    Raises TableError for a weight that is missing, negative, tiny or huge.
+    """
+    gaps = np.zeros(batch.rows, dtype=np.bool_)
+    for name in target:
+        gaps |= ~present(batch.column(name))
+    if weights_column is None:
+        return gaps, None, ~gaps
+    check_finite(batch, weights_column)
+    weights = np.asarray(batch.column(weights_column), dtype=np.float64)
+    valid = valid_weights(weights)
+    if not valid.all():
+        at = int(valid.argmin())
+        what = f"{weights[at]:g}" if abs(weights[at]) > 0 else "missing"
+        raise TableError(f"weight in row {batch.start + at} is {what}; expected {WEIGHTS}")
+    return gaps, weights, ~gaps & (weights > 0)
+
+
+def valid_weights(weights: Float) -> Bool:
+    """Return which weights (rows,) are 0, or neither so small nor so large that products with them lose digits."""
+    return np.asarray((weights == 0) | ((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT)))
+
+
+def responses(batch: Batch, target: Target, kept: Bool) -> Float:
+    """Return the responses of the `kept` rows (rows,), as (kept rows, P): numbers, or indicators of the classes.
+
+    Raises TableError for an infinite target, a response that the family excludes, or a class that is not the target's.
+    """
+    classes, name = target.classes, target.columns[0]
+    if classes is None:
+        for column in target.columns:
+            check_finite(batch, column)
+        Y = np.column_stack([np.asarray(batch.column(column), dtype=np.float64)[kept] for column in target.columns])
+        valid = target.family.valid(Y)
+        if not valid.all():
+            place = np.flatnonzero(~valid.all(axis=1))[0]
+            row, value = batch.start + int(np.flatnonzero(kept)[place]), Y[place, 0]
+            raise TableError(f"target {name!r} is {value:.6g} in row {row}; expected {target.family.expected}")
+        return Y
+    labels = batch.column(name)[kept]
+    indicators = [labels == label for label in (classes[1:] if len(classes) == 2 else classes)]
+    Y = np.column_stack(indicators).astype(np.float64)
+    known = Y.any(axis=1) | (labels == classes[0])
+    if not known.all():
+        raise TableError(
+            f"target {labels[~known].tolist()[0]!r} was never seen in training; known: "
+            f"{', '.join(map(repr, classes[:10]))}"
+        )
+    return Y
+
 
 Progress: TypeAlias = Callable[[int], None]
 """Callback that receives the number of rows just read."""
@@ -42,39 +172,6 @@ Progress: TypeAlias = Callable[[int], None]
 
 def ignored(_rows: int) -> None:
     """Ignore the progress."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a dataset: features X (rows, D), responses Y (rows, P), weights, queries and folds (rows,)."""
-
-    X: Any
-    Y: Float
-    weights: Float | None
-    query: NDArray[Any] | None
-    folds: Index | None
-
-    @property
-    def row_weights(self) -> Float:
-        return np.ones(len(self.Y)) if self.weights is None else self.weights
-
-
-def balanced_weights(counts: Float) -> Float:
-    """Return n / (classes * count) for each class (classes,), given the weights of their rows; 0 for an empty class."""
-    each = counts.sum() / (counts > 0).sum()
-    return np.asarray(np.divide(each, counts, out=np.zeros_like(counts), where=counts > 0))
-
-
-def stated_weights(by_class: Mapping[Label, float], classes: Sequence[Label]) -> tuple[float, ...]:
-    """Return the weight of each class, 1 where none is stated; raise TrainingError for another class or number."""
-    if unknown := [label for label in by_class if label not in classes]:
-        raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}")
-    weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
-    valid = valid_weights(weights)
-    if not valid.all():
-        at = int(valid.argmin())
-        raise TrainingError(f"class_weight of {classes[at]!r} is {weights[at]:g}; expected {WEIGHTS}")
-    return tuple(weights.tolist())
 
 
 @dataclass(frozen=True)
@@ -117,14 +214,14 @@ class Dataset:
     @cached_property
     def types(self) -> dict[str, ReadAs]:
         """Return what each used column is read as: the types of training, whatever this table holds."""
-        found: dict[str, ReadAs] = {**self.groups.column_types}
-        found |= dict.fromkeys(self.target.columns, self.target.type)
         given: tuple[tuple[str | None, ReadAs], ...] = (
+            *self.groups.column_types.items(),
+            *((name, self.target.type) for name in self.target.columns),
             (self.query, "key"),
             (self.weights, "number"),
             (self.fold, "integer"),
         )
-        return found | {name: kind for name, kind in given if name is not None}
+        return {name: kind for name, kind in given if name is not None}
 
     def check(self) -> list[str]:
         """Return the columns that nothing uses; raise if the table lacks a column, or a feature has another use."""
@@ -141,7 +238,7 @@ class Dataset:
         used = {*self.groups.features, *others}
         return [name for name in self.table.columns if name not in used]
 
-    def rows_for(self, numbers: int) -> Iterator[Rows]:
+    def rows_for(self, numbers: int) -> Iterator[Block]:
         """Yield the rows in batches small enough for `numbers` numbers per row to fit in little memory, X dense.
 
         Raises TableError for infinite values.
@@ -159,7 +256,7 @@ class Dataset:
 
     def rows(
         self, batch_rows: int = ROWS, *, start: int = 0, stop: int | None = None, features: Sequence[str] | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[Block]:
         """Yield the rows that have a target and no weight of 0, from row `start` to before row `stop` of the table."""
         features = self.groups.features if features is None else features
         extra = [name for name in (*self.target.columns, self.query, self.weights, self.fold) if name is not None]
@@ -171,18 +268,16 @@ class Dataset:
             if len(rows.Y):
                 yield rows
 
-    def _selected(self, batch: Batch, features: Sequence[str]) -> Rows:
-        missing = without_target(batch, self.target.columns)
+    def _selected(self, batch: Batch, features: Sequence[str]) -> Block:
+        missing, weights, kept = rows_to_learn_from(batch, self.target.columns, self.weights)
         if missing.any() and not self.drop_missing:
             raise TableError(
                 f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it"
             )
         X = feature_matrix(batch, features, self.terms.categories if features else None)
-        weights = None if self.weights is None else weights_of(batch, self.weights)
         query, folds = (None if name is None else batch.column(name) for name in (self.query, self.fold))
         if query is not None and not present(query).all():
             raise TableError(f"query column {self.query!r} has missing values; expected a query in every row")
-        kept = ~missing if weights is None else ~missing & (weights > 0)
         Y = responses(batch, self.target, kept)
         if not kept.all():
             X = X[kept]
@@ -193,7 +288,7 @@ class Dataset:
             if not used.all():
                 X, Y, weights = X[used], Y[used], weights[used]
                 query, folds = (None if each is None else each[used] for each in (query, folds))
-        return Rows(X, Y, weights, query, folds)
+        return Block(X, Y, weights, folds, query=query)
 
     def weighted(self, by_class: Literal["balanced"] | Mapping[Label, float]) -> Dataset:
         """Return the dataset with weights of classes; for "balanced", all are equally heavy, and the targets are read.
@@ -206,12 +301,22 @@ class Dataset:
             raise TrainingError(
                 f"balanced class weights require classes; target {', '.join(self.target.columns)} is {self.target.task}"
             )
-        if not isinstance(by_class, str):
-            return replace(self, class_weights=stated_weights(by_class, classes))
-        counts = np.zeros(len(classes))
-        for rows in self.rows(features=()):
-            counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))
-        return replace(self, class_weights=tuple(balanced_weights(counts).tolist()))
+        if isinstance(by_class, str):  # n / (classes * count), given the weights of their rows; 0 for an empty class
+            counts = np.zeros(len(classes))
+            for rows in self.rows(features=()):
+                counts += np.bincount(class_codes(rows.Y), rows.row_weights, minlength=len(classes))
+            weights = np.divide(counts.sum() / (counts > 0).sum(), counts, out=np.zeros_like(counts), where=counts > 0)
+        else:
+            if unknown := [label for label in by_class if label not in classes]:
+                raise TrainingError(
+                    f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}"
+                )
+            weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
+            valid = valid_weights(weights)
+            if not valid.all():
+                at = int(valid.argmin())
+                raise TrainingError(f"class_weight of {classes[at]!r} is {weights[at]:g}; expected {WEIGHTS}")
+        return replace(self, class_weights=tuple(weights.tolist()))
 
     def moments(
         self,
@@ -223,8 +328,8 @@ class Dataset:
         progress: Progress = ignored,
     ) -> list[Moments]:
         """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch."""
-        assigner = FoldAssigner(folds, seed, stratified=stratified)
-        return self.summed(self.blocks(assigner, n_jobs=n_jobs, progress=progress), folds, n_jobs=n_jobs)
+        blocks = self.blocks(FoldAssigner(folds, seed, stratified=stratified), n_jobs=n_jobs, progress=progress)
+        return self.summed(blocks, folds, n_jobs=n_jobs)
 
     def summed(
         self, blocks: Iterable[Block], folds: int, *, n_jobs: int | None = None, before: list[Moments] | None = None
@@ -233,10 +338,11 @@ class Dataset:
         try:
             return accumulate(blocks, folds, n_jobs=n_jobs, before=before)
         except UnusableColumnError as error:
-            name = (*self.groups.features, *self.groups.pair_names, *self.target.columns)[error.column]
+            pairs = (f"{a.column} * {b.column}" for a, b in self.groups.pairs)
+            name = (*self.groups.features, *pairs, *self.target.columns)[error.column]
             if name in self.types and (infinite := infinite_columns(self.table, [name], self.types)):
                 raise infinite[0] from None  # which names a row
-            raise ColumnError.of(name, f"{self.table.name}: column {name!r} {error.why}") from None
+            raise ColumnError(f"{self.table.name}: column {name!r} {error.why}", name) from None
 
     def infinite(self) -> list[ColumnError]:
         """Return an error for each feature with infinite values in the rows to learn from."""
@@ -258,10 +364,7 @@ class Dataset:
         """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
         batch_rows = self.table.block_rows(len(self.groups.features), effective_n_jobs(n_jobs))
         expansion = None if self.terms.is_identity else self.terms
-
-        def block(rows: Rows) -> Block:
+        for rows in self.rows(batch_rows, start=start, stop=stop):
             progress(len(rows.Y))
             folds = assigner.take(rows.Y, rows.query) if rows.folds is None else rows.folds
-            return Block(rows.X, rows.Y, rows.weights, folds, expansion)
-
-        return map(block, self.rows(batch_rows, start=start, stop=stop))  # lazily: no block is stored
+            yield Block(rows.X, rows.Y, rows.weights, folds, expansion)

@@ -34,8 +34,7 @@ def default_groups(table: Table, used: Iterable[str] = ()) -> FeatureGroups:
 
 def _candidates(table: Table, used: Iterable[str], named: Iterable[str]) -> list[str]:
     """Return the columns without another use; raise GroupsError, which names some of those that have one, if none."""
-    taken = {*used, *table.index}
-    names = [name for name in table.columns if name not in taken]
+    names = [name for name in table.columns if name not in {*used} | table.index]
     if not names:
         raise GroupsError(f"{table.name} has no column besides {listed(named)}; expected at least one feature")
     return names
@@ -55,8 +54,9 @@ class Draft:
         lines = [f"# {head}", flow({"cost_unit": self.groups.cost_unit})[1:-1], "groups:"]
         for group in self.groups.groups:
             names = group.features[:MAX_COMMENTS]
-            several = len(group.features) > 1
-            lines += [f"  # {in_comment(name) + ': ' if several else ''}{self.held[name]}" for name in names]
+            lines += [
+                f"  # {in_comment(name) + ': ' if len(group.features) > 1 else ''}{self.held[name]}" for name in names
+            ]
             lines += [f"  # and {len(group.features) - len(names)} more"] * (len(group.features) > len(names))
             lines.append(f"  - {flow(group.model_dump(mode='json', exclude_defaults=True))}")
         if self.groups.types:
@@ -105,13 +105,15 @@ def drafted(
     assert found.sample is not None  # noqa: S101  (there are features)
     sample, dates = with_dates(found.sample, [name for name in names if types[name] == "text" and name not in stated])
     types |= dict.fromkeys(dates, "date")
-    flaws = {name: flaw(sample, name, target, str(types[name])) for name in names}
-    left_out = {name: why for name, why in flaws.items() if why}
+    left_out = {name: why for name in names if (why := flaw(sample, name, target, str(types[name])))}
     kept = [name for name in names if name not in left_out]
     if not kept:
         reasons = ", ".join(f"{name!r} ({why})" for name, why in list(left_out.items())[:5])
         raise GroupsError(f"{table.name} has no column to learn from: {reasons}; write the groups file by hand")
-    groups = _grouped(kept, by_prefix)
+    groups: dict[str, list[str]] = {}
+    for name in kept:
+        head, found_mark, _ = name.partition(by_prefix) if by_prefix else (name, "", "")
+        groups.setdefault(head if found_mark and head else name, []).append(name)
     if (lost := next((name for name in costs if name not in groups), None)) is not None:
         raise GroupsError(f"--cost {lost}={costs[lost]}: there is no group {lost!r}; {suggestion(lost, list(groups))}")
     content: dict[str, Any] = {
@@ -120,14 +122,6 @@ def drafted(
     }
     held = {name: _held(sample, name, str(types[name])) for name in kept}
     return Draft(load_groups(content), held, left_out, found.rows)
-
-
-def _grouped(names: Sequence[str], mark: str | None) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        head, found, _ = name.partition(mark) if mark else (name, "", "")
-        groups.setdefault(head if found and head else name, []).append(name)
-    return groups
 
 
 def _held(sample: Sample, name: str, kind: str) -> str:

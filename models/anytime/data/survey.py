@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from anytime.data.columns import ColumnError, check_finite, infinite_columns, weights_of, without_target
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import ColumnError, Dataset, check_finite, infinite_columns, rows_to_learn_from
 from anytime.data.formats import ROWS, ReadAs, Table
-from anytime.data.formats.arrow import not_numbers
-from anytime.data.formats.cells import foreign_number, is_number, missing_words
+from anytime.data.formats.arrow import foreign_number, is_number, missing_words, not_numbers
 from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
@@ -38,7 +36,7 @@ from anytime.features.learning import (
 from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
-from anytime.types import FamilyName, Label, Task
+from anytime.types import FamilyName, Task
 
 FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
@@ -107,6 +105,7 @@ def survey(
     types: Mapping[str, ReadAs] = {},
     drop_missing: bool = False,
     seed: int = 0,
+    limit: int | None = None,
 ) -> Survey:
     """Read the target, and a sample of some features.
 
@@ -116,6 +115,8 @@ def survey(
         Of columns whose type is stated; the others have their own.
     seed : int
         Seed of the sample.
+    limit : int | None
+        Rows to learn from after which reading ends; None is all of them, of which the sample has as many as usual.
 
     Raises
     ------
@@ -126,82 +127,62 @@ def survey(
     if len(set(target)) < len(target):
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
     names = [*features, *target, *([] if weights is None else [weights])]
-    found = _Found(table, tuple(target), weights, {**types, **table.types(names, types)})
+    types = {**types, **table.types(names, types)}
     for name in target:
-        if found.types[name] == "date":
+        if types[name] == "date":
             raise TableError(
                 f"{table.name}: target {name!r} is {table.described(name)}; expected numbers or text: convert it to "
                 "days since a fixed date, for example"
             )
-    sample = sample_of(found.samples(features, names), seed=seed)
-    return found.survey(sample if features else None, drop_missing=drop_missing)
+    found: list[set[Any]] = [set() for _ in target]
+    rows = missing = unweighted = 0
+    first: list[int] = []
 
-
-def _first_rows(
-    table: Table, target: Sequence[str], features: Sequence[str], *, weights: str | None, types: Mapping[str, ReadAs]
-) -> Sample:
-    """Return `FIRST_ROWS` of the first rows with a target and weight; fewer of a wide table."""
-    limit = min(FIRST_ROWS, sample_size(len(features)))
-    names = dict.fromkeys([*features, *target, *([] if weights is None else [weights])])
-    return sample_of(_Found(table, tuple(target), weights, types).samples(features, list(names), limit), limit)
-
-
-class _Found:
-    """What a pass has found so far."""
-
-    def __init__(self, table: Table, target: tuple[str, ...], weights: str | None, types: Mapping[str, ReadAs]) -> None:
-        self._table, self._target, self._weights, self.types = table, target, weights, types
-        self._values: list[set[Any]] = [set() for _ in target]
-        self._rows = self._missing = self._unweighted = 0
-        self._first: list[int] = []
-
-    def samples(self, features: Sequence[str], names: Sequence[str], limit: int | None = None) -> Iterator[Sample]:
-        """Read the table until `limit` rows are to learn from; yield the features, if any, of these, some at a time."""
-        for batch in self._table.batches(names, limit or ROWS, types=self.types):
-            gaps = without_target(batch, self._target)
+    def samples() -> Iterator[Sample]:
+        nonlocal rows, missing, unweighted, first
+        for batch in table.batches(names, limit or ROWS, types=types):
             try:
-                weights = None if self._weights is None else weights_of(batch, self._weights)
-                for name in self._target:
+                gaps, row_weights, kept = rows_to_learn_from(batch, target, weights)
+                for name in target:
                     check_finite(batch, name)
             except TableError as error:
-                raise TableError(f"{self._table.name}: {error}") from None
-            kept = ~gaps if weights is None else ~gaps & (weights > 0)
-            self._missing += int(gaps.sum())
-            self._unweighted += int((~gaps).sum() - kept.sum())
-            self._first += (batch.start + np.flatnonzero(gaps)[: 5 - len(self._first)]).tolist()
-            self._rows += batch.rows
-            for name, seen in zip(self._target, self._values, strict=True):
+                raise TableError(f"{table.name}: {error}") from None
+            rows += batch.rows
+            missing += int(gaps.sum())
+            unweighted += int((~gaps).sum() - kept.sum())
+            first += (batch.start + np.flatnonzero(gaps)[: 5 - len(first)]).tolist()
+            for name, seen in zip(target, found, strict=True):
                 if len(seen) <= MAX_CLASSES:
                     seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
             if features:
-                columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *self._target))}
-                yield Sample(columns, None if weights is None else weights[kept], batch.start + np.flatnonzero(kept))
-            if limit is not None and self._rows - self._missing - self._unweighted >= limit:
+                columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *target))}
+                used = None if row_weights is None else row_weights[kept]
+                yield Sample(columns, used, batch.start + np.flatnonzero(kept))
+            if limit is not None and rows - missing - unweighted >= limit:
                 return
 
-    def survey(self, sample: Sample | None, *, drop_missing: bool) -> Survey:
-        name = self._table.name
-        if self._missing and not drop_missing:
-            where = ", ".join(map(str, self._first)) + (", ..." if self._missing > len(self._first) else "")
-            raise TableError(
-                f"{name}: {self._missing} of {self._rows} rows have no target (rows {where}, counted from 0); "
-                "fix them, or leave them out: --missing-target drop"
-            )
-        if self._missing == self._rows:
-            raise TableError(f"{name}: no row has a target; expected at least one")
-        if self._target and not any(self._values):
-            raise TableError(f"{name}: every weight in column {self._weights!r} is 0; expected some above 0")
-        return Survey(
-            name,
-            self._target,
-            self._rows,
-            self._missing,
-            self._unweighted,
-            self.types,
-            tuple(map(frozenset, self._values)),
-            sample,
-            self._table.layout,
+    sample = sample_of(samples(), limit, seed=seed)
+    if missing and not drop_missing:
+        where = ", ".join(map(str, first)) + (", ..." if missing > len(first) else "")
+        raise TableError(
+            f"{table.name}: {missing} of {rows} rows have no target (rows {where}, counted from 0); "
+            "fix them, or leave them out: --missing-target drop"
         )
+    if missing == rows:
+        raise TableError(f"{table.name}: no row has a target; expected at least one")
+    if target and not any(found):
+        raise TableError(f"{table.name}: every weight in column {weights!r} is 0; expected some above 0")
+    return Survey(
+        table.name,
+        tuple(target),
+        rows,
+        missing,
+        unweighted,
+        types,
+        tuple(map(frozenset, found)),
+        sample if features else None,
+        table.layout,
+    )
 
 
 def settle_target(
@@ -219,8 +200,12 @@ def settle_target(
     if task == "auto" and family is not None and len(family_of(family).tasks) == 1:
         (task,) = family_of(family).tasks
     for name, values in zip(columns, found.values, strict=True):
-        if found.types[name] == "text":
-            _check_text(found, name, values)
+        if found.types[name] == "text" and (cell := foreign_number(sorted(values))) is not None:
+            raise TableError(
+                f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}"
+                f"{found.layout}; expected numbers such as 1234.56: give --decimal and --thousands as the file has "
+                f"them, rewrite them, or state --text {name} if they are classes"
+            )
         if len(values) < 2 and not partial:
             (only,) = values
             raise TableError(f"{found.table}: target {name!r} is {only!r} in every row; expected at least 2 values")
@@ -228,8 +213,17 @@ def settle_target(
             raise TableError(f"{found.table}: target {name!r} is text; expected numbers")
     if several and task not in ("auto", "regression"):
         raise TableError(f"{len(columns)} targets make a regression; give one target for task {task}")
-    if task == "auto":
-        task = "regression" if several else _guessed_task(found)
+    if task == "auto" and several:
+        task = "regression"
+    elif task == "auto":
+        kind, values = found.types[columns[0]], found.values[0]
+        if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
+            raise TableError(
+                f"{found.table}: target {columns[0]!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
+                f"state --number {columns[0]}, or --task multiclass if they are classes"
+            )
+        is_binary = len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values))
+        task = "binary" if is_binary else "multiclass" if kind == "text" else "regression"
     family = default_family(task) if family is None else family
     is_numeric = task in ("regression", "count")
     target = Target(task, columns) if is_numeric else _class_target(found, task, partial=partial)
@@ -240,28 +234,6 @@ def settle_target(
         if (wrong := known[~target.family.valid(known)]).size:
             raise TableError(f"{found.table}: target {name!r} holds {wrong[0]:.6g}; expected {target.family.expected}")
     return target
-
-
-def _check_text(found: Survey, name: str, values: Collection[str]) -> None:
-    if (cell := foreign_number(sorted(values))) is not None:
-        raise TableError(
-            f"{found.table}: target {name!r} holds numbers in another form, as {clipped(cell, 40)!r}{found.layout}; "
-            "expected numbers such as 1234.56: give --decimal and --thousands as the file has them, rewrite them, or "
-            f"state --text {name} if they are classes"
-        )
-
-
-def _guessed_task(found: Survey) -> Task:
-    (name,) = found.columns
-    kind, values = found.types[name], found.values[0]
-    if kind == "text" and 2 < len(values) > found.used / 2 and all(map(is_number, values)):
-        raise TableError(
-            f"{found.table}: target {name!r} holds numbers as text, such as {clipped(min(values), 40)!r}; "
-            f"state --number {name}, or --task multiclass if they are classes"
-        )
-    if len(values) == 2 and (kind != "number" or all(float(value).is_integer() for value in values)):
-        return "binary"
-    return "multiclass" if kind == "text" else "regression"
 
 
 def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:
@@ -275,10 +247,8 @@ def _class_target(found: Survey, task: Task, *, partial: bool) -> Target:
             f"{found.table}: target {name!r} holds numbers of 2^53 or more, which are rounded; state --text {name}"
         )
     is_bool = found.types[name] == "bool"  # with gaps, booleans are read as floats
-    classes: list[Label] = sorted(
-        bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values
-    )
-    return Target.of_classes(found.columns, classes)
+    classes = (bool(v) if is_bool else int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
+    return Target.of_classes(found.columns, sorted(classes))
 
 
 def surveyed(
@@ -329,18 +299,29 @@ def surveyed(
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
-    types, unusable = _types(table, names, groups.features, used)
+    unusable: dict[str, TableError] = {}
+    try:
+        types = table.types(names, used)
+    except TableError:
+        for name in groups.features:
+            with _collected(unusable, name):
+                table.types([name], used)
+        if not unusable:
+            raise
+        types = table.types([name for name in names if name not in unusable], used)
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    learns = complete or needs_sample(groups, kinds, option, clamp)
-    features = groups.features if learns else ()
+    features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
-    if not learns:
-        first = _first_rows(table, target, groups.features, weights=weights, types=types)
-        remarks = suspicions(first, [f for f in groups.features if types[f] != "date"], target)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    sample = None if found.sample is None else replace(found.sample, **rule)
-    if sample is not None:
+    remarks: tuple[str, ...] = ()
+    if found.sample is None:
+        limit = min(FIRST_ROWS, sample_size(len(groups.features)))
+        first = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=limit)
+        sample = first.sample or Sample({})
+        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+    else:
+        sample = replace(found.sample, **rule)
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
         given = {name: groups.bases[name].basis for name in groups.bases}
         sample, dates = with_dates(
@@ -355,34 +336,16 @@ def surveyed(
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
         groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-    groups = groups.with_types({**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
-    if sample is not None:
+        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
         stated_bases = set(groups.bases)
         groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table.name), unusable | reasons
-        numbers = [name for name, kind in groups.column_types.items() if kind != "date"]
         remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
-        remarks += suspicions(sample, numbers, target)
+    remarks += suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
-
-
-def _types(
-    table: Table, names: Sequence[str], features: Sequence[str], stated: Mapping[str, ReadAs]
-) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
-    """Return the types of columns, without unusable features, and the errors of these."""
-    try:
-        return table.types(names, stated), {}
-    except TableError:
-        unusable: dict[str, TableError] = {}
-        for name in features:
-            with _collected(unusable, name):
-                table.types([name], stated)
-        if not unusable:
-            raise
-    return table.types([name for name in names if name not in unusable], stated), unusable
 
 
 @contextmanager
@@ -406,10 +369,8 @@ def without_columns(
 
 def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: str) -> FeatureGroups:
     """Return the groups without unusable columns; raise one error for all of them if no other remains."""
-    if not unusable:
-        return groups
     if len(unusable) < len(groups.features):
-        return groups.without(unusable)
+        return groups.without(unusable) if unusable else groups
     if len(unusable) == 1:
         raise next(iter(unusable.values()))
     reasons = "; ".join(f"{name!r} {_reason(error)}" for name, error in unusable.items())
@@ -418,8 +379,8 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: s
 
 def _reason(error: TableError) -> str:
     """Return why a column is unusable, from a message `column NAME is ...; expected ...`."""
-    _, _, rest = str(error).partition("column ")
-    return re.sub(r"^(\'.*?\'|\".*?\") ", "", rest.partition("; expected")[0])
+    reason = str(error).partition("column ")[2].partition("; expected")[0]
+    return re.sub(r"^(\'.*?\'|\".*?\") ", "", reason)
 
 
 UNUSABLE_REMEDY = (
@@ -431,8 +392,7 @@ UNUSABLE_REMEDY = (
 def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
     """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
     found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    cells = {name: cell for name, cell in found.items() if cell is not None}
-    if cells:
+    if cells := {name: cell for name, cell in found.items() if cell is not None}:
         name, *others = cells
         cell = cells[name]
         row = next(row for row, value in _cells(table, name) if value == cell)
@@ -509,11 +469,10 @@ def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:
     if dataset.query is not None and not dataset.table.has(dataset.query):
         dataset = replace(dataset, query=None)
     dataset.check()
-    found = survey(
+    return dataset, survey(
         dataset.table,
         dataset.target.columns,
         weights=dataset.weights,
         types=dataset.types,
         drop_missing=dataset.drop_missing,
     )
-    return dataset, found

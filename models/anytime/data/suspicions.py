@@ -64,7 +64,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     fewer = sample.every(max(1, sample.rows // MAX_LOOKED_AT))
     numeric = [name for name in features if sample.columns[name].dtype.kind in "iuf"]
     targets = [_Labels.of(fewer.columns[name]) for name in target]
-    found = (
+    found = [
         _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
         _named(
             [repr(name) for name in features if _predicts_any(fewer.columns[name], targets)],
@@ -81,7 +81,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
             "missing values predict the target: those of {}; make sure that they have the same cause when the model "
             "is used, or leave the columns out (--drop)",
         ),
-    )
+    ]
     return tuple(filter(None, found))
 
 
@@ -216,9 +216,13 @@ def _are_consecutive(numbers: Float) -> bool:
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
-    """Return the columns whose missing values predict a target, described."""
+    """Return the columns whose missing values predict a target, as numbers or as an indicator of a class, described."""
     found: list[str] = []
-    responses = [each for target in targets for each in _responses(target)]
+    responses: list[Values] = []
+    for target in targets:
+        is_numeric = target.values.dtype.kind in "iufb"
+        classes = range(min(target.classes, MAX_CLASSES))
+        responses += [target.values] if is_numeric else [target.codes == k for k in classes]
     for name in features if responses else ():
         gap = ~present(sample.columns[name])
         if 0.01 <= gap.mean() <= 0.99:
@@ -228,27 +232,20 @@ def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_La
     return found
 
 
-def _responses(target: _Labels) -> list[Values]:
-    """Return a target as numbers: itself, or an indicator for each class."""
-    is_numeric = target.values.dtype.kind in "iufb"
-    return [target.values] if is_numeric else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
-
-
 def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     """Return why a column is better left out; empty if it is not."""
     values = sample.column(name).values
     distinct = len(set(values.tolist()))
     if distinct < 2:
         return "no value" if not distinct else f"the value {in_comment(str(values[0]))} in every row that has one"
-    if len(values) >= MIN_ROWS and distinct == len(values) and _is_identifier(values, kind):
+    if (
+        len(values) >= MIN_ROWS
+        and distinct == len(values)
+        and (kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64))))
+    ):
         return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
     return "" if copied is None else f"determines {in_comment(copied)} in every row: a copy or a consequence of it?"
-
-
-def _is_identifier(values: Values, kind: str) -> bool:
-    """Return whether different values are text, or whole numbers that count the rows."""
-    return kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64)))
 
 
 def in_comment(text: str) -> str:

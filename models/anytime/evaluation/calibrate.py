@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anytime.data.dataset import Dataset, Rows
+from anytime.data.dataset import Dataset
 from anytime.data.formats import Table
 from anytime.data.survey import Survey, checked_dataset
 from anytime.inference.conformal import (
@@ -28,6 +28,7 @@ from anytime.inference.conformal import (
 )
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
+from anytime.moments.accumulate import Block
 from anytime.target import class_codes
 from anytime.types import Float
 
@@ -119,7 +120,7 @@ def _collected(model: Model, dataset: Dataset, of: Callable[[Float, Float], Floa
     return [np.concatenate(parts.pop(0), axis=-1) for _ in range(model.steps + 1)]
 
 
-def _outputs(model: Model, dataset: Dataset) -> Iterator[tuple[Rows, Iterator[Float]]]:
+def _outputs(model: Model, dataset: Dataset) -> Iterator[tuple[Block, Iterator[Float]]]:
     for rows in dataset.rows_for(model.prefixes.scores):
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.prefixes.predict_all(rows.X)

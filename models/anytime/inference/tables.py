@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import array_columns, check_finite, feature_matrix
+from anytime.data.dataset import array_columns, check_finite, feature_matrix
 from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_of
 from anytime.data.formats.memory import is_frame
 from anytime.errors import TableError, ValuesError, listed

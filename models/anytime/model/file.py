@@ -22,7 +22,6 @@ from anytime.families import family_of
 from anytime.features.expansion import Expansion
 from anytime.model.manifest import FORMAT, Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
-from anytime.moments.files import packed, packed_shapes, unpacked
 from anytime.moments.moments import Moments
 from anytime.target import check_family
 
@@ -60,7 +59,7 @@ def write_model(
             "curvature.r": curvatures.r,
         }
     if moments is not None:
-        arrays |= packed(moments, "moments.")
+        arrays |= moments.packed("moments.")
     arrays = {
         name: np.ascontiguousarray(array, np.int64 if name in INTEGER_ARRAYS else np.float64)
         for name, array in arrays.items()
@@ -86,7 +85,7 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
             raise _damaged("was changed after it was written (its content hash differs)")
         moments = None
         if "moments.rows" in arrays:
-            moments = unpacked(arrays, "moments.", len(arrays["mean"]), len(manifest.responses))
+            moments = Moments.unpacked(arrays, "moments.", len(arrays["mean"]), len(manifest.responses))
             if moments is None or moments.weight == 0:
                 raise _damaged("has moments with invalid counts")
     except ArtifactError as error:
@@ -168,7 +167,7 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
         "coef": (int(ends.sum()), P),
     }
     if any(name.startswith("moments.") for name in arrays):
-        shapes |= packed_shapes(arrays, "moments.", D, P)
+        shapes |= Moments.packed_shapes(arrays, "moments.", D, P)
     if not family_of(manifest.family).least_squares:
         shapes["intercepts"] = (steps + 1, P)
     if any(name.startswith("curvature.") for name in arrays):

@@ -9,7 +9,7 @@ the part's first rows, so that a column with mean 1e8 and deviation 1 keeps its 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import ChainMap, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,6 +66,8 @@ class Block:
         (rows,) fold of each row, or None with one fold.
     expansion : Expansion | None
         The D terms of the columns; None if each column is its own term.
+    query : NDArray[Any] | None
+        (rows,) query of each row, if they have queries.
     """
 
     X: Any
@@ -73,16 +75,11 @@ class Block:
     weights: Float | None = None
     folds: Index | None = None
     expansion: Expansion | None = None
+    query: NDArray[Any] | None = None
 
     @property
-    def features(self) -> int:
-        """Return the number D of terms."""
-        return int(self.X.shape[1]) if self.expansion is None else self.expansion.size
-
-    def terms(self, rows: slice | Index) -> NDArray[Any]:
-        """Return the terms (rows, D) of some rows; NaN where missing."""
-        X = dense(self.X[rows])
-        return X if self.expansion is None else self.expansion.expand(X)
+    def row_weights(self) -> Float:
+        return np.ones(len(self.Y)) if self.weights is None else self.weights
 
 
 def rows_of(values: NDArray[Any] | None, rows: slice | Index) -> Any:
@@ -119,10 +116,9 @@ def fold_moments_of(
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     jobs = effective_n_jobs(n_jobs)
-    parts = jobs * -(-len(Y) // (jobs * MAX_PART_ROWS))
-    edges = np.linspace(0, len(Y), parts + 1).astype(int)
-    spans = (slice(a, b) for a, b in pairwise(edges) if b > a)
-    blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in spans)
+    edges = np.linspace(0, len(Y), jobs * -(-len(Y) // (jobs * MAX_PART_ROWS)) + 1).astype(int)
+    parts = (slice(a, b) for a, b in pairwise(edges) if b > a)
+    blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in parts)
     return accumulate(blocks, count, n_jobs=n_jobs, chunk_rows=chunk_rows)
 
 
@@ -189,30 +185,29 @@ def dense(X: Any) -> NDArray[Any]:
 
 @np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
-    moments, small = zip(*(_fold(block, fold, count, chunk_rows) for fold in range(count)), strict=True)
-    return list(moments), dict(ChainMap(*small))
-
-
-def _fold(
-    block: Block, fold: int, count: int, chunk_rows: int | None
-) -> tuple[Moments, dict[int, UnusableColumnError]]:
-    """Return the moments of one fold, and the errors of sums that are too small, unless other rows add to them."""
-    rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
-    size = block.Y.shape[0] if rows is None else len(rows)
-    features, responses = block.features, block.Y.shape[1]
-    if size == 0:
-        return Moments.empty(features, responses), {}
-    # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
-    step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
-    # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
-    X = block.X
-    stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
-    order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
-    sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS)), step, order)
-    for chunk in _chunks(rows, size, step):
-        sums.add(block, chunk)
-    small = sums.small(block, slice(None) if rows is None else rows)
-    return sums.moments(), small
+    """Return the moments of each fold, and the errors of sums that are too small, unless other rows add to them."""
+    X, responses = block.X, block.Y.shape[1]
+    features = int(X.shape[1]) if block.expansion is None else block.expansion.size
+    moments: list[Moments] = []
+    small: dict[int, UnusableColumnError] = {}
+    for fold in range(count):
+        rows = None if block.folds is None or count == 1 else np.flatnonzero(block.folds == fold)
+        size = block.Y.shape[0] if rows is None else len(rows)
+        if size == 0:
+            moments.append(Moments.empty(features, responses))
+            continue
+        # About 8 MB of buffer: large enough for the product to run at full speed, small enough to stay in cache.
+        step = min(chunk_rows or int(np.clip(2**20 // (features + responses), 512, 8192)), size)
+        # Terms are computed a term at a time, each contiguous; selected rows are stored a row at a time.
+        stored_by_columns = rows is None and isinstance(X, np.ndarray) and abs(X.strides[0]) < abs(X.strides[1])
+        order: Literal["C", "F"] = "F" if block.expansion is not None or stored_by_columns else "C"
+        sums = _Sums(block, _centre(block, _chunks(rows, size, CENTRE_ROWS), features + responses), step, order)
+        for chunk in _chunks(rows, size, step):
+            sums.add(chunk)
+        small |= sums.small(slice(None) if rows is None else rows)
+        moments.append(sums.moments())
+        del sums  # frees its memory before the next fold
+    return moments, small
 
 
 def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]:
@@ -222,12 +217,14 @@ def _chunks(rows: Index | None, size: int, step: int) -> Iterator[slice | Index]
         yield span if rows is None else rows[span]
 
 
-def _centre(block: Block, chunks: Iterable[slice | Index]) -> Float:
+def _centre(block: Block, chunks: Iterable[slice | Index], width: int) -> Float:
     """Return the means (D + P,) over the first rows where a column is present, 0 if none: close enough to centre by."""
-    means = np.full(block.features + block.Y.shape[1], np.nan)
+    means: Float = np.full(width, np.nan)
     for chunk in chunks:
         open_columns = np.flatnonzero(np.isnan(means))
-        Z = np.hstack([block.terms(chunk), block.Y[chunk]], dtype=np.float64)[:, open_columns]
+        X = dense(block.X[chunk])
+        terms = X if block.expansion is None else block.expansion.expand(X)
+        Z = np.hstack([terms, block.Y[chunk]], dtype=np.float64)[:, open_columns]
         if block.weights is not None:
             Z = Z[block.weights[chunk] > 0]
         present = np.isfinite(Z)
@@ -246,10 +243,13 @@ class _Sums:
     """
 
     def __init__(self, block: Block, shift: Float, chunk_rows: int, order: Literal["C", "F"]) -> None:
-        expansion, self.features, self.responses = block.expansion, block.features, block.Y.shape[1]
-        self.expansion, self.chunk_rows, self.order = expansion, chunk_rows, order
-        plain = [(j, j + 1) for j in range(self.features)]
-        self.spans = plain if expansion is None else [*expansion.spans, *expansion.product_spans]
+        self.features, self.responses = len(shift) - block.Y.shape[1], block.Y.shape[1]
+        self.block, self.chunk_rows, self.order = block, chunk_rows, order
+        self.spans = (
+            [(j, j + 1) for j in range(self.features)]
+            if block.expansion is None
+            else [*block.expansion.spans, *block.expansion.product_spans]
+        )
         self.missing: dict[tuple[int, int], int] = {}  # the column of each indicator
         self.rows, self.weight = 0, 0.0
         self.shift, self.total, self.scatter = shift, np.zeros(0), np.zeros((0, 0))
@@ -263,12 +263,13 @@ class _Sums:
         self.total = np.pad(self.total, (0, more))
         self.scatter = np.pad(self.scatter, ((0, more), (0, more)))
 
-    def add(self, block: Block, rows: slice | Index) -> None:
+    def add(self, rows: slice | Index) -> None:
+        block = self.block
         X, Y = dense(block.X[rows]), block.Y[rows]
         B = self._shifted(X, Y)
         total = B.sum(axis=0)
         # Terms may hide an infinity: a clamp moves it to the end of a range.
-        if not (np.isfinite(total).all() and (self.expansion is None or np.isfinite(X.sum(dtype=np.float64)))):
+        if not (np.isfinite(total).all() and (block.expansion is None or np.isfinite(X.sum(dtype=np.float64)))):
             B = self._with_missing(X, Y)
             total = B.sum(axis=0)
         if block.weights is None:
@@ -290,10 +291,10 @@ class _Sums:
     def _shifted(self, X: NDArray[Any], Y: NDArray[Any]) -> Float:
         D, P = self.features, self.responses
         B = self.buffer[: len(Y)]
-        if self.expansion is None:
+        if self.block.expansion is None:
             np.subtract(X, self.shift[:D], out=B[:, :D])
         else:
-            self.expansion.expand_into(X, B[:, :D].T)
+            self.block.expansion.expand_into(X, B[:, :D].T)
             B[:, :D] -= self.shift[:D]
         np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
         B[:, D + P :] = 0.0
@@ -335,8 +336,7 @@ class _Sums:
             raise UnusableColumnError(
                 column, len(ends), "holds values that are infinite or too large to square; rescale or fix it"
             )
-        width = self.features + self.responses
-        place = [*range(width), *(self.missing[span] for span in sorted(self.missing))]
+        place = [*range(self.features + self.responses), *(self.missing[span] for span in sorted(self.missing))]
         return Moments(
             self.features,
             self.responses,
@@ -348,9 +348,9 @@ class _Sums:
             tuple(sorted(self.missing)),
         )
 
-    def small(self, block: Block, rows: slice | Index) -> dict[int, UnusableColumnError]:
+    def small(self, rows: slice | Index) -> dict[int, UnusableColumnError]:
         """Return the sums, by place, of columns that vary by so little that their squares are zero or lose digits."""
-        columns, width = len(self.spans), self.features + self.responses
+        block, columns, width = self.block, len(self.spans), self.features + self.responses
         places = np.array([*(start for start, _ in self.spans), *range(self.features, width)])
         low = np.flatnonzero(np.diagonal(self.scatter)[places] < MIN_SCATTER)
         features = low[low < block.X.shape[1]]  # products of columns are not stored
@@ -359,15 +359,14 @@ class _Sums:
             X = block.X[:, features][rows]
             some = np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())  # most of them are zero in every row
             values |= {int(features[k]): dense(X[:, [k]])[:, 0] for k in some}
-        varying = {}
-        for j, column in values.items():
-            counted = column if block.weights is None else column[block.weights[rows] > 0]
+        if block.weights is not None:
+            values = {j: column[block.weights[rows] > 0] for j, column in values.items()}
+        return {
+            int(places[j]): UnusableColumnError(j, columns, "holds values that are too small to square; rescale it")
+            for j, column in values.items()
             # Other columns may have a constant term: a level that no row has, a clamp.
-            if len(counted) and 0 < float(np.fmax.reduce(counted)) - float(np.fmin.reduce(counted)) < SMALL_SPREAD:
-                varying[int(places[j])] = UnusableColumnError(
-                    j, columns, "holds values that are too small to square; rescale it"
-                )
-        return varying
+            if len(column) and 0 < float(np.fmax.reduce(column)) - float(np.fmin.reduce(column)) < SMALL_SPREAD
+        }
 
 
 S = TypeVar("S")

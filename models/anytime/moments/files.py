@@ -15,15 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anytime._files import Arrays, FileKind, has_kind, read, write
+from anytime._files import Arrays, FileKind, read, write
 from anytime.errors import ArtifactError, TableError, clipped
 from anytime.features.bases import UNSTATED
 from anytime.features.expansion import Expansion
@@ -33,62 +31,16 @@ from anytime.target import Target
 from anytime.types import Label, Task
 
 
-def packed(moments: Moments, prefix: str) -> dict[str, NDArray[Any]]:
-    arrays = {
-        "rows": np.array([moments.rows], dtype=np.int64),
-        "weight": np.array([moments.weight]),
-        "mean": moments.mean,
-        "scatter": moments.scatter,
-        "fill": moments.fill,
-        "missing": np.array(moments.missing, dtype=np.int64).reshape(-1, 2),
-    }
-    return {prefix + name: array for name, array in arrays.items()}
-
-
-def packed_shapes(arrays: Arrays, prefix: str, features: int, responses: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array of `packed`, given the numbers of features and responses."""
-    missing = len(np.atleast_1d(arrays.get(f"{prefix}missing", ())))
-    width = features + responses + missing
-    shapes: dict[str, tuple[int, ...]] = {
-        "rows": (1,),
-        "weight": (1,),
-        "mean": (width,),
-        "scatter": (width, width),
-        "fill": (features,),
-        "missing": (missing, 2),
-    }
-    return {prefix + name: shape for name, shape in shapes.items()}
-
-
-def unpacked(arrays: Arrays, prefix: str, features: int, responses: int) -> Moments | None:
-    """Return the moments whose arrays have a prefix and the shapes of `packed_shapes`; None for invalid counts.
-
-    Rows and weight must not be negative, and the ranges in `missing` must be ascending and among the features.
-    """
-    missing = tuple((start, stop) for start, stop in arrays[f"{prefix}missing"].tolist())
-    rows, weight = int(arrays[f"{prefix}rows"][0]), float(arrays[f"{prefix}weight"][0])
-    if rows < 0 or weight < 0 or not _ascending(missing, features):
-        return None
-    mean, scatter, fill = (arrays[prefix + name] for name in ("mean", "scatter", "fill"))
-    return Moments(features, responses, rows, weight, mean, scatter, fill, missing)
-
-
-def _ascending(spans: Sequence[tuple[int, int]], features: int) -> bool:
-    """Return whether ranges of features are in order, without overlap."""
-    ends = [(0, 0), *spans, (features, features + 1)]
-    return all(a[1] <= b[0] and b[0] < b[1] for a, b in pairwise(ends))
-
-
 def _folds_unpacked(arrays: Arrays, folds: int, features: int, responses: int) -> tuple[Moments, ...]:
     """Return the moments of each fold; raise ArtifactError for arrays that are missing or invalid."""
     parts = []
     for fold in range(folds):
         prefix = f"{fold}."
-        for name, shape in packed_shapes(arrays, prefix, features, responses).items():
+        for name, shape in Moments.packed_shapes(arrays, prefix, features, responses).items():
             array, kind = arrays.get(name), np.int64 if name.endswith((".rows", ".missing")) else np.float64
             if array is None or array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
                 raise ArtifactError(f"has no valid array {name!r}")
-        part = unpacked(arrays, prefix, features, responses)
+        part = Moments.unpacked(arrays, prefix, features, responses)
         if part is None:
             raise ArtifactError(f"has invalid counts in fold {fold}")
         parts.append(part)
@@ -150,8 +102,8 @@ class StoredMoments:
             return self.with_classes(classes).merge(other.with_classes(classes))
         self._check_alike(other)
         parts = tuple(a.merge(b) for a, b in zip(self.parts, other.parts, strict=True))
-        data = (*self.record.data, *other.record.data)
-        return StoredMoments(self.record.model_copy(update={"data": data}), parts)
+        update = {"data": (*self.record.data, *other.record.data)}
+        return StoredMoments(self.record.model_copy(update=update), parts)
 
     def with_classes(self, classes: Sequence[Label]) -> StoredMoments:
         """Return the moments for classes that include those of the rows, in this order."""
@@ -177,8 +129,7 @@ class StoredMoments:
         """
         if self.record.classes is not None and set(other.record.classes or ()) < set(self.record.classes):
             other = other.with_classes(self.record.classes)
-        added = not Counter(other.record.data) - Counter(self.record.data)
-        if added and len(self.parts) > 1:
+        if len(self.parts) > 1 and Counter(other.record.data) <= Counter(self.record.data):
             self._check_alike(other)
             ours, theirs = self.parts, other.parts
         else:
@@ -198,7 +149,7 @@ class StoredMoments:
         return replace(self, parts=tuple(part.decayed(factor) for part in self.parts))
 
     def save(self, path: str | Path) -> None:
-        arrays = {name: array for k, part in enumerate(self.parts) for name, array in packed(part, f"{k}.").items()}
+        arrays = {name: array for k, part in enumerate(self.parts) for name, array in part.packed(f"{k}.").items()}
         write(Path(path), KIND, self.record.model_dump_json(), arrays)
 
     @classmethod
@@ -216,26 +167,26 @@ class StoredMoments:
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         ours, theirs = self.record, other.record
         names = ("target", "classes", "query", "weights", *(["folds"] if folds else []))
-        pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
-        for what, (a, b) in {"features": (ours.groups.features, theirs.groups.features), **pairs}.items():
+        pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
+        pairs |= {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+        found = [(f"their {what} are", *pair, "the same groups file and options") for what, pair in pairs.items()]
+        for name in ours.groups.features:
+            one, two = (_basis(record.groups.bases.get(name)) for record in (ours, theirs))
+            found += [
+                (
+                    f"{part} of column {name!r} is",
+                    one.get(part),
+                    two.get(part),
+                    "a groups file that 'anytime basis' wrote",
+                )
+                for part in sorted({*one, *two})
+            ]
+        for what, a, b, how in found:
             if a != b:
                 raise TableError(
-                    f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: their {what} are "
-                    f"{_shown(b)}, expected {_shown(a)}; make both with the same groups file and options"
+                    f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {what} {_shown(b)}, expected "
+                    f"{_shown(a)}; make both with {how}"
                 )
-        for name in ours.groups.features:
-            bases = [_basis(record.groups.bases.get(name)) for record in (ours, theirs)]
-            for part in sorted({*bases[0], *bases[1]}):
-                a, b = (basis.get(part) for basis in bases)
-                if a != b:
-                    raise TableError(
-                        f"moments of {theirs.data[0]} do not match those of {ours.data[0]}: {part} of column {name!r} "
-                        f"is {_shown(b)}, expected {_shown(a)}; make both with a groups file that 'anytime basis' wrote"
-                    )
-
-
-def are_moments(path: Path) -> bool:
-    return has_kind(path, KIND)
 
 
 def _basis(given: ColumnBasis | None) -> dict[str, Any]:

@@ -14,12 +14,14 @@ pass, on the complete table, on any fold and after any merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
 from anytime._linalg import add_outer
@@ -72,6 +74,52 @@ class Moments:
         width, fill = features + responses, np.zeros(features) if fill is None else fill
         return Moments(features, responses, 0, 0.0, np.zeros(width), np.zeros((width, width)), fill)
 
+    def packed(self, prefix: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays that files store, by name."""
+        return {
+            f"{prefix}rows": np.array([self.rows], dtype=np.int64),
+            f"{prefix}weight": np.array([self.weight]),
+            f"{prefix}mean": self.mean,
+            f"{prefix}scatter": self.scatter,
+            f"{prefix}fill": self.fill,
+            f"{prefix}missing": np.array(self.missing, dtype=np.int64).reshape(-1, 2),
+        }
+
+    @staticmethod
+    def packed_shapes(
+        arrays: Mapping[str, NDArray[Any]], prefix: str, features: int, responses: int
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array of `packed`, given the numbers of features and responses."""
+        missing = len(np.atleast_1d(arrays.get(f"{prefix}missing", ())))
+        width = features + responses + missing
+        return {
+            f"{prefix}rows": (1,),
+            f"{prefix}weight": (1,),
+            f"{prefix}mean": (width,),
+            f"{prefix}scatter": (width, width),
+            f"{prefix}fill": (features,),
+            f"{prefix}missing": (missing, 2),
+        }
+
+    @staticmethod
+    def unpacked(arrays: Mapping[str, NDArray[Any]], prefix: str, features: int, responses: int) -> Moments | None:
+        """Return the moments whose arrays have a prefix and the shapes of `packed_shapes`; None for invalid counts.
+
+        Rows and weight must not be negative, and the ranges in `missing` must be ascending and among the features.
+        """
+        missing = tuple((start, stop) for start, stop in arrays[f"{prefix}missing"].tolist())
+        rows, weight = int(arrays[f"{prefix}rows"][0]), float(arrays[f"{prefix}weight"][0])
+        ends = [(0, 0), *missing, (features, features + 1)]
+        if rows < 0 or weight < 0 or not all(a[1] <= b[0] < b[1] for a, b in pairwise(ends)):
+            return None
+        mean, scatter, fill = (arrays[prefix + name] for name in ("mean", "scatter", "fill"))
+        return Moments(features, responses, rows, weight, mean, scatter, fill, missing)
+
+    @property
+    def width(self) -> int:
+        """Return D + P."""
+        return self.features + self.responses
+
     def _at(self, at: Index, **changes: Any) -> Moments:
         """Return the moments of some columns of [X, Y, U], with other changes."""
         return replace(self, mean=self.mean[at], scatter=self.scatter[np.ix_(at, at)], **changes)
@@ -91,8 +139,10 @@ class Moments:
         The scatter is made in the memory `into`, if that has its size: that of either, if it is not used any more.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
-        # Close to the values, because a distant fill loses digits.
-        fill = np.where(self._unseen, other.fill, self.fill)
+        unseen = np.full(self.features, self.weight == 0)
+        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+            unseen[start:stop] |= share >= ALL_ROWS
+        fill = np.where(unseen, other.fill, self.fill)  # close to the values, because a distant fill loses digits
         a = self.refilled(fill).with_indicators(both)
         b = other.refilled(fill).with_indicators(both)
         weight = a.weight + b.weight
@@ -145,7 +195,10 @@ class Moments:
         scatter[zero] = scatter[:, zero] = 0.0
         mean = a.mean - delta * removed
         mean[np.abs(mean) <= CANCELLATION_TOLERANCE * size * (1 + removed)] = 0.0
-        return replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)._with_gaps_only()
+        gaps = np.flatnonzero(np.abs(mean[self.width :]) > CANCELLATION_TOLERANCE)
+        at = np.append(np.arange(self.width), self.width + gaps)
+        remaining = replace(a, rows=rows, weight=weight, mean=mean, scatter=scatter)
+        return remaining._at(at, missing=tuple(both[k] for k in gaps))
 
     def decayed(self, factor: float) -> Moments:
         return replace(self, weight=factor * self.weight, scatter=factor * self.scatter)
@@ -154,9 +207,8 @@ class Moments:
         """Return the same moments with (zero) indicators for more columns; `missing` includes the present ones."""
         if missing == self.missing:
             return self
-        width = self.features + self.responses
-        place = [*range(width), *(width + missing.index(j) for j in self.missing)]
-        mean = np.zeros(width + len(missing))
+        place = [*range(self.width), *(self.width + missing.index(j) for j in self.missing)]
+        mean = np.zeros(self.width + len(missing))
         mean[place] = self.mean
         scatter = np.zeros((len(mean), len(mean)))
         scatter[np.ix_(place, place)] = self.scatter
@@ -166,9 +218,8 @@ class Moments:
         """Return the moments of the same table with another value where features are missing."""
         if not self.missing:
             return replace(self, fill=fill)
-        width = self.features + self.responses
         mean, scatter = self.mean.copy(), self.scatter.copy()
-        for indicator, (start, stop) in enumerate(self.missing, start=width):
+        for indicator, (start, stop) in enumerate(self.missing, start=self.width):
             shift = fill[start:stop] - self.fill[start:stop]
             mean[start:stop] += shift * mean[indicator]
             scatter[start:stop] += np.outer(shift, scatter[indicator])
@@ -177,20 +228,6 @@ class Moments:
             zero = start + np.flatnonzero(np.diagonal(scatter)[start:stop] <= CANCELLATION_TOLERANCE * cancelled)
             scatter[zero] = scatter[:, zero] = 0.0
         return replace(self, mean=mean, scatter=scatter, fill=fill)
-
-    def _with_gaps_only(self) -> Moments:
-        """Return the moments without the indicators of features that are no longer missing in any row."""
-        width = self.features + self.responses
-        gaps = np.flatnonzero(np.abs(self.mean[width:]) > CANCELLATION_TOLERANCE)
-        return self._at(np.append(np.arange(width), width + gaps), missing=tuple(self.missing[k] for k in gaps))
-
-    @property
-    def _unseen(self) -> Bool:
-        """Return the features (D,) that are missing in every row of positive weight."""
-        unseen = np.full(self.features, self.weight == 0)
-        for indicator, (start, stop) in enumerate(self.missing, start=self.features + self.responses):
-            unseen[start:stop] |= self.mean[indicator] >= ALL_ROWS
-        return unseen
 
     @property
     def observed_mean(self) -> Float:
@@ -204,7 +241,7 @@ class Moments:
     @property
     def missing_shares(self) -> Float:
         """Return the weighted shares (M,) of the rows in which the columns of `missing` are missing."""
-        return self.mean[self.features + self.responses :]
+        return self.mean[self.width :]
 
     def with_indicator_features(self, columns: Sequence[tuple[int, int]]) -> Moments:
         """Return the moments with the indicator of some columns as one more feature after the features of each.
@@ -217,9 +254,8 @@ class Moments:
         if not columns:
             return self
         both = self.with_indicators(tuple(sorted({*self.missing, *columns})))
-        width = self.features + self.responses
         stops = [stop for _, stop in columns]
-        indicators = [width + both.missing.index(column) for column in columns]
+        indicators = [self.width + both.missing.index(column) for column in columns]
         at = np.concatenate(
             [np.insert(np.arange(self.features), stops, indicators), np.arange(self.features, len(both.mean))]
         )
@@ -242,12 +278,12 @@ class Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
         if len(columns) == self.features:
             return self
-        width = self.features + self.responses
         spans = [(int(a), int(b)) for a, b in np.searchsorted(columns, np.reshape(self.missing, (-1, 2)))]
         retained = [k for k, (start, stop) in enumerate(spans) if start < stop]
-        at = np.concatenate([columns, np.arange(self.features, width), width + np.array(retained, dtype=np.intp)])
-        missing = tuple(spans[k] for k in retained)
-        return self._at(at, features=len(columns), fill=self.fill[columns], missing=missing)
+        at = np.concatenate(
+            [columns, np.arange(self.features, self.width), self.width + np.array(retained, dtype=np.intp)]
+        )
+        return self._at(at, features=len(columns), fill=self.fill[columns], missing=tuple(spans[k] for k in retained))
 
     def reduced(self, spans: Sequence[tuple[int, int]]) -> Moments:
         """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending."""
@@ -276,8 +312,8 @@ class Moments:
         if not self.missing:
             return self
         filled = self.refilled(self.observed_mean)
-        width = self.features + self.responses
-        return replace(filled, mean=filled.mean[:width], scatter=filled.scatter[:width, :width], missing=())
+        n = self.width
+        return replace(filled, mean=filled.mean[:n], scatter=filled.scatter[:n, :n], missing=())
 
 
 CONSTANT_TOLERANCE = 1e-14

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from importlib import import_module
@@ -169,9 +169,11 @@ def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
 
 
 @cache
-def use_one_blas_thread() -> None:
-    """Limit BLAS to one thread in this process permanently: a worker has its own threads."""
-    single_blas_thread().__enter__()
+def use_one_blas_thread() -> AbstractContextManager[None]:
+    """Limit BLAS to one thread in this process, whose threads are those of a worker; the cache retains the limit."""
+    limit = single_blas_thread()
+    limit.__enter__()
+    return limit
 
 
 class StoredRows:

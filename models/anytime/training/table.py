@@ -13,15 +13,14 @@ import numpy as np
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
 
-from anytime.data.columns import ColumnError
-from anytime.data.dataset import Dataset, Progress, ignored
+from anytime.data.dataset import ColumnError, Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
 from anytime.data.survey import Survey, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, refuse, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
-from anytime.folds import FoldAssigner, fold_count
+from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import StoredMoments
@@ -241,7 +240,9 @@ def open_training(
     if count is None:
         whole = dataset.expansion
         count = FOLDS if options.needs_folds or whole.needs_size or whole.level_rows else 0
-    folds = max(count, 1) if streamed or roles.folds is not None else fold_count(count, found.used)
+    if not (streamed or roles.folds is not None):  # at most one fold per row
+        count = min(count, max(found.used, 2))
+    folds = max(count, 1)
     family: DefaultFamily | None = None
     if known.classes is not None and options.family is None and cluster is None:
         family = family_of_classes(known, options, dataset.terms, found.used, folds)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from anytime.data.formats.memory import JoinedMemory, MemoryTable
+from anytime.data.formats.memory import MemoryTable
+from anytime.data.formats.table import JoinedTable
 from anytime.errors import TrainingError
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner
@@ -152,11 +151,13 @@ def extended(
         return replace(stream, assigner=assigner, parts=moments, source=source)
     earlier = () if stream is None else (each._replace(weights=each.weights * decay) for each in stream.stored)
     stored = (*earlier, rows)
-    joined = JoinedMemory([each.table for each in stored])
-    table = joined.with_columns({roles.weights: np.concatenate([each.weights for each in stored])})
+    tables = [each.table.with_columns({roles.weights: each.weights}) for each in stored]
+    table = JoinedTable(tables[0].path, tables)
     source, parts = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
     observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
-    stores = source.found.sample is not None and table.rows < sample_size(len(roles.groups.features))
+    stores = source.found.sample is not None and sum(len(each.weights) for each in stored) < sample_size(
+        len(roles.groups.features)
+    )
     return Stream(stored if stores else (), assigner, parts, source)

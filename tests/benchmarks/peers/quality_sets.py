@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.columns import feature_matrix
+from anytime.data.dataset import feature_matrix
 from anytime.data.formats import ReadAs, open_table
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import anytime.data.formats
-from anytime.data.columns import check_finite, feature_matrix
+from anytime.data.dataset import check_finite, feature_matrix
 from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
-from anytime.data.formats.cells import foreign_number, is_number
+from anytime.data.formats.arrow import foreign_number, is_number
 from anytime.errors import TableError
 
 Columns = dict[str, NDArray[Any]]
@@ -537,13 +537,13 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
     table = open_table(path)
     assert table.types(table.columns) == {"a": "integer", "b": "text", "c": "number", "d": "text", "e": "bool"}
     parsed: list[tuple[str, ...]] = []
-    cells = csv_format.CsvTable._cells
+    reader = csv_format.CsvTable._reader
 
     def noted(self: Any, names: Any) -> Any:
         parsed.append(tuple(names))
-        return cells(self, names)
+        return reader(self, names)
 
-    monkeypatch.setattr(csv_format.CsvTable, "_cells", noted)
+    monkeypatch.setattr(csv_format.CsvTable, "_reader", noted)
     expected: Columns = {
         "a": np.arange(100),
         "b": np.array([str(i) if i < 90 else "x" for i in range(100)], dtype=object),

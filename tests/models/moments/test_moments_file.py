@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from anytime._files import has_kind
 from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
 from anytime.loaded import load
-from anytime.moments.files import StoredMoments, are_moments
+from anytime.moments.files import KIND, StoredMoments
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -241,12 +242,12 @@ def test_files_are_not_believed(capsys: Capture) -> None:
         with pytest.raises(ArtifactError, match=words):
             StoredMoments.load("spoilt.moments")
     Path("spoilt.moments").write_bytes(content[:-50])
-    assert are_moments(Path("spoilt.moments"))
+    assert has_kind(Path("spoilt.moments"), KIND)
     assert "is not a complete safetensors file" in complaint(
         capsys, "train", "spoilt.moments", "--out", "m.safetensors"
     )
     done("train", "north.moments", "--out", "m.safetensors")
-    assert not are_moments(Path("m.safetensors"))
+    assert not has_kind(Path("m.safetensors"), KIND)
     assert "another kind; expected one from 'anytime moments'" in complaint(
         capsys, "moments", "north.moments", "--minus", "m.safetensors", "--out", "n.moments"
     )
@@ -265,7 +266,7 @@ def test_a_large_table_is_not_read_to_see_that_it_is_no_moments(tmp_path: Path) 
     with path.open("wb") as file:
         file.write(b"PAR1\x15\x04\x15\x80")
         file.truncate(1 << 34)
-    assert not are_moments(path)
+    assert not has_kind(path, KIND)
 
 
 STATED = {"two": "no,yes", "three": "a,b,c", "numbers": "0,1,2"}

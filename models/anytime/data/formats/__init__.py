@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anytime._files import is_pipe
-from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
-from anytime.data.formats.cells import PLAIN, NumberStyle
+from anytime.data.formats.arrow import PLAIN, ArrowFileTable, NumberStyle, ParquetTable
 from anytime.data.formats.csv import CsvTable
-from anytime.data.formats.memory import table_of
-from anytime.data.formats.svmlight import SvmlightTable
+from anytime.data.formats.memory import SvmlightTable, table_of
 from anytime.data.formats.table import BLOCK_VALUES, ROWS, Batch, JoinedTable, ReadAs, Table, visible
 from anytime.errors import TableError
 

@@ -1,7 +1,10 @@
-"""Tables read as Arrow record batches: the base class, and Parquet and Arrow files.
+"""Columns and cells of Arrow as a table has them, and the tables that pyarrow reads: Parquet and Arrow files.
 
 Arrow files are IPC files (also known as Feather) or IPC streams. A Parquet table is a file or a directory of files.
 `type_of` and `read_as` are where Arrow's types become those of a table.
+
+A cell of a text column is missing only if it is empty; a cell of numbers or dates also where it is one of pyarrow's
+words (NA, N/A, NaN, null, NULL ...). Numbers are decimal, with an optional exponent and blanks around them.
 """
 
 from __future__ import annotations
@@ -10,30 +13,168 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.cells import (
-    PLAIN,
-    NumberStyle,
-    booleans_of,
-    first_without,
-    foreign_number,
-    missing,
-    numbers_of,
-    with_missing_words,
-)
 from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, pc, required, visible
 from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
 from anytime.features.readers import DATES
 from anytime.types import ColumnType
+
+
+@dataclass(frozen=True)
+class NumberStyle:
+    """How the numbers of a CSV file are written: the decimal mark, and the mark between groups of three digits."""
+
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        for option, mark in (("--decimal", self.decimal), ("--thousands", self.thousands)):
+            if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '+-"\r\n'):
+                raise TableError(f"{option} is {mark!r}; expected one character, such as ',' or '.'")
+        if self.decimal == self.thousands:
+            raise TableError(f"--decimal and --thousands are both {self.decimal!r}; expected different marks")
+
+    def plain(self, cells: pa.Array) -> pa.Array:
+        """Return the cells with the numbers of this style in the usual form; other cells become a word."""
+        decimal, thousands = re.escape(self.decimal), "" if self.thousands is None else re.escape(self.thousands)
+        whole = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d*)" if thousands else r"\d*"
+        fits = pc.match_substring_regex(cells, rf"^[+-]?{whole}({decimal}\d*)?([eE][+-]?\d+)?$")
+        changed = pc.replace_substring(cells, self.thousands, "") if self.thousands else cells
+        return pc.if_else(fits, pc.replace_substring(changed, self.decimal, "."), pa.scalar("text"))
+
+
+PLAIN = NumberStyle()
+
+
+def numbers_of(cells: pa.Array, kind: pa.DataType, style: NumberStyle = PLAIN) -> pa.Array | None:
+    """Return cells of text as numbers of a type, null where missing; None if some cell is no such number."""
+    with suppress(pa.ArrowInvalid):
+        if style == PLAIN:
+            return cells.cast(kind)
+    cells = with_missing_words(cells)  # rare, and so only after a failure
+    with suppress(pa.ArrowInvalid):
+        return (cells if style == PLAIN else style.plain(cells)).cast(kind)
+    return None
+
+
+def booleans_of(cells: pa.Array) -> pa.Array | None:
+    """Return cells `true` and `false`, in any case, as booleans, null where missing; None if a cell is another word."""
+    cells = with_missing_words(cells)
+    is_word = pc.match_substring_regex(cells, "^(true|false)$", ignore_case=True)
+    return pc.match_substring_regex(cells, "^true$", ignore_case=True) if pc.all(is_word).as_py() else None
+
+
+def with_missing_words(cells: pa.Array) -> pa.Array:
+    """Return the cells without blanks around them, null where they are empty or a word for missing."""
+    cells = pc.utf8_trim_whitespace(cells)
+    null = pa.nulls(1, cells.type)[0]  # `pa.scalar` imports pandas, .2 s
+    return pc.if_else(pc.is_in(cells, value_set=_missing_words()), null, cells)
+
+
+@cache
+def missing_words() -> frozenset[str]:
+    """Return the words that are missing among numbers, booleans and dates; the empty text is one of them."""
+    return frozenset(required("pyarrow.csv").ConvertOptions().null_values)
+
+
+@cache
+def _missing_words() -> pa.Array:
+    """Return the words; made from buffers, since pyarrow imports pandas to convert text of Python: .2 s."""
+    words = [word.encode() for word in missing_words()]
+    offsets = b"".join(end.to_bytes(4, "little") for end in accumulate(map(len, words), initial=0))
+    return pa.StringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(b"".join(words)))
+
+
+@dataclass
+class Recognition:
+    """The type of the cells of a column seen so far; independent of how the column is split into pieces."""
+
+    style: NumberStyle = PLAIN
+    kinds: set[ColumnType] = field(default_factory=set)
+    wholes: int = 0
+    """Number of cells in the pieces of whole numbers."""
+    codes: int = 0
+    """Number of these that have a leading zero."""
+
+    @property
+    def kind(self) -> ColumnType:
+        is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
+        if "text" in self.kinds or self.kinds > {"bool"} or is_code:
+            return "text"
+        return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
+
+    def add(self, cells: pa.Array) -> pa.Array:
+        """Add a piece of a column, cells of text; return it converted, unless it holds text or codes."""
+        if "text" in self.kinds:
+            return cells
+        numbers = numbers_of(cells, pa.float64(), self.style)
+        if numbers is None:
+            words = booleans_of(cells)
+            self.kinds.add("text" if words is None else "bool")
+            return cells if words is None else words
+        if numbers.null_count == len(numbers):
+            return numbers
+        # Only numbers are tested for integers: the cast also accepts 0x1F, which is text here.
+        integers = None if "number" in self.kinds else numbers_of(cells, pa.int64(), self.style)
+        self.kinds.add("number" if integers is None else "integer")
+        if integers is None:
+            return numbers
+        # Cells with a leading zero, as "01", are the digits of a code.
+        zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
+        codes, wholes = int(pc.sum(zero).as_py() or 0), len(integers) - integers.null_count
+        self.codes, self.wholes = self.codes + codes, self.wholes + wholes
+        return cells if 2 * codes >= wholes else integers
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
+_CURRENCY = r"(?:[$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY)\b)"
+_FOREIGN = re.compile(
+    rf"""\(?[-+−]?\s?(?P<currency>{_CURRENCY})?\s?[-+−]?
+    (?P<number>\d{{1,3}}(?:[.,'’\u00a0\u202f\ ]\d{{3}})+(?:[.,]\d+)?|\d+(?:[.,]\d*)?|[.,]\d+)
+    (?P<exponent>[eEdD][-+]?\d+)?
+    \s?(?P<unit>[%‰°]|{_CURRENCY}|[A-Za-zµ°]+(?:[/²³][A-Za-z0-9]*)?)?\)?""",
+    re.VERBOSE | re.ASCII,
+)
+_ORDINALS = frozenset({"st", "nd", "rd", "th"})
+_SAME_UNIT = 0.8
+"""Share of the cells with a unit that have the most frequent one where they are numbers, and not levels such as 2b."""
+
+
+def is_number(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell.strip()) is not None
+
+
+def foreign_number(cells: Sequence[str]) -> str | None:
+    """Return a cell that is a number in another form, if at least half of some cells are numbers and one is so.
+
+    Other forms are those of other locales ("1.234,56", "1,234.5", "12 %", "$3"), with a unit ("5 kg") and with an
+    exponent as in Fortran ("1D3").
+    """
+    found = [(cell, match) for cell in cells if not is_number(cell) and (match := _FOREIGN.fullmatch(cell.strip()))]
+    units = Counter(unit for _, match in found if (unit := match["unit"]) and unit.isalpha())
+    common, count = units.most_common(1)[0] if units else ("", 0)
+    if count < _SAME_UNIT * units.total() or common in _ORDINALS:
+        common = ""
+
+    def is_foreign(match: re.Match[str]) -> bool:
+        unit = match["unit"] or ""
+        # A letter next to a whole number is part of a code, as 12a.
+        apart = len(unit) > 1 or " " in match.group() or "." in match["number"]
+        return not unit.isalpha() or re.fullmatch(_CURRENCY, unit) is not None or (unit == common and apart)
+
+    foreign = [cell for cell, match in found if is_foreign(match)]
+    return foreign[0] if foreign and 2 * (len(foreign) + sum(map(is_number, cells))) >= len(cells) else None
 
 
 @cache
@@ -52,23 +193,17 @@ def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     return next((kind for kind, tests in kinds.items() if any(test(arrow_type) for test in tests)), None)
 
 
-def decoded(column: pa.Array) -> pa.Array:
-    """Return a column without an encoding of its values."""
-    if pa.types.is_run_end_encoded(column.type):
-        return pc.run_end_decode(column)
-    if not pa.types.is_dictionary(column.type):
-        return column
-    # Arrow has no `take` for views of strings, the levels of polars.
-    is_view = pa.types.is_string_view(column.type.value_type)
-    return (column.dictionary.cast(pa.string()) if is_view else column.dictionary).take(column.indices)
-
-
 def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[Any]:
     """Return a column as (rows,) of a type, as `Batch` holds it; the array may share memory and be read-only.
 
     Raises TableError, which names the cell, if a value does not fit the type; `row` is the table's row of the first.
     """
-    column = decoded(column)
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    elif pa.types.is_dictionary(column.type):
+        # Arrow has no `take` for views of strings, the levels of polars.
+        is_view = pa.types.is_string_view(column.type.value_type)
+        column = (column.dictionary.cast(pa.string()) if is_view else column.dictionary).take(column.indices)
     own = type_of(column.type)
     if kind == "date":
         return _dates(name, column, own, row)
@@ -130,7 +265,7 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), missing(column.type), column)
+        column = pc.if_else(pc.is_nan(column), pa.nulls(1, column.type)[0], column)
         if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
             column = column.cast(pa.int64())
     if pa.types.is_nested(column.type):
@@ -150,8 +285,14 @@ def parsed(name: str, cells: pa.Array, kind: ReadAs, row: int, style: NumberStyl
     for arrow_type in (pa.int64(), pa.float64()) if kind == "integer" else (pa.float64(),):
         if (found := numbers_of(cells, arrow_type, style)) is not None:
             return found
-    at = first_without(cells, style)
-    raise not_numbers(name, cells[at].as_py(), row + at)
+    low, high = 0, len(cells)  # around the first cell that is no number: two conversions of all cells in total
+    while high - low > 1:
+        middle = (low + high) // 2
+        if numbers_of(cells.slice(low, middle - low), pa.float64(), style) is None:
+            high = middle
+        else:
+            low = middle
+    raise not_numbers(name, cells[low].as_py(), row + low)
 
 
 def not_numbers(name: str, cell: str, row: int) -> TableError:
@@ -191,17 +332,9 @@ class ArrowTable(Table):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._schema_index: frozenset[str] = frozenset()
         with self._reading():
             self._columns = self._stored = self._open()
-
-    @property
-    def index(self) -> frozenset[str]:
-        return super().index | self._schema_index
-
-    @property
-    def factors(self) -> frozenset[str]:
-        return frozenset(name for name, arrow_type in self._stored.items() if pa.types.is_dictionary(arrow_type))
+        self.factors = frozenset(name for name, kind in self._stored.items() if pa.types.is_dictionary(kind))
 
     @abstractmethod
     def _open(self) -> dict[str, pa.DataType]:
@@ -212,14 +345,11 @@ class ArrowTable(Table):
         """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        found: dict[str, ReadAs] = {}
-        for name in names:
-            kind = type_of(self._stored[name])
+        kinds = {name: type_of(self._stored[name]) for name in names}
+        for name, kind in kinds.items():
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
-            if name not in stated:
-                found[name] = kind
-        return found
+        return {name: kind for name, kind in kinds.items() if kind is not None and name not in stated}
 
     def described(self, name: str) -> str:
         return str(self._stored[name])
@@ -241,12 +371,11 @@ class ArrowTable(Table):
         """Convert pyarrow's errors to one line that names the file, or the one of several files."""
         try:
             yield
-        except MemoryError as error:  # also an ArrowException
+        except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
             size = re.search(r"size (\d+)", str(error))
-            if size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a larger size is invalid
+            if isinstance(error, MemoryError) and (size is None or int(size[1]) <= memory):
                 raise
-            raise self._complaint(error, path) from error  # the size is invalid: it exceeds the machine's memory
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._complaint(error, path) from error
 
     def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
@@ -273,14 +402,13 @@ class ArrowFileTable(ArrowTable):
                 raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
         with self._batches(None) as (schema, batches):
             self._check_names(schema.names)
-            self._schema_index = index_of(schema.metadata)
+            self._stored_index = index_of(schema.metadata)
             if not any(batch.num_rows for batch in batches):
                 raise self._no_rows()
         return {field.name: field.type for field in schema}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (from the start)
-        fields = sorted(self.columns.index(name) for name in types)
-        with self._batches(fields) as (_, batches):
+        with self._batches(sorted(self.columns.index(name) for name in types)) as (_, batches):
             for batch in batches:
                 # Without validation, text offsets that point outside the file would crash the process.
                 batch.validate(full=True)
@@ -289,27 +417,17 @@ class ArrowFileTable(ArrowTable):
     @contextmanager
     def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         ipc = required("pyarrow.ipc")
-        options = ipc.IpcReadOptions(included_fields=fields)
         with pa.memory_map(self.name, "r") as source:
             is_file = source.read(6) == b"ARROW1"
             source.seek(0)
-            with (ipc.open_file if is_file else ipc.open_stream)(source, options=options) as reader:
-                if is_file:
-                    yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
-                else:
-                    yield reader.schema, iter(reader)
+            opened = ipc.open_file if is_file else ipc.open_stream
+            with opened(source, options=ipc.IpcReadOptions(included_fields=fields)) as reader:
+                batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+                yield reader.schema, batches
 
 
 _BUFFER = 1 << 16
 """Bytes read ahead for each column: row groups are streamed, however large, and 500 columns take 32 MiB."""
-
-
-class _RowGroup(NamedTuple):
-    """Location of consecutive rows of the table: a file, and the number of its row group."""
-
-    file: Path
-    number: int
-    rows: int
 
 
 class ParquetTable(ArrowTable):
@@ -320,42 +438,38 @@ class ParquetTable(ArrowTable):
 
     format = "Parquet"
 
-    @cached_property
-    def starts(self) -> tuple[int, ...]:
-        return tuple(accumulate((group.rows for group in self._groups[:-1]), initial=0))
-
-    @property
-    def known_rows(self) -> int:
-        return sum(group.rows for group in self._groups)
-
     def _open(self) -> dict[str, pa.DataType]:
-        is_folder = self.path.is_dir()
-        paths = [path for path in visible(self.path) if path.suffix.lower() == ".parquet"] if is_folder else [self.path]
+        paths = (
+            [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
+            if self.path.is_dir()
+            else [self.path]
+        )
         if not paths:
             raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
         types: dict[str, pa.DataType] = {}
-        self._groups: list[_RowGroup] = []
+        self._groups: dict[tuple[Path, int], int] = {}  # the rows of each row group, by its file and its number there
         for path in paths:
             with self._reading(path), _file(path) as file:
                 found = {field.name: field.type for field in file.schema_arrow}
                 if not types:
                     self._check_names(file.schema_arrow.names)
-                    self._schema_index = index_of(file.schema_arrow.metadata)
+                    self._stored_index = index_of(file.schema_arrow.metadata)
                     types = found
                 elif found != types:
                     other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
                     raise TableError(f"{path} has other columns or types than {paths[0].name}: {listed(other)}")
-                sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-            self._groups += [_RowGroup(path, number, size) for number, size in enumerate(sizes) if size]
+                sizes = (file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
+                self._groups |= {(path, number): size for number, size in enumerate(sizes) if size}
         if not self._groups:
             raise self._no_rows()
+        *starts, self.known_rows = accumulate(self._groups.values(), initial=0)
+        self.starts = tuple(starts)
         return types
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        for path, groups in groupby(self._groups[self.starts.index(begin) :], key=lambda group: group.file):
+        for path, groups in groupby(list(self._groups)[self.starts.index(begin) :], key=lambda group: group[0]):
             with self._reading(path), _file(path) as file:
-                numbers = [group.number for group in groups]
-                yield from file.iter_batches(batch_size=rows, row_groups=numbers, columns=list(types))
+                yield from file.iter_batches(rows, row_groups=[number for _, number in groups], columns=list(types))
 
 
 def _file(path: Path) -> Any:

@@ -16,11 +16,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from anytime.data.formats.arrow import ArrowTable, parsed
-from anytime.data.formats.cells import PLAIN, NumberStyle, Recognition
+from anytime.data.formats.arrow import PLAIN, ArrowTable, NumberStyle, Recognition, parsed
 from anytime.data.formats.table import ReadAs, damaged, pa, required
 from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
@@ -35,6 +36,7 @@ STORE_SHARE = 0.5
 """Share of the free space of the temporary folder that the file may take."""
 
 
+@dataclass(eq=False)
 class Store:
     """Converted cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
 
@@ -42,53 +44,43 @@ class Store:
     requested as text after its cells were converted to numbers.
     """
 
-    def __init__(self) -> None:
-        self._schema: pa.Schema | None = None
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-        self._writer: Any = None
-        self._lost: set[str] = set()
-        self.is_full = False
+    _schema: pa.Schema | None = None
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _bytes: int = 0
+    _file: IO[bytes] | None = None
+    _lost: set[str] = field(default_factory=set)
+    is_full: bool = False
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
         if self.is_full:
             return
         if self._schema is None:
             self._schema = pa.schema({name: column.type for name, column in columns.items()})
-        arrays = []
-        for kept in self._schema:
-            column = columns[kept.name]
-            if column.type != kept.type and column.null_count < len(column):
-                self._lost.add(kept.name)
-            arrays.append(column if column.type == kept.type else pa.nulls(len(column), kept.type))
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._bytes += batch.nbytes
-        try:
-            if self._bytes > STORE_BYTES:
-                self._write(batch)
-            else:
-                self._batches.append(batch)
-        except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-            self.is_full, self._batches, self._schema = True, [], None
-            self._file = self._writer = None
+        other = {kept.name for kept in self._schema if columns[kept.name].type != kept.type}
+        self._lost |= {name for name in other if columns[name].null_count < len(columns[name])}
+        arrays = [
+            pa.nulls(len(columns[kept.name]), kept.type) if kept.name in other else columns[kept.name]
+            for kept in self._schema
+        ]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._bytes += self._batches[-1].nbytes
+        if self._bytes > STORE_BYTES:
+            try:
+                self._write()
+            except OSError:  # the temporary folder is full or not writable: each pass parses the file again
+                self.is_full, self._batches, self._schema, self._file = True, [], None, None
 
-    def _write(self, batch: pa.RecordBatch) -> None:
+    def _write(self) -> None:
+        """Move the cells in memory to the file."""
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
             self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
             self._writer = required("pyarrow.ipc").new_stream(self._file, self._schema)
-            for earlier in self._batches:
-                self._writer.write_batch(earlier)
-            self._batches = []
         if self._bytes > self._free:
             raise OSError("the temporary folder has too little space")
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._writer.close()
-            self._file.flush()
+        for batch in self._batches:
+            self._writer.write_batch(batch)
+        self._batches = []
 
     def has(self, name: str, kind: ReadAs) -> bool:
         if self._schema is None or name in self._lost or name not in self._schema.names:
@@ -99,6 +91,7 @@ class Store:
         if self._file is None:
             yield from self._batches
             return
+        self._file.flush()
         with pa.memory_map(self._file.name) as source:
             yield from required("pyarrow.ipc").open_stream(source)
 
@@ -120,73 +113,70 @@ class CsvTable(ArrowTable):
         if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator == style.decimal):
             raise TableError(f"--separator is {separator!r}; expected one character other than the decimal mark")
         self._separator, self._style = separator, style
+        self._compression = "gzip" if path.suffix.lower() == ".gz" else None
         self._store, self._found = Store(), dict[str, ColumnType]()
         super().__init__(path)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_store": Store()}
 
-    @property
-    def layout(self) -> str:
-        return "" if self._separator == "," else f" (cells are separated by {self._separator!r})"
-
     def _open(self) -> dict[str, pa.DataType]:
-        with self._stream() as stream:
+        with pa.input_stream(self.path, compression=self._compression) as stream:
             head = stream.read(1 << 16)
         if not head.strip():
             raise TableError(f"{self.path} is empty; expected a header line and rows")
         if b"\0" in head or head[:2] == b"\x1f\x8b":
             raise damaged(str(self.path), self.format, "it is binary or UTF-16, not UTF-8 text")
-        if self._separator is None:
-            self._separator = _separator_of(head.decode(errors="replace"))
-        with self._stream() as stream, self._reader(stream) as reader:
+        if self._separator is None:  # a comma, or the other mark that the header has, outside of quotes
+            header = re.sub(r'"[^"]*"', "", head.decode(errors="replace").lstrip().partition("\n")[0])
+            others = [mark for mark in (";", "\t", "|") if mark in header]
+            self._separator = others[0] if len(others) == 1 and "," not in header else ","
+        self.layout = "" if self._separator == "," else f" (cells are separated by {self._separator!r})"
+        with self._reader() as reader:
             names = reader.schema.names
             self._check_names(names)
             if not any(batch.num_rows for batch in reader):
                 raise self._no_rows()
         return dict.fromkeys(names, pa.string())
 
-    def _stream(self) -> pa.NativeFile:
-        return pa.input_stream(self.path, compression="gzip" if self.path.suffix.lower() == ".gz" else None)
-
-    def _reader(self, stream: pa.NativeFile, names: Sequence[str] = ()) -> Any:
+    @contextmanager
+    def _reader(self, names: Sequence[str] = ()) -> Iterator[Any]:
+        """Open the file for pyarrow, which parses these columns, all by default, as text."""
         csv = required("pyarrow.csv")
-        return csv.open_csv(
-            stream,
-            # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
-            read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
-            parse_options=csv.ParseOptions(newlines_in_values=True, delimiter=self._separator),
-            convert_options=csv.ConvertOptions(
-                include_columns=list(names),
-                column_types=dict.fromkeys(names, pa.string()),
-                strings_can_be_null=True,
-                null_values=[""],
-            ),
-        )
-
-    def _cells(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        with self._stream() as stream, self._reader(stream, names) as reader:
-            yield from reader
+        with (
+            pa.input_stream(self.path, compression=self._compression) as stream,
+            csv.open_csv(
+                stream,
+                # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
+                read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
+                parse_options=csv.ParseOptions(newlines_in_values=True, delimiter=self._separator),
+                convert_options=csv.ConvertOptions(
+                    include_columns=list(names),
+                    column_types=dict.fromkeys(names, pa.string()),
+                    strings_can_be_null=True,
+                    null_values=[""],
+                ),
+            ) as reader,
+        ):
+            yield reader
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        if any(name not in stated and name not in self._found for name in names):
-            self._recognise(names, stated)
-        return {name: self._found[name] for name in names if name not in stated}
-
-    def _recognise(self, names: Sequence[str], stated: Mapping[str, ReadAs]) -> None:
-        """Read columns, find the type of those whose type is not stated, and store the cells."""
         seen = {name: Recognition(self._style) for name in names if name not in stated}
-        self._store, row = Store(), 0
-        with self._reading():
-            for cells in self._cells(names):
-                columns = {
-                    name: seen[name].add(column) if name in seen else self._converted(name, column, stated[name], row)
-                    for name, column in zip(names, cells.columns, strict=True)
-                }
-                self._store.add(columns)
-                row += cells.num_rows
-            self._store.close()
-        self._found |= {name: recognition.kind for name, recognition in seen.items()}
+        if not seen.keys() <= self._found.keys():  # find the types in one pass, which stores the cells
+            self._store, row = Store(), 0
+            with self._reading(), self._reader(names) as reader:
+                for cells in reader:
+                    self._store.add(
+                        {
+                            name: seen[name].add(column)
+                            if name in seen
+                            else self._converted(name, column, stated[name], row)
+                            for name, column in zip(names, cells.columns, strict=True)
+                        }
+                    )
+                    row += cells.num_rows
+            self._found |= {name: recognition.kind for name, recognition in seen.items()}
+        return {name: self._found[name] for name in seen}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (blocks are parsed by bytes)
         stored = [name for name, kind in types.items() if self._store.has(name, kind)]
@@ -195,17 +185,18 @@ class CsvTable(ArrowTable):
             yield from self._store.batches()
             return
         row = 0
-        kept = self._store.batches() if stored else None
-        for cells in self._cells(others):
-            block = None if kept is None else next(kept)  # blocks have the same rows whatever columns are parsed
-            arrays = [
-                block.column(name)
-                if block is not None and name in stored
-                else self._converted(name, cells.column(name), kind, row)
-                for name, kind in types.items()
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, names=list(types))
-            row += cells.num_rows
+        blocks = self._store.batches()
+        with self._reader(others) as reader:
+            for cells in reader:
+                block = next(blocks) if stored else cells  # blocks have the same rows whatever columns are parsed
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        block.column(name) if name in stored else self._converted(name, cells.column(name), kind, row)
+                        for name, kind in types.items()
+                    ],
+                    names=list(types),
+                )
+                row += cells.num_rows
 
     def _converted(self, name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
         """Return cells as booleans, or as numbers of the file's style; as they are for text."""
@@ -229,10 +220,3 @@ class CsvTable(ArrowTable):
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return TableError(f"{self.name} is not UTF-8 text; save it in that encoding")
         return super()._complaint(error, path)
-
-
-def _separator_of(head: str) -> str:
-    """Return the separator of the header line: a comma, or the other mark that it has, outside of quotes."""
-    header = re.sub(r'"[^"]*"', "", head.lstrip().partition("\n")[0])
-    others = [mark for mark in (";", "\t", "|") if mark in header]
-    return others[0] if len(others) == 1 and "," not in header else ","

@@ -1,4 +1,4 @@
-"""Tables in memory: arrays, scipy sparse matrices, and frames of any library that gives an Arrow stream.
+"""Tables in memory: arrays, scipy sparse matrices, frames of any library that gives an Arrow stream, svmlight files.
 
 Matrices of numbers stay as they are: a batch is a slice of their rows. Frames become Arrow's types, which are those of
 files; a pandas frame of floats of one type is a matrix.
@@ -6,23 +6,23 @@ files; a pandas frame of floats of one type is a matrix.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import gzip
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.arrow import ArrowTable, index_of, read_as, type_of
-from anytime.data.formats.cells import Recognition
-from anytime.data.formats.table import Batch, JoinedTable, ReadAs, Table, pa
+from anytime.data.formats.arrow import ArrowTable, Recognition, index_of, read_as, type_of
+from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, required
 from anytime.errors import TableError, clipped
-from anytime.moments.accumulate import MAX_PART_ROWS, dense
+from anytime.moments.accumulate import MAX_PART_ROWS
 from anytime.types import ColumnType
 
 _TYPES: Mapping[str, ColumnType] = {
@@ -83,49 +83,7 @@ def as_native(values: NDArray[Any]) -> NDArray[Any]:
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-@dataclass(frozen=True)
-class MatrixBatch(Batch):
-    """Rows of a matrix, and of further columns."""
-
-    stored: Any
-    """(rows, columns) array or scipy sparse."""
-    names: Mapping[str, int]
-    """The index of each column of the matrix."""
-
-    @property
-    def rows(self) -> int:
-        return int(self.stored.shape[0])
-
-    def _rows(self, low: int, high: int) -> Batch:
-        return MatrixBatch(self.start + low, super()._rows(low, high).columns, self.stored[low:high], self.names)
-
-    def column(self, name: str) -> NDArray[Any]:
-        if name not in self.names:
-            return self.columns[name]
-        column = dense(self.stored[:, [self.names[name]]])[:, 0]
-        return column if column.dtype.kind == "b" else column.astype(np.float64)
-
-    def matrix(self, names: Sequence[str]) -> Any:
-        if not set(names) <= self.names.keys():
-            return super().matrix(names)
-        places = [self.names[name] for name in names]
-        return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
-
-
-class MemoryTable(Table):
-    """A table in memory, to which columns can be added."""
-
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """Return the number of rows."""
-
-    @abstractmethod
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MemoryTable:
-        """Return the table with further columns, (rows,) each."""
-
-
-class MatrixTable(MemoryTable):
+class MatrixTable(Table):
     """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns."""
 
     def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
@@ -133,30 +91,30 @@ class MatrixTable(MemoryTable):
         if _TYPES.get(matrix.dtype.kind) is None:
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
         self._matrix, self._further = matrix, further
+        self.rows = int(matrix.shape[0])
         self._check_names(names)
         self._places = {column: j for j, column in enumerate(names)}
         self._columns = {**self._places, **further}
-
-    @property
-    def rows(self) -> int:
-        return int(self._matrix.shape[0])
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
+        """Return the table with further columns, (rows,) each."""
         return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **columns})
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        def kind(name: str) -> ReadAs:
-            if name in self._further:
-                values = self._further[name]
-                return _TYPES.get(values.dtype.kind) or type_of(arrow_array(name, values).type) or "text"
-            own = _TYPES.get(self._matrix.dtype.kind) or "number"
-            return "number" if own == "integer" else own  # a matrix stays as it is, whatever its numbers
-
-        return {name: kind(name) for name in names if name not in stated}
+        # A matrix stays as it is, whatever its numbers.
+        own: ReadAs = "number" if self._matrix.dtype.kind in "iu" else _TYPES[self._matrix.dtype.kind]
+        further = self._further
+        return {
+            name: own
+            if name not in further
+            else _TYPES.get(further[name].dtype.kind) or type_of(arrow_array(name, further[name]).type) or "text"
+            for name in names
+            if name not in stated
+        }
 
     def described(self, name: str) -> str:
         return str(self._matrix.dtype if name in self._places else self._further[name].dtype)
@@ -171,27 +129,25 @@ class MatrixTable(MemoryTable):
                 for name in types
                 if name not in own
             }
-            batch: Batch = MatrixBatch(start, columns, part, self._places)
+            batch = Batch(start, columns, part, self._places)
             if not as_stored:
                 columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
                 batch = Batch(start, {name: columns[name] for name in types})
             yield batch
 
 
-class FrameTable(ArrowTable, MemoryTable):
+class FrameTable(ArrowTable):
     """An Arrow table."""
 
     format = "a frame"
 
     def __init__(self, name: str, frame: pa.Table) -> None:
         self._frame = frame
+        self.rows = int(frame.num_rows)
         super().__init__(Path(name))
 
-    @property
-    def rows(self) -> int:
-        return int(self._frame.num_rows)
-
     def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> FrameTable:
+        """Return the table with further columns, (rows,) each."""
         frame = self._frame
         for name, values in columns.items():
             frame = frame.append_column(name, [arrow_array(name, values)])
@@ -205,25 +161,8 @@ class FrameTable(ArrowTable, MemoryTable):
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
 
 
-class JoinedMemory(JoinedTable, MemoryTable):
-    """The rows of several tables in memory."""
-
-    def __init__(self, tables: Sequence[MemoryTable]) -> None:
-        super().__init__(tables[0].path, tables)
-        self._parts = tables
-
-    @property
-    def rows(self) -> int:
-        return sum(table.rows for table in self._parts)
-
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> JoinedMemory:
-        ends = np.cumsum([table.rows for table in self._parts]).tolist()
-        return JoinedMemory(
-            [
-                table.with_columns({name: values[end - table.rows : end] for name, values in columns.items()})
-                for table, end in zip(self._parts, ends, strict=True)
-            ]
-        )
+MemoryTable: TypeAlias = MatrixTable | FrameTable
+"""A table in memory, to which columns can be added."""
 
 
 def is_frame(X: Any) -> bool:
@@ -264,33 +203,28 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     TableError
         Two columns share a name, or a column mixes types.
     """
-    if is_frame(X):
-        X = collected(X)
-        return _pandas_table(name, X) if _is_pandas(X) else FrameTable(name, X)
-    names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
-    if X.dtype.kind not in "OUSTM":
-        return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
-    columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    if not is_frame(X):
+        names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
+        if X.dtype.kind not in "OUSTM":
+            return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
+        columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+    elif not _is_pandas(X):
+        return FrameTable(name, collected(X))
+    else:
+        names, dtypes = list(X.columns), list(X.dtypes)
+        if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
+            return MatrixTable(name, X.to_numpy(), names)
+        columns = [
+            _recognised(column, series.to_numpy())
+            if series.dtype == np.dtype(object)
+            # Only a sparse series has the attribute `sparse`.
+            else arrow_array(
+                column,
+                np.asarray(series) if isinstance(series.dtype, np.dtype) or hasattr(series, "sparse") else series,
+            )
+            for column, series in X.items()
+        ]
     return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)))
-
-
-def _pandas_table(name: str, X: Any) -> MemoryTable:
-    names, dtypes = list(X.columns), list(X.dtypes)
-    if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
-        return MatrixTable(name, X.to_numpy(), names)
-    columns = [
-        _recognised(column, X.iloc[:, j].to_numpy())
-        if dtypes[j] == np.dtype(object)
-        else arrow_array(column, _dense(X.iloc[:, j]))
-        for j, column in enumerate(names)
-    ]
-    return FrameTable(name, pa.Table.from_arrays(columns, names=names))
-
-
-def _dense(series: Any) -> Any:
-    """Return a series of NumPy's types, or a sparse one, as an array; one of other types unchanged."""
-    is_sparse = hasattr(series, "sparse")  # pandas raises AttributeError otherwise
-    return np.asarray(series) if is_sparse or isinstance(series.dtype, np.dtype) else series
 
 
 def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
@@ -301,3 +235,60 @@ def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
     seen = Recognition()
     found = seen.add(column.cast(pa.string()))
     return found if seen.kind in ("integer", "number") else column
+
+
+_FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
+
+
+class SvmlightTable(Table):
+    """An svmlight (libsvm) file, `target qid:7 3:0.5 12:1`, stored sparsely; batches are made dense one at a time.
+
+    The columns are `target`, `qid` if the file has it, and an `f<index>` for each index that some row has, as written
+    in the file. Any other feature is readable and zero, since a test file often has fewer features than its training
+    file. The target is int64 if all targets are integral numbers, because the format has no types.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        from scipy import sparse  # noqa: PLC0415  (a server never needs it)
+
+        load = required("sklearn.datasets").load_svmlight_file
+        try:
+            with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+                matrix, target, query = load(file, zero_based=True, query_id=True)
+        except (ValueError, OverflowError, EOFError, OSError, zlib.error) as error:
+            raise damaged(self.name, "svmlight", error) from error
+        if not len(target):
+            raise self._no_rows()
+        if len(query) not in (0, len(target)):
+            raise TableError(f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all or none")
+        found = np.unique(matrix.indices)
+        places = np.searchsorted(found, matrix.indices)
+        # One column per feature present, whatever the indices: the memory of a slice grows with the width.
+        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
+        self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
+        # Beyond 2^53, float64 skips integers.
+        integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
+        self._labels: dict[str, NDArray[Any]] = {"target": target.astype(np.int64) if integral else target}
+        if len(query):
+            self._labels["qid"] = query.astype(np.int64)
+        self._columns = {**self._labels, **self._places}
+
+    def has(self, name: str) -> bool:
+        return name in self._labels or _FEATURE.fullmatch(name) is not None
+
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        whole = {name for name, values in self._labels.items() if values.dtype.kind == "i"}
+        return {name: "integer" if name in whole else "number" for name in names if name not in stated}
+
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)
+        inside = {name: self._places[name] for name in types if name in self._places}
+        for start in range(0, self._features.shape[0], rows):
+            part = slice(start, start + rows)
+            dense = self._features[part][:, list(inside.values())].toarray(order="F")
+            found = dict(zip(inside, dense.T, strict=True))
+            found |= {name: labels[part] for name, labels in self._labels.items()}
+            zeros = np.zeros(len(dense))
+            yield Batch(
+                start, {name: array_as(name, found.get(name, zeros), kind, start) for name, kind in types.items()}
+            )

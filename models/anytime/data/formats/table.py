@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.errors import AnytimeError, EnvironmentFailure, TableError, environmental, listed, suggestion
+from anytime.moments.accumulate import dense
 from anytime.types import ColumnType
 
 
@@ -71,30 +72,36 @@ ReadAs: TypeAlias = ColumnType | Literal["key"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of some columns, each (rows,), in the requested order."""
+    """Consecutive rows of some columns, each (rows,), in the requested order, and of a matrix of further columns."""
 
     start: int
     """Index of the first row in the table."""
     columns: Mapping[str, NDArray[Any]]
+    stored: Any = None
+    """(rows, further columns) array or scipy sparse, if the table is a matrix."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """The index of each column of the matrix."""
 
     @property
     def rows(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(next(iter(self.columns.values()))) if self.stored is None else int(self.stored.shape[0])
 
-    def between(self, start: int, stop: int | None) -> Batch:
-        """Return the rows of the batch within a range of rows of the table; the result may be empty."""
-        low = max(start - self.start, 0)
-        high = self.rows if stop is None else min(stop - self.start, self.rows)
-        return self if low == 0 and high == self.rows else self._rows(low, max(high, low))
-
-    def _rows(self, low: int, high: int) -> Batch:
-        return Batch(self.start + low, {name: column[low:high] for name, column in self.columns.items()})
+    def part(self, low: int, high: int) -> Batch:
+        """Return the rows from `low` to before `high` of the batch."""
+        columns = {name: column[low:high] for name, column in self.columns.items()}
+        return Batch(self.start + low, columns, None if self.stored is None else self.stored[low:high], self.places)
 
     def column(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
+        if name not in self.places:
+            return self.columns[name]
+        column = dense(self.stored[:, [self.places[name]]])[:, 0]
+        return column if column.dtype.kind == "b" else column.astype(np.float64)
 
     def matrix(self, names: Sequence[str]) -> Any:
         """Return columns of numbers as a matrix (rows, columns), float64, or as stored where the table is a matrix."""
+        if self.stored is not None and self.places.keys() >= set(names):
+            places = [self.places[name] for name in names]
+            return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
         X = np.empty((self.rows, len(names)), order="F")
         for j, name in enumerate(names):
             X[:, j] = self.columns[name]
@@ -104,21 +111,24 @@ class Batch:
 class Table(ABC):
     """Named columns that can be read repeatedly; the base class of all formats. Each read opens the file."""
 
+    layout = ""
+    """What was recognised of the file, for messages about its cells."""
+    known_rows: int | None = None
+    """Number of rows if it is known without reading them."""
+    factors: frozenset[str] = frozenset()
+    """Columns that the file encodes by a dictionary of levels."""
+    starts: tuple[int, ...] = (0,)
+    """Rows, ascending from 0, at which reading can start without the rows before."""
+    _stored_index: frozenset[str] = frozenset()
+    """Columns that the file states as the index of the rows."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = str(path)
         self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {len(self.columns)} columns>"
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def layout(self) -> str:
-        """Return what was recognised of the file, for messages about its cells."""
-        return ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -131,22 +141,7 @@ class Table(ABC):
     @property
     def index(self) -> frozenset[str]:
         """Return the columns that number the rows, which no pattern matches: an index of pandas, one without a name."""
-        return frozenset(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
-
-    @property
-    def known_rows(self) -> int | None:
-        """Return the number of rows if it is known without reading them."""
-        return None
-
-    @property
-    def factors(self) -> frozenset[str]:
-        """Return the columns that the file encodes by a dictionary of levels."""
-        return frozenset()
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Return the rows, ascending from 0, at which reading can start without the rows before."""
-        return (0,)
+        return self._stored_index.union(name for name in self._columns if re.fullmatch(r"(Unnamed: \d+)?", name))
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return the number of rows of these columns that one of some threads sums at a time."""
@@ -198,9 +193,10 @@ class Table(ABC):
             empty = False
             if stop is not None and batch.start >= stop:
                 return
-            part = batch.between(start, stop)
-            if part.rows:
-                yield part
+            low = max(start - batch.start, 0)
+            high = batch.rows if stop is None else min(stop - batch.start, batch.rows)
+            if low < high:
+                yield batch if high - low == batch.rows else batch.part(low, high)
         if empty and start == 0:
             raise self._no_rows()
 
@@ -232,18 +228,12 @@ class JoinedTable(Table):
         super().__init__(path)
         self._tables = tables
         self._columns = dict.fromkeys(tables[0].columns)
+        self.factors = tables[0].factors
+        self._stored_index = tables[0].index
         for table in tables[1:]:
             if set(table.columns) != set(tables[0].columns):
                 other = sorted(set(table.columns) ^ set(tables[0].columns))
                 raise TableError(f"{table.name} has other columns than {tables[0].path.name}: {listed(other)}")
-
-    @property
-    def factors(self) -> frozenset[str]:
-        return self._tables[0].factors
-
-    @property
-    def index(self) -> frozenset[str]:
-        return self._tables[0].index
 
     def described(self, name: str) -> str:
         return self._tables[0].described(name)

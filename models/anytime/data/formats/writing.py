@@ -7,6 +7,7 @@ import io
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +37,7 @@ class TableWriter:
         self.path = path
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         self._writer: Any = None
-        self._sink: Any = None
+        self._opened = ExitStack()
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -54,32 +55,30 @@ class TableWriter:
             batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=self._schema)
             self._waiting.append(batch)
             self._rows += batch.num_rows
-            if not self._is_parquet or self._rows >= ROW_GROUP:
+            if self.path.suffix.lower() != ".parquet" or self._rows >= ROW_GROUP:
                 self._flush()
         except OSError as error:
             raise file_error(TableError, f"write {str(self.path)!r}", error) from error
-
-    @property
-    def _is_parquet(self) -> bool:
-        return self.path.suffix.lower() == ".parquet"
 
     def _open(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._temporary.open("xb").close()  # Arrow's errors name the temporary file
         suffix = self.path.suffix.lower()
         if suffix == ".parquet":
-            self._writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
-            return
-        self._sink = pa.output_stream(self._temporary, compression="gzip" if suffix == ".gz" else None)
-        if suffix in (".csv", ".gz"):
-            # Arrow quotes every name of a header that it writes.
-            header = io.StringIO()
-            csv.writer(header, lineterminator="\n").writerow(schema.names)
-            self._sink.write(header.getvalue().encode())
-            files = required("pyarrow.csv")
-            self._writer = files.CSVWriter(self._sink, schema, write_options=files.WriteOptions(include_header=False))
+            writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
         else:
-            self._writer = required("pyarrow.ipc").new_file(self._sink, schema)
+            compression = "gzip" if suffix == ".gz" else None
+            sink = self._opened.enter_context(pa.output_stream(self._temporary, compression=compression))
+            if suffix in (".csv", ".gz"):
+                # Arrow quotes every name of a header that it writes.
+                header = io.StringIO()
+                csv.writer(header, lineterminator="\n").writerow(schema.names)
+                sink.write(header.getvalue().encode())
+                files = required("pyarrow.csv")
+                writer = files.CSVWriter(sink, schema, write_options=files.WriteOptions(include_header=False))
+            else:
+                writer = required("pyarrow.ipc").new_file(sink, schema)
+        self._writer = self._opened.enter_context(writer)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -92,9 +91,7 @@ class TableWriter:
         try:
             if kind is None:
                 self._flush()
-            for each in (self._writer, self._sink):
-                if each is not None:
-                    each.close()
+            self._opened.close()
             if kind is None and self._writer is not None:
                 os.replace(self._temporary, self.path)
         except OSError as failed:
