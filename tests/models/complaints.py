@@ -1,0 +1,22 @@
+"""Errors that a user reads: one line, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from anytime.errors import TableError
+
+__all__ = ["complaint"]
+
+
+def complaint(act: Callable[[], object], *words: str, error: type[Exception] = TableError) -> None:
+    """Assert that a call raises an error of one line with these words, without names of classes of Python."""
+    with pytest.raises(error) as caught:
+        act()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600, message
+    assert not [name for name in ("np.", "pydantic") if name in message], message
+    assert not [word for word in words if word not in message], message
