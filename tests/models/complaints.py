@@ -11,7 +11,9 @@ from anytime.errors import TableError
 __all__ = ["complaint"]
 
 
-def complaint(act: Callable[[], object], *words: str, error: type[Exception] = TableError) -> None:
+def complaint(
+    act: Callable[[], object], *words: str, error: type[Exception] | tuple[type[Exception], ...] = TableError
+) -> None:
     """Assert that a call raises an error of one line with these words, without names of classes of Python."""
     with pytest.raises(error) as caught:
         act()
