@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.data.formats import table_of
+from anytime.data.formats import Table, table_of
 from anytime.data.survey import survey, surveyed
 from anytime.errors import AnytimeError, TableError
 from anytime.features import learning
 from anytime.features.bases import DATES, ColumnSample
 from anytime.groups import load_groups, singletons
 from anytime.types import Float
+from models.present import present
 
 OPTIONS: list[dict[str, Any]] = [
     {"basis": "linear"},
@@ -40,6 +41,12 @@ def frame(rows: int = 240) -> tuple[pd.DataFrame, Float]:
     y = np.sin(2 * x) + 0.3 * few + (city == "Rome") + 0.1 * rng.normal(size=rows)
     few[::11] = np.nan
     return pd.DataFrame({"x": x, "few": few, "city": city}), y
+
+
+def table(**columns: Any) -> Table:
+    """A table of columns, of text with gaps if they are lists, and of y."""
+    frame = pd.DataFrame({n: pd.Series(c, dtype="string") if isinstance(c, list) else c for n, c in columns.items()})
+    return table_of("t", frame).with_columns({"y": np.arange(float(len(frame)))})
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.float32, np.float64])
@@ -154,9 +161,7 @@ def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPat
 
 def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> None:
     def learned(cells: list[str]) -> Any:
-        table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string")}))
-        table = table.with_columns({"y": np.arange(len(cells))})
-        return surveyed(table, singletons(["c"]), ["y"])[0]
+        return surveyed(table(c=cells), singletons(["c"]), ["y"])[0]
 
     assert learned(["12", "7"] * 20).types == {"c": "text"}
     assert learned([f"2024-01-{i:02}" for i in range(1, 31)]).types == {"c": "date"}
@@ -176,14 +181,11 @@ DAYS = [f"2024-01-{i:02}" for i in range(1, 31)]
 
 @pytest.mark.parametrize("word", ["NA", "n/a", "null", " NaN ", "", None])
 def test_words_for_missing_are_missing_among_dates(word: str | None) -> None:
-    cells = [word, *DAYS, word]
-    table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string")}))
-    table = table.with_columns({"y": np.arange(32.0)})
-    groups, found = surveyed(table, singletons(["c"]), ["y"])
+    days = table(c=[word, *DAYS, word])
+    groups, found = surveyed(days, singletons(["c"]), ["y"])
     assert (groups.types, found.unusable) == ({"c": "date"}, {})
-    read = next(iter(table.batches(["c"], types={"c": "date"}))).column("c")
-    assert np.isnan(read[[0, -1]]).all()
-    assert not np.isnan(read[1:-1]).any()
+    read = next(iter(days.batches(["c"], types={"c": "date"}))).column("c")
+    assert np.flatnonzero(np.isnan(read)).tolist() == [0, 31]
 
 
 FORMS = (
@@ -195,10 +197,8 @@ FORMS = (
 @pytest.mark.parametrize("form", FORMS)
 def test_dates_in_another_form_leave_the_column_out_unless_levels_are_common(form: str) -> None:
     def learned(days: list[datetime]) -> tuple[Any, Any]:
-        cells = [day.strftime(form) for day in days]
-        table = table_of("t", pd.DataFrame({"c": pd.Series(cells, dtype="string"), "x": np.arange(len(cells)) % 7.0}))
-        table = table.with_columns({"y": np.arange(len(cells))})
-        return surveyed(table, singletons(["c", "x"]), ["y"])
+        dated = table(c=[day.strftime(form) for day in days], x=np.arange(len(days)) % 7.0)
+        return surveyed(dated, singletons(["c", "x"]), ["y"])
 
     days = [datetime(2024, 1, 1, 9, 30) + timedelta(days=7 * i) for i in range(60)]
     groups, found = learned(days)
@@ -209,9 +209,8 @@ def test_dates_in_another_form_leave_the_column_out_unless_levels_are_common(for
 
 
 def test_levels_that_differ_in_blanks_only_are_said() -> None:
-    table = table_of("t", pd.DataFrame({"c": ["a", " a", "b", "b "] * 10, "d": ["a", "b"] * 20}))
-    table = table.with_columns({"y": np.arange(40)})
-    _, found = surveyed(table, singletons(["c", "d"]), ["y"])
+    blanks = table(c=["a", " a", "b", "b "] * 10, d=["a", "b"] * 20)
+    _, found = surveyed(blanks, singletons(["c", "d"]), ["y"])
     assert found.remarks == ("levels that differ in blanks only are different levels: ' a' and 'a' of 'c'",)
 
 
@@ -223,22 +222,20 @@ def test_versions_and_words_are_no_dates(cells: list[str]) -> None:
 @pytest.mark.parametrize(("values", "what"), [([20240101, 20240217], "days written"), ([1999, 2024], "years")])
 @pytest.mark.parametrize("stated", ["type", "basis"])
 def test_numbers_that_are_no_seconds_are_no_dates(values: list[int], what: str, stated: str) -> None:
-    table = table_of("t", pd.DataFrame({"c": values * 20})).with_columns({"y": np.arange(40.0)})
+    numbers = table(c=np.array(values * 20))
     content = {"groups": [{"name": "c", "features": ["c"], "cost": 1}]}
     own = {"types": {"c": "date"}} if stated == "type" else {"bases": {"c": {"basis": "date"}}}
     with pytest.raises(
         AnytimeError, match=f"column 'c'.*as {values[0]}, look like {what}.*expected seconds since 1970"
     ):
-        surveyed(table, load_groups(content | own), ["y"])
+        surveyed(numbers, load_groups(content | own), ["y"])
 
 
 def test_rows_that_do_not_count_are_in_no_count() -> None:
     columns = {"y": np.array([1.0, np.nan, 2.0, 9.0]), "w": np.array([1.0, 1.0, 2.0, 0.0])}
-    table = table_of("t", np.arange(4.0)[:, np.newaxis]).with_columns(columns)
-    found = survey(table, ["y"], ["x0"], weights="w", drop_missing=True)
+    counted = table_of("t", np.arange(4.0)[:, np.newaxis]).with_columns(columns)
+    found = survey(counted, ["y"], ["x0"], weights="w", drop_missing=True)
     assert (found.rows, found.missing, found.unweighted, found.used) == (4, 1, 1, 2)
     assert found.values == (frozenset({1.0, 2.0}),)
-    assert found.sample is not None
-    assert found.sample.columns["x0"].tolist() == [0.0, 2.0]
-    assert found.sample.weights is not None
-    assert found.sample.weights.tolist() == [1.0, 2.0]
+    sample = present(found.sample)
+    assert (sample.columns["x0"].tolist(), present(sample.weights).tolist()) == ([0.0, 2.0], [1.0, 2.0])
