@@ -13,8 +13,8 @@ __all__ = ["complaint"]
 
 def complaint(
     act: Callable[[], object], *words: str, error: type[Exception] | tuple[type[Exception], ...] = TableError
-) -> None:
-    """Assert that a call raises an error of one line with these words, without names of classes of Python."""
+) -> str:
+    """Return the message of a call that raises an error: one line with these words, and without internal names."""
     with pytest.raises(error) as caught:
         act()
     message = str(caught.value)
@@ -22,3 +22,4 @@ def complaint(
     assert len(message) < 600, message
     assert not [name for name in ("np.", "pydantic") if name in message], message
     assert not [word for word in words if word not in message], message
+    return message
