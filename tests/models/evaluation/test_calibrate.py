@@ -141,8 +141,28 @@ PROBLEMS: Mapping[str, Problem] = Lazy(
         "squares": lambda: problem(digits(), ["digit"], [16] * 4, AnytimeClassifier(family="gaussian"), 600),
     }
 )
-problems = pytest.mark.parametrize("name", PROBLEMS)
 HELD, NEW = slice(0, 130), slice(130, None)
+
+
+@pytest.fixture(params=PROBLEMS)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a problem; each of them, unless a test names its own."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def given(name: str) -> Problem:
+    return PROBLEMS[name]
+
+
+@pytest.fixture
+def model(given: Problem, tmp_path: Path) -> Model:
+    """The model of the problem, calibrated."""
+    return given.calibrated(tmp_path, HELD)
+
+
+number = pytest.mark.parametrize("name", ["number"])
 
 
 def opened(model: Model, X: Float, prefix: int) -> Prediction:
@@ -173,10 +193,10 @@ def the_calibration(model: Model) -> Calibration:
 # Thresholds
 
 
-@problems
 @pytest.mark.parametrize("coverage", [0.9, 0.8])
-def test_thresholds_are_order_statistics_of_answers_row_by_row(name: str, coverage: float, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
+def test_thresholds_are_order_statistics_of_answers_row_by_row(
+    name: str, given: Problem, coverage: float, tmp_path: Path
+) -> None:
     model, part = given.model, slice(0, 40)
     found = the_calibration(given.calibrated(tmp_path, part, coverage))
     classes = model.manifest.classes
@@ -197,10 +217,8 @@ def test_thresholds_are_order_statistics_of_answers_row_by_row(name: str, covera
     assert (found.reliability is None) == (classes is None)
 
 
-@problems
-def test_of_the_rows_of_calibration_as_many_are_covered_as_the_rank_says(name: str, tmp_path: Path) -> None:
+def test_of_the_rows_of_calibration_as_many_are_covered_as_the_rank_says(given: Problem, tmp_path: Path) -> None:
     # Answered one by one, and not as calibrated: rounding must not cast out rows at the threshold, nor those that tie.
-    given = PROBLEMS[name]
     part = slice(0, 60)
     model = given.calibrated(tmp_path, part)
     rows = list(zip(given.values(part), given.truths(part), strict=True))
@@ -219,10 +237,11 @@ def scores_of_others(given: Problem, folder: Path) -> Float:
     return np.array([conformity_scores(model, model_outputs(model, each), rows.Y) for each in scores])
 
 
-@problems
 @pytest.mark.parametrize("coverage", [0.9, 0.55])
-def test_over_many_splits_every_prefix_covers_as_often_as_promised(name: str, coverage: float, tmp_path: Path) -> None:
-    given, rng, splits, m = PROBLEMS[name], np.random.default_rng(7), 200, 99
+def test_over_many_splits_every_prefix_covers_as_often_as_promised(
+    given: Problem, coverage: float, tmp_path: Path
+) -> None:
+    rng, splits, m = np.random.default_rng(7), 200, 99
     scores = scores_of_others(given, tmp_path)
     shares = np.empty((splits, len(scores)))
     for split in range(splits):
@@ -238,10 +257,7 @@ def test_over_many_splits_every_prefix_covers_as_often_as_promised(name: str, co
         assert (shares.mean(axis=0) <= level + 2 * error).all()
 
 
-@problems
-def test_new_rows_are_covered_about_as_often_as_asked(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
-    model = given.calibrated(tmp_path, HELD)
+def test_new_rows_are_covered_about_as_often_as_asked(given: Problem, model: Model, tmp_path: Path) -> None:
     found = evaluate(model, given.table(tmp_path, NEW, "new.parquet"))
     coverage = present(found.coverage)
     # Given the table of calibration, the share that is covered is Beta(rank, rows + 1 - rank).
@@ -258,10 +274,7 @@ def test_new_rows_are_covered_about_as_often_as_asked(name: str, tmp_path: Path)
     assert present(few.coverage).tolist() == shares
 
 
-@problems
-def test_sizes_are_what_evaluating_the_same_rows_tells(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
-    model = given.calibrated(tmp_path, HELD)
+def test_sizes_are_what_evaluating_the_same_rows_tells(given: Problem, model: Model, tmp_path: Path) -> None:
     found = present(evaluate(model, given.table(tmp_path, HELD)).size)
     assert found.tolist() == list(the_calibration(model).sizes)
     answers = [opened(model, x, model.steps).answer() for x in given.values(HELD)]
@@ -272,8 +285,7 @@ def test_sizes_are_what_evaluating_the_same_rows_tells(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["binary", "digits", "squares"])
-def test_reliability_is_the_calibration_error_of_each_prefix(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
+def test_reliability_is_the_calibration_error_of_each_prefix(given: Problem, tmp_path: Path) -> None:
     model, X = given.model, given.values(HELD)
     (rows,) = held_out(model, given.table(tmp_path, HELD))[0].rows()
     found = the_calibration(given.calibrated(tmp_path, HELD)).reliability
@@ -283,19 +295,17 @@ def test_reliability_is_the_calibration_error_of_each_prefix(name: str, tmp_path
     assert found == pytest.approx(expected, abs=1e-9)
 
 
-def test_an_uncalibrated_model_has_no_coverage(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_an_uncalibrated_model_has_no_coverage(given: Problem, tmp_path: Path) -> None:
     found = evaluate(given.model, given.table(tmp_path, HELD))
     assert (found.coverage, found.size) == (None, None)
 
 
-@problems
 @pytest.mark.parametrize("batch", [7, 64])
 def test_a_table_in_batches_calibrates_as_a_whole_one(
-    name: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Problem, model: Model, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = PROBLEMS[name]
-    whole = the_calibration(given.calibrated(tmp_path, HELD))
+    whole = the_calibration(model)
     rows = Dataset.rows
     monkeypatch.setattr(Dataset, "rows", lambda dataset, _most: rows(dataset, batch))
     parts = the_calibration(given.calibrated(tmp_path, HELD))
@@ -305,8 +315,8 @@ def test_a_table_in_batches_calibrates_as_a_whole_one(
     assert parts.model_dump(exclude=others) == whole.model_dump(exclude=others)
 
 
-def test_gaps_in_features_are_filled_by_training_means(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_gaps_in_features_are_filled_by_training_means(given: Problem, tmp_path: Path) -> None:
     gaps = given.others[HELD]["bmi"].where(given.others[HELD].index % 3 != 0)
     filled = gaps.fillna(given.model.prefixes.mean[given.model.groups.features.index("bmi")])
     tables = (given.changed(tmp_path, bmi=column) for column in (gaps, filled))
@@ -314,27 +324,27 @@ def test_gaps_in_features_are_filled_by_training_means(tmp_path: Path) -> None:
     assert one == other
 
 
-def test_calibrating_changes_nothing_else_and_not_the_model_given(tmp_path: Path) -> None:
-    model = PROBLEMS["number"].model
+@number
+def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem, tmp_path: Path) -> None:
+    model = given.model
     before = model.manifest.model_dump_json()
-    found = PROBLEMS["number"].calibrated(tmp_path, HELD)
+    found = given.calibrated(tmp_path, HELD)
     assert model.manifest.model_dump_json() == before
-    assert found.prefixes is model.prefixes
-    assert found.moments is model.moments
+    assert (found.prefixes is model.prefixes, found.moments is model.moments) == (True, True)
     assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
-    again = calibrate(found, PROBLEMS["number"].table(tmp_path, NEW), 0.5)
+    again = calibrate(found, given.table(tmp_path, NEW), 0.5)
     assert the_calibration(again).coverage == 0.5
 
 
-def test_a_checked_dataset_calibrates_as_its_table(tmp_path: Path) -> None:
-    given = PROBLEMS["count"]
+@pytest.mark.parametrize("name", ["count"])
+def test_a_checked_dataset_calibrates_as_its_table(given: Problem, tmp_path: Path) -> None:
     dataset, found = held_out(given.model, given.table(tmp_path, HELD))
     assert found.used == 130
     assert calibrated(given.model, dataset).manifest == given.calibrated(tmp_path, HELD).manifest
 
 
-def test_a_wider_threshold_covers_more_and_is_larger(tmp_path: Path) -> None:
-    given = PROBLEMS["digits"]
+@pytest.mark.parametrize("name", ["digits"])
+def test_a_wider_threshold_covers_more_and_is_larger(given: Problem, tmp_path: Path) -> None:
     dataset, _ = held_out(given.model, given.table(tmp_path, HELD))
     coverage, size = zip(
         *(measured(given.model, dataset, [q] * (given.model.steps + 1)) for q in (0.3, 0.95, 1.0)), strict=True
@@ -348,10 +358,7 @@ def test_a_wider_threshold_covers_more_and_is_larger(tmp_path: Path) -> None:
 # Answers
 
 
-@problems
-def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
-    model = given.calibrated(tmp_path, HELD)
+def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str, given: Problem, model: Model) -> None:
     p, X = model.prefixes, given.values(NEW)[:6]
     for prefix, threshold in enumerate(the_calibration(model).thresholds):
         scores = p.predict(X, prefix)
@@ -372,10 +379,8 @@ def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str
         assert {answer.prediction_set for answer in answers} == {None}
 
 
-@problems
-def test_many_rows_are_answered_as_one_row_each(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
-    model, X = given.calibrated(tmp_path, HELD), given.values(NEW)[:20]
+def test_many_rows_are_answered_as_one_row_each(name: str, given: Problem, model: Model) -> None:
+    X = given.values(NEW)[:20]
     for prefix in (0, 1, model.steps):
         together = opened(model, X, prefix).answer()
         each = [opened(model, x, prefix).answer() for x in X]
@@ -390,9 +395,9 @@ def test_many_rows_are_answered_as_one_row_each(name: str, tmp_path: Path) -> No
             assert interval(together) == pytest.approx(np.array([answer.interval for answer in each]), rel=1e-9)
 
 
-def test_a_budget_answers_with_its_own_prefix(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
-    model, x = given.calibrated(tmp_path, HELD), given.values(NEW)[0]
+@number
+def test_a_budget_answers_with_its_own_prefix(given: Problem, model: Model) -> None:
+    x = given.values(NEW)[0]
     whole = opened(model, x, model.steps)
     for prefix, cost in enumerate(model.costs):
         assert whole.answer(float(cost)).interval == opened(model, x, prefix).answer().interval
@@ -401,31 +406,29 @@ def test_a_budget_answers_with_its_own_prefix(tmp_path: Path) -> None:
     assert widths == pytest.approx(2 * thresholds * model.prefixes.response_scale[0], rel=1e-9)
 
 
-def test_counts_are_never_told_to_be_negative(tmp_path: Path) -> None:
-    given = PROBLEMS["count"]
+@pytest.mark.parametrize("name", ["count"])
+def test_counts_are_never_told_to_be_negative(given: Problem, tmp_path: Path) -> None:
     model = given.calibrated(tmp_path, slice(0, 60), 0.95)
     answers = [opened(model, x, model.steps).answer() for x in given.values(slice(None))]
     assert min(interval(answer)[0] for answer in answers) == 0.0
 
 
-def test_labels_in_a_set_are_those_of_the_table(tmp_path: Path) -> None:
-    for name, kind in (("digits", int), ("binary", str)):
-        given = PROBLEMS[name]
-        told = opened(given.calibrated(tmp_path, HELD), given.values(NEW)[:30], 1).answer().prediction_set
-        assert {type(label) for each in present(told) for label in each} == {kind}
+@pytest.mark.parametrize(("name", "kind"), [("digits", int), ("binary", str)])
+def test_labels_in_a_set_are_those_of_the_table(given: Problem, model: Model, kind: type) -> None:
+    told = opened(model, given.values(NEW)[:30], 1).answer().prediction_set
+    assert {type(label) for each in present(told) for label in each} == {kind}
 
 
-def test_a_set_may_be_empty_and_the_best_guess_is_still_told(tmp_path: Path) -> None:
-    given = PROBLEMS["digits"]
+@pytest.mark.parametrize("name", ["digits"])
+def test_a_set_may_be_empty_and_the_best_guess_is_still_told(given: Problem, tmp_path: Path) -> None:
     model = given.calibrated(tmp_path, HELD, 0.6)
     answer = opened(model, given.values(NEW), model.steps).answer()
     assert [] in present(answer.prediction_set)
     assert all(label in range(10) for label in answer.prediction)
 
 
-@problems
-def test_a_model_that_is_not_calibrated_says_nothing(name: str) -> None:
-    answer = opened(PROBLEMS[name].model, PROBLEMS[name].values(NEW)[0], 1).answer()
+def test_a_model_that_is_not_calibrated_says_nothing(given: Problem) -> None:
+    answer = opened(given.model, given.values(NEW)[0], 1).answer()
     assert (answer.interval, answer.prediction_set) == (None, None)
 
 
@@ -436,10 +439,9 @@ def arrived_names(model: Model) -> list[str]:
 
 @pytest.mark.parametrize("name", ["number", "vector", "count", "binary", "squares"])
 def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_otherwise(
-    name: str, tmp_path: Path
+    given: Problem, model: Model
 ) -> None:
-    given = PROBLEMS[name]
-    model, x = given.calibrated(tmp_path, HELD), given.values(NEW)[0]
+    x = given.values(NEW)[0]
     for prefix in range(model.steps + 1):
         prediction = opened(model, x, prefix)
         one, other = prediction.answer(), prediction.answer(policy="arrived")
@@ -462,10 +464,9 @@ def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_oth
 # Files
 
 
-@problems
-def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
-    model = given.calibrated(tmp_path, HELD)
+def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(
+    given: Problem, model: Model, tmp_path: Path
+) -> None:
     saved = model.save(tmp_path / "sure.safetensors")
     plain = given.model.save(tmp_path / "plain.safetensors")
     loaded = load(tmp_path / "sure.safetensors")
@@ -477,16 +478,11 @@ def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(name:
     assert one == other
 
 
-def test_calibrations_that_differ_have_other_versions(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_calibrations_that_differ_have_other_versions(given: Problem, model: Model, tmp_path: Path) -> None:
     versions = {
-        model.save(tmp_path / "m.safetensors").version
-        for model in (
-            given.model,
-            given.calibrated(tmp_path, HELD),
-            given.calibrated(tmp_path, HELD, 0.8),
-            given.calibrated(tmp_path, NEW),
-        )
+        each.save(tmp_path / "m.safetensors").version
+        for each in (given.model, model, given.calibrated(tmp_path, HELD, 0.8), given.calibrated(tmp_path, NEW))
     }
     assert len(versions) == 4
 
@@ -529,10 +525,10 @@ def narrower(found: dict[str, Any]) -> None:
     ],
 )
 def test_a_calibration_that_was_tampered_with_is_refused(
-    name: str, change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+    model: Model, change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.safetensors"
-    PROBLEMS[name].calibrated(tmp_path, HELD).save(path)
+    model.save(path)
     damaged(path, change)
     complaint(lambda: load(path), words, error=ArtifactError)
 
@@ -550,8 +546,8 @@ def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
     complaint(lambda: load(path), "changed after it was written", error=ArtifactError)
 
 
-def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path) -> None:
-    model = PROBLEMS["number"].calibrated(tmp_path, HELD)
+@number
+def test_other_costs_make_other_prefixes_which_are_not_calibrated(model: Model) -> None:
     assert resequence(model, model.groups).manifest.calibration is None
 
 
@@ -572,26 +568,26 @@ def test_other_costs_make_other_prefixes_which_are_not_calibrated(tmp_path: Path
     ],
 )
 def test_what_evaluate_refuses_calibrate_refuses_in_the_same_words(
-    name: str, change: Callable[[pd.DataFrame], pd.DataFrame], words: str, tmp_path: Path
+    given: Problem, change: Callable[[pd.DataFrame], pd.DataFrame], words: str, tmp_path: Path
 ) -> None:
-    change(PROBLEMS[name].others[HELD]).to_parquet(tmp_path / "held.parquet")
-    calls = (
-        partial(work, PROBLEMS[name].model, open_table(tmp_path / "held.parquet")) for work in (calibrate, evaluate)
-    )
+    change(given.others[HELD]).to_parquet(tmp_path / "held.parquet")
+    calls = (partial(work, given.model, open_table(tmp_path / "held.parquet")) for work in (calibrate, evaluate))
     one, other = (complaint(call, words, error=AnytimeError) for call in calls)
     assert one == other
 
 
-def test_rows_without_a_target_may_be_left_out(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_rows_without_a_target_may_be_left_out(given: Problem, tmp_path: Path) -> None:
     gaps = given.changed(tmp_path, target=lambda frame: frame["target"].where(frame.index >= 30))
     found = the_calibration(calibrate(given.model, gaps, drop_missing=True))
     assert found.rows == 100
     assert found.thresholds == the_calibration(given.calibrated(tmp_path, slice(30, 130))).thresholds
 
 
-def test_too_few_rows_are_refused_before_the_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_too_few_rows_are_refused_before_the_features_are_read(
+    given: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = given.table(tmp_path, slice(0, 18))
     monkeypatch.setattr(Dataset, "rows", lambda *_: pytest.fail("features were read"))
     for coverage, said in (
@@ -601,9 +597,7 @@ def test_too_few_rows_are_refused_before_the_features_are_read(tmp_path: Path, m
         complaint(partial(calibrate, given.model, table, coverage), said, error=TrainingError)
 
 
-@problems
-def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(name: str, tmp_path: Path) -> None:
-    given = PROBLEMS[name]
+def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(given: Problem, tmp_path: Path) -> None:
     held = given.others[HELD]
     absurd = {each: held[each].astype(np.float64).where(held.index != 5, 1e300) for each in given.model.groups.features}
     found = the_calibration(calibrate(given.model, given.changed(tmp_path, **absurd)))
@@ -611,15 +605,15 @@ def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(name: str, t
     assert min(found.thresholds) >= 0
 
 
-def test_many_absurd_rows_are_refused_in_words(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_many_absurd_rows_are_refused_in_words(given: Problem, tmp_path: Path) -> None:
     held, prefixes = given.others[HELD], given.model.prefixes
     absurd = given.changed(tmp_path, **{name: held[name].where(held.index > 40, 1e308) for name in ("bmi", "s5")})
     model = replace(given.model, prefixes=replace(prefixes, packed=prefixes.packed * 1e3))
     complaint(lambda: calibrate(model, absurd), "have no finite score", error=TrainingError)
 
 
-def test_a_table_of_no_rows_is_refused(tmp_path: Path) -> None:
-    given = PROBLEMS["number"]
+@number
+def test_a_table_of_no_rows_is_refused(given: Problem, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text(",".join(given.others.columns) + "\n")
     complaint(lambda: calibrate(given.model, open_table(tmp_path / "none.csv")), "no rows")
