@@ -29,6 +29,7 @@ from anytime_reproduction.comparison import compare
 from anytime_reproduction.lasso import sparse
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
+from models.commands import ran
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
 
@@ -57,8 +58,7 @@ def table(seed: int, groups: FeatureGroups, rows: int = 60, P: int = 1) -> tuple
 
 def test_uncorrelated_groups_enter_by_gradient_per_cost() -> None:
     # |q_g|/c_g: .3, .5/2 = .25, .6/2 = .3 less a little, sqrt(.09 + .16)/1 = .5
-    gram = orthonormal([0.3, 0.5, 0.59, 0.3, 0.4])
-    groups = grouped([1, 1, 1, 2], [1, 2, 2, 1])
+    gram, groups = orthonormal([0.3, 0.5, 0.59, 0.3, 0.4]), grouped([1, 1, 1, 2], [1, 2, 2, 1])
     assert chosen(sparse_entries(gram, groups).steps) == [3, 0, 2, 1]
     # Without costs .59, and .5 twice, in the order of the file.
     assert chosen(sparse_entries(gram, groups, cost_blind=True).steps) == [2, 1, 3, 0]
@@ -98,8 +98,7 @@ def test_free_groups_go_first_and_what_becomes_free_goes_at_once() -> None:
 def test_a_group_enters_by_what_it_costs_with_all_it_requires() -> None:
     # Ratios .5/1, .6/(10 + 1), .3/2; the visit is paid with the first test.
     groups = grouped([1, 0, 1, 1], [1, 10, 1, 2], {2: [1]})
-    steps = sparse_entries(orthonormal([0.5, 0.6, 0.3]), groups).steps
-    assert steps == ((0,), (3,), (1, 2))
+    assert sparse_entries(orthonormal([0.5, 0.6, 0.3]), groups).steps == ((0,), (3,), (1, 2))
 
 
 @quick(max_examples=20)
@@ -196,8 +195,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
     assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
     path = sparse_entries(gram, groups).path
-    training = gram.own
-    for side, moments, yy in ((compared.train, training, gram.yy), (compared.test, held, held.yy)):
+    for side, moments, yy in ((compared.train, gram.own, gram.yy), (compared.test, held, held.yy)):
         costs, by_response = shrunken_curve(path, groups, moments)
         explained = by_response.sum(axis=1)
         shrunken = side["Sparse (shrunken)"]
@@ -263,15 +261,12 @@ def test_the_command_line_trains_shows_and_resequences_sparse(desk: Path, capsys
     assert dear.steps[-1].adds == ("visit", "b")
     assert cheap.steps[0].adds == ("visit", "b")
     assert new.steps == cheap.steps
-    capsys.readouterr()
     assert main([*train, "--groups", "groups.json", "--nested", "--out", "n.safetensors"]) == 0
     for refused, words in (
         (["--doubling"], "does not support doubling"),
         (["--family", "poisson"], "gaussian, not poisson"),
     ):
-        capsys.readouterr()
-        assert main([*train, "--groups", "groups.json", "--out", "r.safetensors", *refused]) == 2
-        error = capsys.readouterr().err
+        error = ran(capsys, *train, "--groups", "groups.json", "--out", "r.safetensors", *refused, code=2).err
         assert words in error
         assert len(error.strip().splitlines()) == 1
     assert not Path("r.safetensors").exists()

@@ -83,7 +83,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(params=WRITERS)
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / request.param
+    path: Path = tmp_path / request.param
     WRITERS[request.param](path)
     return path
 
