@@ -37,16 +37,14 @@ def test_every_run_is_executed_once_and_its_result_is_reused_and_no_other_files_
     assert {path.name for path in (tmp_path / "runs" / "squares").iterdir()} == {f"run{n}.json" for n in (1, 2, 3)}
 
 
-def test_fresh_reuses_no_stored_result(tmp_path: Path, traces: Path) -> None:
-    for _ in range(2):
-        results_of([experiment(traces)], SETTING, tmp_path / "runs", fresh=True)
-    assert executed(traces) == [1, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("changed", [replace(SETTING, seed=8), replace(SETTING, quick=True)])
-def test_another_setting_executes_all_runs_again(tmp_path: Path, traces: Path, changed: Setting) -> None:
+@pytest.mark.parametrize(
+    ("changed", "fresh"), [(replace(SETTING, seed=8), False), (replace(SETTING, quick=True), False), (SETTING, True)]
+)
+def test_another_setting_or_fresh_executes_all_runs_again(
+    tmp_path: Path, traces: Path, changed: Setting, fresh: bool
+) -> None:
     results_of([experiment(traces)], SETTING, tmp_path / "runs")
-    found = results_of([experiment(traces)], changed, tmp_path / "runs")
+    found = results_of([experiment(traces)], changed, tmp_path / "runs", fresh=fresh)
     assert found["squares"]["run1"]["seed"] == changed.seed
     assert executed(traces) == [1, 1, 2, 2, 3, 3]
 

@@ -69,13 +69,8 @@ def write(content: pa.Table, path: str) -> None:
     WRITERS[Path(path).suffix](content, path)
 
 
-@pytest.fixture
-def desk(desk: Path) -> Path:
-    Path("g.json").write_text(json.dumps(GROUPS))
-    return desk
-
-
-def trained(path: str, *more: str, target: str = "y") -> Any:
+def trained(path: str, *more: str, groups: Any = GROUPS, target: str = "y") -> Any:
+    Path("g.json").write_text(json.dumps(groups))
     command = ["train", path, "--groups", "g.json", "--target", target, "--alpha", "0.01", "--folds", "0"]
     assert main([*command, *more, "--out", "m.safetensors"]) == 0
     return load("m.safetensors")
@@ -140,8 +135,7 @@ def test_svmlight_columns_may_have_any_basis_of_numbers(desk: Path) -> None:
     lines = [f"{rng.normal():.4f} 1:{rng.normal():.4f} 2:{rng.integers(0, 3)}" for _ in range(120)]
     Path("t.svm").write_text("\n".join(lines) + "\n")
     groups = {"groups": [{"name": "g", "features": ["f1", "f2"], "cost": 1}], "bases": {"f2": "categories"}}
-    Path("g.json").write_text(json.dumps(groups))
-    columns = trained("t.svm", "--basis", "hinge:1", target="target").groups.bases
+    columns = trained("t.svm", "--basis", "hinge:1", groups=groups, target="target").groups.bases
     assert columns["f1"].basis == "hinge:1"
     assert sorted(columns["f2"].levels or ()) == [0, 1, 2]
 
@@ -170,9 +164,8 @@ def test_dates_in_text_are_dates_unless_the_groups_state_the_basis(suffix: str, 
     assert fitted.get_feature_names_out()[-1] == "weight weekday=Sun"
     with pytest.warns(AnytimeWarning, match="'weight' holds dates, and 'soon', which is no date in ISO form"):
         AnytimeRegressor(GROUPS).fit(table().to_pandas().assign(weight=[*days[1:], "soon"]), np.arange(240.0))
-    levels = {"basis": "categories", "levels": [days[0]], "other": True}
-    Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": levels}}))
-    assert trained(f"t{suffix}").terms.features[-2:] == ("weight=2020-01-01", "weight is other")
+    stated = GROUPS | {"bases": {"weight": HEAVY | {"levels": [days[0]]}}}
+    assert trained(f"t{suffix}", groups=stated).terms.features[-2:] == ("weight=2020-01-01", "weight is other")
 
 
 @pytest.mark.parametrize("values", [pd.Series(DATES).diff().tolist(), pd.Series(DATES).dt.time.tolist()])
@@ -195,8 +188,8 @@ def test_text_among_numbers_is_left_out_unless_the_groups_state_the_basis(
     assert "weight" not in trained(f"t{suffix}").groups.features
     where = "'weight' holds text, as 'heavy' in row 239 (counted from 0)"
     assert f"left out 1 column: {where}; expected numbers, text or dates: " in capsys.readouterr().out
-    Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"weight": HEAVY}}))
-    assert trained(f"t{suffix}").terms.features[-2:] == ("weight=heavy", "weight is other")
+    stated = trained(f"t{suffix}", groups=GROUPS | {"bases": {"weight": HEAVY}})
+    assert stated.terms.features[-2:] == ("weight=heavy", "weight is other")
 
 
 def test_text_among_numbers_in_a_dataframe_is_left_out_unless_the_groups_state_the_basis() -> None:
@@ -214,9 +207,8 @@ def test_unusable_columns_are_named_together_and_their_groups_are_no_steps(
     groups = {"groups": [{"name": c, "features": [c], "cost": 1.0, "requires": []} for c in FEATURES]}
     groups["groups"].append({"name": "scale", "features": [], "cost": 5.0, "requires": []})
     groups["groups"][-2]["requires"] = ["scale"]
-    Path("g.json").write_text(json.dumps(groups))
     write(pa.Table.from_pandas(frame), "t.csv")
-    model = trained("t.csv")
+    model = trained("t.csv", groups=groups)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "left out 2 columns" in line)
     assert all(words in said for words in ("'city' holds", "'weight' holds text, as 'heavy'"))
     assert set(model.groups.names) == {"size", "member", "visits"}
@@ -255,10 +247,10 @@ def test_rare_levels_are_named_with_their_rows_and_a_column_of_rare_levels_is_le
 
 
 def test_stated_dates_may_be_seconds_in_a_csv_file(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("g.json").write_text(json.dumps(GROUPS | {"types": {"weight": "date"}}))
+    dated = GROUPS | {"types": {"weight": "date"}}
     seconds = [day.replace(tzinfo=datetime.UTC).timestamp() for day in DATES]
     write(table().set_column(4, "weight", pa.array(seconds)), "t.csv")
-    assert trained("t.csv").terms.features[-1] == "weight weekday=Sun"
+    assert trained("t.csv", groups=dated).terms.features[-1] == "weight weekday=Sun"
     write(table().set_column(4, "weight", pa.array([1000 * second for second in seconds])), "t.csv")
     said = refusal(capsys, "train", "t.csv", *REFUSED)
     assert "column 'weight' holds 1.5778368e+12 in row 0" in said

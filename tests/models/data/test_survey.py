@@ -43,6 +43,9 @@ def frame(rows: int = 240) -> tuple[pd.DataFrame, Float]:
     return pd.DataFrame({"x": x, "few": few, "city": city}), y
 
 
+X, Y = frame()
+
+
 def table(**columns: Any) -> Table:
     """A table of columns, of text with gaps if they are lists, and of y."""
     frame = pd.DataFrame({n: pd.Series(c, dtype="string") if isinstance(c, list) else c for n, c in columns.items()})
@@ -80,14 +83,13 @@ def test_weighted_statistics_are_those_of_repeated_values(rows: list[tuple[int, 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_row_of_weight_zero_changes_nothing(options: dict[str, Any]) -> None:
-    X, y = frame()
     wild = X.assign(x=1e3 + X["x"], city="Atlantis", few=99.0)
     rows, all_y = (
         pd.concat([wild[:60], X[:100], wild[60:], X[100:]]),
-        np.concatenate([y[:60] - 50, y[:100], y[60:], y[100:]]),
+        np.concatenate([Y[:60] - 50, Y[:100], Y[60:], Y[100:]]),
     )
     weights = np.concatenate([np.zeros(60), np.ones(100), np.zeros(180), np.ones(140)])
-    without = AnytimeRegressor(alpha="cv", cv=3, **options).fit(X, y)
+    without = AnytimeRegressor(alpha="cv", cv=3, **options).fit(X, Y)
     found = AnytimeRegressor(alpha="cv", cv=3, **options).fit(rows, all_y, weights)
     assert found.sequence_ == without.sequence_
     assert found.model_.groups == without.model_.groups
@@ -97,22 +99,20 @@ def test_a_row_of_weight_zero_changes_nothing(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", [each for each in OPTIONS if each.get("basis") != "auto"], ids=str)
 def test_a_row_of_weight_three_counts_as_three_rows(options: dict[str, Any]) -> None:
-    X, y = frame()
     times = np.random.default_rng(1).integers(0, 4, len(X))
     rows = np.repeat(np.arange(len(X)), times)
-    weighted = AnytimeRegressor(alpha=1e-3, **options).fit(X, y, times)
-    repeated = AnytimeRegressor(alpha=1e-3, **options).fit(X.iloc[rows], y[rows])
+    weighted = AnytimeRegressor(alpha=1e-3, **options).fit(X, Y, times)
+    repeated = AnytimeRegressor(alpha=1e-3, **options).fit(X.iloc[rows], Y[rows])
     assert weighted.get_feature_names_out().tolist() == repeated.get_feature_names_out().tolist()
     np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-7, atol=1e-9)
 
 
 def test_weights_count_in_given_splits_and_for_classes() -> None:
-    X, y = frame()
     times = np.random.default_rng(1).integers(0, 3, len(X))
     rows, fold = np.repeat(np.arange(len(X)), times), np.arange(len(X)) % 3
     splits = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(3)]
     repeated = [(np.flatnonzero(fold[rows] != k), np.flatnonzero(fold[rows] == k)) for k in range(3)]
-    labels = np.where(y > np.median(y), "high", "low")
+    labels = np.where(np.median(Y) < Y, "high", "low")
     a = AnytimeClassifier(alpha="cv", cv=splits, basis="hinge:2", family="gaussian").fit(X, labels, times)
     b = AnytimeClassifier(alpha="cv", cv=repeated, basis="hinge:2", family="gaussian").fit(X.iloc[rows], labels[rows])
     assert a.sequence_ == b.sequence_
@@ -123,38 +123,35 @@ def test_weights_count_in_given_splits_and_for_classes() -> None:
 @pytest.mark.parametrize(("first", "chunk"), [(40, 100), (110, 37), (236, 1)])
 @pytest.mark.parametrize("options", [each for each in OPTIONS if "pairs" not in each], ids=str)
 def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: int, chunk: int) -> None:
-    X, y = frame()
     order = np.argsort(X["x"].to_numpy(), kind="stable")  # the first rows show neither the range nor every level
-    X, y = X.iloc[order], y[order]
-    fitted = AnytimeRegressor(alpha=0.01, cv=3, **options).fit(X, y)
-    stream = AnytimeRegressor(alpha=0.01, cv=3, **options).partial_fit(X[:first], y[:first])
-    for start in range(first, len(X), chunk):
-        stream.partial_fit(X[start : start + chunk], y[start : start + chunk])
+    rows, targets = X.iloc[order], Y[order]
+    fitted = AnytimeRegressor(alpha=0.01, cv=3, **options).fit(rows, targets)
+    stream = AnytimeRegressor(alpha=0.01, cv=3, **options).partial_fit(rows[:first], targets[:first])
+    for start in range(first, len(rows), chunk):
+        stream.partial_fit(rows[start : start + chunk], targets[start : start + chunk])
     assert stream.model_.groups == fitted.model_.groups
     assert stream.sequence_ == fitted.sequence_
     np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9, atol=1e-9)
 
 
 def test_a_stream_forgets_by_weight() -> None:
-    X, y = frame()
     weights = np.concatenate([np.full(100, 0.25), np.full(100, 0.5), np.ones(40)])
-    fitted = AnytimeRegressor(basis="hinge:2").fit(X, y, weights)
+    fitted = AnytimeRegressor(basis="hinge:2").fit(X, Y, weights)
     stream = AnytimeRegressor(basis="hinge:2")
     for part in (slice(0, 100), slice(100, 200), slice(200, None)):
-        stream.partial_fit(X[part], y[part], decay=0.5)
+        stream.partial_fit(X[part], Y[part], decay=0.5)
     assert stream.model_.groups == fitted.model_.groups
     np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9)
 
 
 def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "SAMPLE_ROWS", 100)
-    X, y = frame()
-    stream = AnytimeRegressor(basis="hinge:2", min_level_rows=10).partial_fit(X[:60], y[:60])
+    stream = AnytimeRegressor(basis="hinge:2", min_level_rows=10).partial_fit(X[:60], Y[:60])
     assert len(stream._stream.stored) == 1
-    stream.partial_fit(X[60:120], y[60:120])
+    stream.partial_fit(X[60:120], Y[60:120])
     assert not stream._stream.stored
     bases = stream.model_.groups.bases
-    stream.partial_fit(X[120:], y[120:])
+    stream.partial_fit(X[120:], Y[120:])
     assert stream.model_.groups.bases == bases
     assert stream.fit_.moments.rows == len(X)
 

@@ -99,8 +99,7 @@ def problem(frame: pd.DataFrame, targets: list[str], sizes: list[int], estimator
 
 
 def diabetes() -> pd.DataFrame:
-    frame: pd.DataFrame = load_diabetes(as_frame=True, scaled=False).frame
-    return frame
+    return pd.DataFrame(load_diabetes(as_frame=True, scaled=False).frame)
 
 
 def cancer() -> pd.DataFrame:
