@@ -237,11 +237,6 @@ def test_the_same_target_twice_is_refused(tmp_path: Path) -> None:
     complaint(lambda: survey(open_table(write(tmp_path, columns())), ["y", "y"]), "'y'", "more than once")
 
 
-def test_text_among_several_targets_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, columns(z=["a", "b"] * (N // 2)))
-    complaint(lambda: dataset(path, ["y", "z"]).moments(), "'z'", "text")
-
-
 # Classes
 
 
@@ -289,26 +284,32 @@ def test_a_table_may_lack_a_class(tmp_path: Path) -> None:
 # Weights and queries
 
 
+def at_row_4(weight: float) -> NDArray[Any]:
+    return np.where(np.arange(N) == 4, weight, 1.0)
+
+
 @pytest.mark.parametrize(
-    ("weight", "words"),
+    ("column", "role", "words"),
     [
-        (-1.0, ["weight in row 4", "is -1; expected 0, or 1e-100 to 1e+100"]),
-        (1e300, ["weight in row 4", "is 1e+300"]),
-        (5e-324, ["weight in row 4", "is 4.94066e-324"]),
-        (np.nan, ["weight in row 4", "missing"]),
-        (np.inf, ["'w'", "infinite", "row 4"]),
+        (at_row_4(-1.0), {"weights": "c"}, ["weight in row 4", "is -1; expected 0, or 1e-100 to 1e+100"]),
+        (at_row_4(1e300), {"weights": "c"}, ["weight in row 4", "is 1e+300"]),
+        (at_row_4(5e-324), {"weights": "c"}, ["weight in row 4", "is 4.94066e-324"]),
+        (at_row_4(np.nan), {"weights": "c"}, ["weight in row 4", "missing"]),
+        (at_row_4(np.inf), {"weights": "c"}, ["'c'", "infinite", "row 4"]),
+        (["heavy"] * N, {"weights": "c"}, ["'c'", "text", "'heavy'"]),
+        (["a", None] * 6, {"query": "c"}, ["'c'", "missing"]),
+        ([1.0, np.nan] * 6, {"query": "c"}, ["'c'", "missing"]),
+        (["a", "b"] * 6, {"target": ["y", "c"]}, ["'c'", "text"]),
+    ],
+    ids=[
+        *("negative", "large", "tiny", "missing", "infinite", "text"),
+        *("a row without a query of text", "a row without a query of numbers", "text among several targets"),
     ],
 )
-def test_a_weight_that_is_no_weight_is_located(weight: float, words: list[str], tmp_path: Path) -> None:
-    values = columns(w=np.ones(N))
-    values["w"][4] = weight
-    complaint(lambda: dataset(write(tmp_path, values), weights="w").moments(), *words)
-
-
-def test_weights_that_are_text_are_refused(tmp_path: Path) -> None:
-    complaint(
-        lambda: dataset(write(tmp_path, columns(w=["heavy"] * N)), weights="w").moments(), "'w'", "text", "'heavy'"
-    )
+def test_a_column_that_does_not_fit_its_role_is_refused(
+    column: Any, role: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    complaint(lambda: dataset(write(tmp_path, columns(c=column)), **role).moments(2), *words)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
@@ -319,11 +320,6 @@ def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
     assert weighted.weight == repeated.weight
     np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
     np.testing.assert_allclose(weighted.scatter, repeated.scatter, atol=1e-12)
-
-
-@pytest.mark.parametrize("query", [["a", None] * 6, [1.0, np.nan] * 6], ids=["text", "numbers"])
-def test_a_row_without_a_query_is_refused(query: Any, tmp_path: Path) -> None:
-    complaint(lambda: dataset(write(tmp_path, columns(q=query)), query="q").moments(2), "'q'", "missing")
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -28,6 +28,7 @@ from anytime.data.formats import csv as csv_format
 from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError
 from models.complaints import complaint
+from models.spies import spied
 
 Columns = dict[str, NDArray[Any]]
 
@@ -88,6 +89,11 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def table(file: Path) -> Table:
+    return open_table(file)
+
+
 def whole(table: Table, columns: list[str] | None = None, rows: int = 1000) -> Columns:
     """All batches put together, after the promises every batch keeps were checked."""
     names = list(table.columns) if columns is None else columns
@@ -118,10 +124,8 @@ def written(path: Path, content: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])
-def test_every_format_gives_the_same_columns_in_batches_of_any_size(file: Path, rows: int) -> None:
-    table = open_table(file)
-    assert table.name == str(file)
-    assert table.columns == tuple(EXPECTED)
+def test_every_format_gives_the_same_columns_in_batches_of_any_size(file: Path, table: Table, rows: int) -> None:
+    assert (table.name, table.columns) == (str(file), tuple(EXPECTED))
     assert_same(whole(table, rows=rows), EXPECTED)
 
 
@@ -134,39 +138,33 @@ def test_columns_come_as_asked_and_as_often_as_asked(file: Path) -> None:
 
 
 @pytest.mark.parametrize("between", [(0, 3), (1, None), (2, 5), (3, 3), (0, 1000), (1000, None)])
-def test_a_range_of_rows_is_what_a_whole_reading_has_there(file: Path, between: tuple[int, int | None]) -> None:
-    table, names = open_table(file), ["colour", "count"]
-    expected = whole(table, names)
+def test_a_range_of_rows_is_what_a_whole_reading_has_there(table: Table, between: tuple[int, int | None]) -> None:
     start, stop = between
-    batches = list(table.batches(names, 2, start=start, stop=stop))
-    assert [batch.start for batch in batches] == list(
-        np.cumsum([start, *(batch.rows for batch in batches)])[:-1].tolist()
-    )
-    for name in names:
-        found = np.concatenate([expected[name][:0], *(batch.columns[name] for batch in batches)])
-        np.testing.assert_array_equal(found, expected[name][start:stop])
+    batches = list(table.batches(["colour", "count"], 2, start=start, stop=stop))
+    ends = np.cumsum([start, *(batch.rows for batch in batches)])
+    assert [batch.start for batch in batches] == ends[:-1].tolist()
+    for name in ("colour", "count"):
+        found = np.concatenate([EXPECTED[name][:0], *(batch.columns[name] for batch in batches)])
+        np.testing.assert_array_equal(found, EXPECTED[name][start:stop])
 
 
-def test_two_readings_do_not_disturb_each_other(file: Path) -> None:
-    table = open_table(file)
+def test_two_readings_do_not_disturb_each_other(table: Table) -> None:
     pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
     assert all(np.array_equal(a.columns["count"], b.columns["count"]) for a, b in pairs)
 
 
-def test_a_table_can_be_sent_to_another_process(file: Path) -> None:
-    assert_same(whole(pickle.loads(pickle.dumps(open_table(file)))), EXPECTED)
+def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
+    assert_same(whole(pickle.loads(pickle.dumps(table))), EXPECTED)
 
 
-def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path) -> None:
-    table = open_table(file)
+def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path, table: Table) -> None:
     assert (table.has("colour"), table.has("color")) == (True, False)
     complaint(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
     complaint(lambda: table.batches([]), "no column was requested")
     complaint(lambda: table.batches(["count"], rows=0), "0 rows")
 
 
-def test_a_file_that_goes_away_is_one_line(file: Path) -> None:
-    table = open_table(file)
+def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
     file.unlink()
     complaint(lambda: list(table.batches(["colour"])), str(file))
 
@@ -189,19 +187,12 @@ def test_parquet_can_be_read_from_every_row_group(tmp_path: Path) -> None:
         assert found == list(range(start, 10))
 
 
-def test_row_groups_before_a_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_before_a_range_are_not_read(tmp_path: Path) -> None:
     table = open_table(pieces(tmp_path / "t.parquet", 0, 12))
     next(table.batches(["n"]))  # the kind is settled
-    asked: list[list[int]] = []
-    read = pq.ParquetFile.iter_batches
-
-    def spied(self: Any, *args: Any, **options: Any) -> Any:
-        asked.append(options["row_groups"])
-        return read(self, *args, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spied)
-    assert sum(batch.rows for batch in table.batches(["n"], start=9)) == 3
-    assert asked == [[2]]
+    with spied(pq.ParquetFile, "iter_batches") as read:
+        assert sum(batch.rows for batch in table.batches(["n"], start=9)) == 3
+    assert [call.kwargs["row_groups"] for call in read.call_args_list] == [[2]]
 
 
 def test_a_directory_of_parquet_files_is_one_table_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -404,14 +395,12 @@ def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path)
 )
 def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str], block: int) -> None:
     path = written(tmp_path / "t.csv", "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
-    expected, kept = whole(open_table(path)), csv_format.BLOCK
-    csv_format.BLOCK = block
-    try:
+    expected = whole(open_table(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_format, "BLOCK", block)
         table = open_table(path)
         assert_same(whole(table, rows=3), expected)
         assert table.types(["a"]) == open_table(path).types(["a"])
-    finally:
-        csv_format.BLOCK = kept
 
 
 @pytest.mark.parametrize(
@@ -470,14 +459,6 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
         monkeypatch.setattr(csv_format, "STORE_SHARE", 0.0)
     table = open_table(path)
     assert table.types(table.columns) == {"a": "integer", "b": "text", "c": "number", "d": "text", "e": "bool"}
-    parsed: list[tuple[str, ...]] = []
-    cells = csv_format.CsvTable._cells
-
-    def noted(self: Any, names: Any) -> Any:
-        parsed.append(tuple(names))
-        return cells(self, names)
-
-    monkeypatch.setattr(csv_format.CsvTable, "_cells", noted)
     expected: Columns = {
         "a": np.arange(100),
         "b": np.array([str(i) if i < 90 else "x" for i in range(100)], dtype=object),
@@ -485,7 +466,9 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
         "d": np.array(["NA" if i % 7 else "é" for i in range(100)], dtype=object),
         "e": np.arange(100) % 2 == 0,
     }
-    assert_same(whole(table, rows=7), expected)
+    with spied(csv_format.CsvTable, "_cells") as cells:
+        assert_same(whole(table, rows=7), expected)
+    parsed = [tuple(call.args[1]) for call in cells.call_args_list]
     assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b", "c")]
     stated: Any = {"a": "text", "b": "text", "d": "text"}
     (batch,) = table.batches(["a", "d"], types=stated, stop=2)

@@ -767,7 +767,7 @@ def in_pieces(library: str) -> list[Any]:
     if library == "pandas":
         frames = [each.to_pandas(types_mapper=pd.ArrowDtype) for each in (whole, *pieces)]
         return [frames[0], pd.concat(frames[1:])]
-    return [pl.from_arrow(whole), pl.concat(map(pl.from_arrow, pieces), rechunk=False)]
+    return [pl.DataFrame(whole), pl.concat(map(pl.DataFrame, pieces), rechunk=False)]
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])

@@ -29,6 +29,7 @@ from anytime.training.options import Options
 from anytime.types import Float
 from models.commands import Capture, document, output, ran
 from models.present import present
+from models.spies import spied
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {
@@ -164,17 +165,10 @@ def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
 ) -> None:
     model, test = trained(tmp_path, ["level"])
     whole = evaluate(model, open_table(test))
-    sizes: list[int] = []
-    predict_all = PrefixModels.predict_all
-
-    def noted(prefixes: PrefixModels, X: Float) -> Float:
-        sizes.append(len(X))
-        return predict_all(prefixes, X)
-
-    monkeypatch.setattr(PrefixModels, "predict_all", noted)
     monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 120)
-    found = evaluate(model, open_table(test))
-    assert max(sizes) == 120 // ((model.steps + 1) * 3)
+    with spied(PrefixModels, "predict_all") as predict_all:
+        found = evaluate(model, open_table(test))
+    assert max(len(call.args[1]) for call in predict_all.call_args_list) == 120 // ((model.steps + 1) * 3)
     np.testing.assert_array_equal(found.accuracy, whole.accuracy)
 
 
