@@ -59,7 +59,8 @@ def table(seed: int, groups: FeatureGroups, rows: int = 60, P: int = 1) -> tuple
 
 def test_uncorrelated_groups_enter_by_gradient_per_cost() -> None:
     # |q_g|/c_g: .3, .5/2 = .25, .6/2 = .3 less a little, sqrt(.09 + .16)/1 = .5
-    gram, groups = orthonormal([0.3, 0.5, 0.59, 0.3, 0.4]), grouped([1, 1, 1, 2], [1, 2, 2, 1])
+    gram = orthonormal([0.3, 0.5, 0.59, 0.3, 0.4])
+    groups = grouped([1, 1, 1, 2], [1, 2, 2, 1])
     assert chosen(sparse_entries(gram, groups).steps) == [3, 0, 2, 1]
     # Without costs .59, and .5 twice, in the order of the file.
     assert chosen(sparse_entries(gram, groups, cost_blind=True).steps) == [2, 1, 3, 0]

@@ -198,7 +198,8 @@ def test_costs_are_the_means_of_what_the_service_measured_and_few_values_change_
     assert (a["why"], a["measured"], a["old"]) == (None, 40, 4.0)
     learned = load_groups("learned.yaml")
     assert dict(zip(learned.names, learned.costs.tolist(), strict=True)) == costs
-    found, sequence = drift(load("m.safetensors"), learned), values["sequence"]
+    found = drift(load("m.safetensors"), learned)
+    sequence = values["sequence"]
     for name, steps in (("staying", found.current.steps), ("moving", found.relearned.steps)):
         assert sequence[name] == [list(adds) for adds in steps]
     assert sequence["timeliness"]["lost"] == found.lost

@@ -158,7 +158,8 @@ def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
 
 
 def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path, table: Table) -> None:
-    assert (table.has("colour"), table.has("color")) == (True, False)
+    assert table.has("colour")
+    assert not table.has("color")
     complaint(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
     complaint(lambda: table.batches([]), "no column was requested")
     complaint(lambda: table.batches(["count"], rows=0), "0 rows")

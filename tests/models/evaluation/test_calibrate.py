@@ -230,9 +230,9 @@ def test_of_the_rows_of_calibration_as_many_are_covered_as_the_rank_says(given: 
 
 def scores_of_others(given: Problem, folder: Path) -> Float:
     """Scores (steps + 1, rows) of all rows that took no part in training."""
-    model, every = given.model, slice(None)
-    (rows,) = held_out(model, given.table(folder, every))[0].rows()
-    scores = model.prefixes.predict_all(given.values(every))
+    model = given.model
+    (rows,) = held_out(model, given.table(folder, slice(None)))[0].rows()
+    scores = model.prefixes.predict_all(given.values(slice(None)))
     return np.array([conformity_scores(model, model_outputs(model, each), rows.Y) for each in scores])
 
 
@@ -288,9 +288,8 @@ def test_reliability_is_the_calibration_error_of_each_prefix(given: Problem, tmp
     model, X = given.model, given.values(HELD)
     (rows,) = held_out(model, given.table(tmp_path, HELD))[0].rows()
     found = the_calibration(given.calibrated(tmp_path, HELD)).reliability
-    family, codes = family_of(model.manifest.family), class_codes(rows.Y)
-    likely = map(family.probabilities, model.prefixes.predict_all(X))
-    expected = [expected_calibration_error(*confidence(each, codes)) for each in likely]
+    likely = map(family_of(model.manifest.family).probabilities, model.prefixes.predict_all(X))
+    expected = [expected_calibration_error(*confidence(each, class_codes(rows.Y))) for each in likely]
     assert found == pytest.approx(expected, abs=1e-9)
 
 
@@ -329,7 +328,8 @@ def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem
     before = model.manifest.model_dump_json()
     found = given.calibrated(tmp_path, HELD)
     assert model.manifest.model_dump_json() == before
-    assert (found.prefixes is model.prefixes, found.moments is model.moments) == (True, True)
+    assert found.prefixes is model.prefixes
+    assert found.moments is model.moments
     assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
     again = calibrate(found, given.table(tmp_path, NEW), 0.5)
     assert the_calibration(again).coverage == 0.5
@@ -535,7 +535,8 @@ def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(30, 4)), columns=["a0", "a1", "b0", "y"])
     frame.to_csv(tmp_path / "held.csv", index=False)
-    found, path = calibrate(old, open_table(tmp_path / "held.csv")), tmp_path / "m.safetensors"
+    path = tmp_path / "m.safetensors"
+    found = calibrate(old, open_table(tmp_path / "held.csv"))
     assert (found.manifest.format, found.version) == (FORMAT, "")
     assert found.save(path).manifest == load(path).manifest
     damaged(path, narrower)
@@ -603,7 +604,8 @@ def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(given: Probl
 
 @number
 def test_many_absurd_rows_are_refused_in_words(given: Problem, tmp_path: Path) -> None:
-    held, prefixes = given.others[HELD], given.model.prefixes
+    held = given.others[HELD]
+    prefixes = given.model.prefixes
     absurd = given.changed(tmp_path, **{name: held[name].where(held.index > 40, 1e308) for name in ("bmi", "s5")})
     model = replace(given.model, prefixes=replace(prefixes, packed=prefixes.packed * 1e3))
     complaint(lambda: calibrate(model, absurd), "have no finite score", error=TrainingError)

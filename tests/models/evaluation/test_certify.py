@@ -104,7 +104,8 @@ def test_a_certified_model_is_saved_loaded_and_another_version(model: Model, tmp
     before = model.save(path)
     found = certify(load(path), nodes=5)
     assert found.version == ""
-    saved, again = found.save(path), load(path)
+    saved = found.save(path)
+    again = load(path)
     assert saved.version not in ("", before.version)
     assert (again.manifest, again.certified_shares) == (saved.manifest, found.certified_shares)
     assert again.prefixes.packed.tobytes() == model.prefixes.packed.tobytes()

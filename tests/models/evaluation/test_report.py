@@ -136,7 +136,8 @@ def test_its_numbers_are_those_of_evaluate_and_of_the_optimum_without_a_group(
     gaussian: Any, tables: tuple[Any, Any]
 ) -> None:
     model = gaussian.model_
-    found, all_r2 = evaluate(model, tables[0]), model.expected(model.steps).r2
+    found = evaluate(model, tables[0])
+    all_r2 = model.expected(model.steps).r2
     every = frozenset(model.needed[-1])
     losses = [all_r2 - arrived_model(model, every - {name}).expected.r2 for name in every]
     page = Page(report(model, tables[0])).text

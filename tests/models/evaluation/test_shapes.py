@@ -94,9 +94,10 @@ def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped()
 
 def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
     shape, (knot,) = shapes()["fare"], fitted().model_.groups.bases["fare"].knots or ()
-    (zero,), (first, second, *_) = shape.levels, shape.points
-    share, jump = (TABLE["fare"] == 0).mean(), at("fare", {"fare=0": 1.0})
-    assert (zero.level, zero.share, zero.contribution) == pytest.approx((0.0, share, jump), rel=1e-9)
+    (zero,) = shape.levels
+    first, second, *_ = shape.points
+    expected = (0.0, (TABLE["fare"] == 0).mean(), at("fare", {"fare=0": 1.0}))
+    assert (zero.level, zero.share, zero.contribution) == pytest.approx(expected, rel=1e-9)
     assert (first.x, first.contribution) == pytest.approx((0.0, at("fare", {})), rel=1e-9)
     assert second.contribution == pytest.approx(at("fare", {"fare": knot}), rel=1e-9)
 
