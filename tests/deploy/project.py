@@ -32,8 +32,7 @@ def routes() -> set[str]:
 
 
 def version() -> str:
-    text: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return text
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def image_user() -> str:

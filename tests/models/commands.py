@@ -27,8 +27,7 @@ def output(capsys: Capture, *arguments: str) -> str:
     """Return what a command that succeeds prints."""
     captured = ran(capsys, *arguments)
     assert "error: " not in captured.err
-    text: str = captured.out
-    return text
+    return str(captured.out)
 
 
 def document(capsys: Capture, *arguments: str) -> Any:

@@ -74,13 +74,11 @@ class Problem:
 
     def values(self, part: slice) -> Float:
         """Features (rows, D) in the order of the groups."""
-        values: Float = self.others[part][list(self.model.groups.features)].to_numpy(dtype=np.float64)
-        return values
+        return np.array(self.others[part][list(self.model.groups.features)], dtype=np.float64)
 
     def truths(self, part: slice) -> Float:
         """Responses (rows, P), or labels (rows, 1)."""
-        truths: Float = self.others[part][self.targets].to_numpy()
-        return truths
+        return np.array(self.others[part][self.targets])
 
 
 def problem(frame: pd.DataFrame, targets: list[str], sizes: list[int], estimator: Any, rows: int) -> Problem:
@@ -146,8 +144,7 @@ HELD, NEW = slice(0, 130), slice(130, None)
 @pytest.fixture(params=PROBLEMS)
 def name(request: pytest.FixtureRequest) -> str:
     """The name of a problem; each of them, unless a test names its own."""
-    found: str = request.param
-    return found
+    return str(request.param)
 
 
 @pytest.fixture
