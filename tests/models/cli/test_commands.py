@@ -681,6 +681,21 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("too few rows to calibrate", FEW_HELD, [*TRAIN, *CALIBRATE], ["8 rows are too few", "9 or more"]),
     ("rows to calibrate without targets", GAPS_HELD, [*TRAIN, *CALIBRATE, *REFUSE], ["held.csv", "2 of 30 rows"]),
     ("a calibration of other classes", OTHER_CLASSES, aimed("kind", *CALIBRATE), ["'left'", "never seen"]),
+    (
+        "a calibration with weights",
+        nothing,
+        [*TRAIN, "--weights", "w", *CALIBRATE],
+        [
+            "error: --calibrate is 'held.csv' with weights 'w'; expected no weights",
+            "depends on the weight of the row to predict, which is unknown",
+        ],
+    ),
+    (
+        "groups in place of a file that exists",
+        partial(Path("g.yaml").write_text, "edited"),
+        ["groups", "train.parquet", "--target", "y", "--out", "g.yaml"],
+        ["'g.yaml' exists, perhaps with your costs; remove it, or name another file"],
+    ),
     ("a coverage of nothing", nothing, [*TRAIN, "--coverage", "0.9"], ["--coverage", "--calibrate"]),
     ("a coverage in percent", FEW_HELD, [*TRAIN, *CALIBRATE, "--coverage", "90"], ["coverage is 90", "0.9"]),
     ("an alpha that is a word", nothing, [*TRAIN, "--alpha", "auto"], ["--alpha", "'auto'", "'cv'"]),
@@ -748,6 +763,19 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
         partial(without_columns, "b0"),
         ["report", "m.safetensors", "--test", "test.csv", "--out", "r.html"],
         ["lacks", "'b0'"],
+    ),
+    ("a report in a text file", trained, ["report", "m.safetensors", "--out", "r.txt"], ["r.txt", ".html"]),
+    (
+        "a report of a coverage above one",
+        trained,
+        ["report", "m.safetensors", "--calibrate", "held.csv", "--coverage", "2", "--out", "r.html"],
+        ["coverage is 2"],
+    ),
+    (
+        "a report of a coverage without a table to calibrate on",
+        trained,
+        ["report", "m.safetensors", "--coverage", "0.8", "--out", "r.html"],
+        ["--coverage is 0.8 without a table to calibrate on; add --calibrate TABLE"],
     ),
     (
         "predictions of other columns",

@@ -94,13 +94,6 @@ def test_a_wrong_call_writes_nothing(
     assert not list(desk.glob("g.*"))
 
 
-def test_a_file_that_exists_is_never_replaced(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("g.yaml").write_text("edited")
-    said = refusal(capsys, "groups", "t.parquet", "--target", "y", "--out", "g.yaml")
-    assert "'g.yaml' exists, perhaps with your costs; remove it, or name another file" in said
-    assert Path("g.yaml").read_text() == "edited"
-
-
 def test_a_table_without_a_useful_column_says_what_each_holds(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1] * 9, "y": range(9)}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(GroupsError, match=r"no column to learn from: 'a' \(the value 1 in every row"):

@@ -409,7 +409,9 @@ def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str
     [
         ("", ["is empty", "header"]),
         ("\n\n", ["is empty"]),
-        ("a,b\n", ["no rows"]),
+        ("a,b\n", ["has no rows; expected at least one"]),
+        ("a,t,y", ["has no rows; expected at least one"]),
+        ('[{"a": 1, "y": 2}]', ["has no rows; expected at least one"]),
         ("a,a\n1,2\n", ["more than one column named 'a'"]),
         ("a,b\n1,2\n3,4\n5,6,7\n", ["row 2 (counted from 0)", "3 cells", "expected 2"]),
         ("a,b\n1,2\n3\n", ["row 1", "1 cells", "expected 2"]),
@@ -428,7 +430,7 @@ def test_a_csv_that_is_none_is_refused_when_opened(tmp_path: Path, content: str 
 def test_text_in_another_encoding_is_refused_when_asked_for(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n1,é\n".encode("latin-1")))
     assert_same(whole(table, ["a"]), {"a": np.array([1])})
-    complaint(lambda: table.batches(["b"]), "not UTF-8")
+    complaint(lambda: table.batches(["b"]), "is not UTF-8 text; save it in")
 
 
 @pytest.mark.usefixtures("small_blocks")

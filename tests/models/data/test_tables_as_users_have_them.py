@@ -790,21 +790,6 @@ def test_what_is_no_table_is_one_line_without_its_content(X: Any) -> None:
     complaint(lambda: AnytimeRegressor().fit(X, Y), "Expected 2D array, got scalar array instead: Reshape")
 
 
-FILES = {
-    "Latin-1 in one of several columns": ("a,t,y\n1,é,2\n2,p,3\n".encode("latin-1"), "is not UTF-8 text; save it in"),
-    "a header without an end": (b"a,t,y", "has no rows; expected at least one"),
-    "another kind of text": (b'[{"a": 1, "y": 2}]', "has no rows; expected at least one"),
-}
-
-
-@pytest.mark.parametrize(("content", "why"), FILES.values(), ids=FILES)
-def test_a_file_that_is_no_table_is_one_line(
-    content: bytes, why: str, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (desk / "t.csv").write_bytes(content)
-    assert why in refusal(capsys, "train", "t.csv", "--target", "y", "--out", "m.safetensors")
-
-
 def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -606,9 +606,3 @@ def test_many_absurd_rows_are_refused_in_words(given: Problem, tmp_path: Path) -
     absurd = given.changed(tmp_path, **{name: held[name].where(held.index > 40, 1e308) for name in ("bmi", "s5")})
     model = replace(given.model, prefixes=replace(prefixes, packed=prefixes.packed * 1e3))
     complaint(lambda: calibrate(model, absurd), "have no finite score", error=TrainingError)
-
-
-@number
-def test_a_table_of_no_rows_is_refused(given: Problem, tmp_path: Path) -> None:
-    (tmp_path / "none.csv").write_text(",".join(given.others.columns) + "\n")
-    complaint(lambda: calibrate(given.model, open_table(tmp_path / "none.csv")), "no rows")

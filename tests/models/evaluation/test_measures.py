@@ -251,12 +251,6 @@ def test_weights_that_a_table_of_the_call_lacks_are_an_error(
     assert said in refusal(capsys, *call, option, "test.parquet")
 
 
-def test_calibrating_with_weights_is_refused_with_the_reason(capsys: Capture) -> None:
-    said = refusal(capsys, *command("--target", "y", "--weights", "w", "--calibrate", "test.parquet"))
-    assert said.startswith("error: --calibrate is 'test.parquet' with weights 'w'; expected no weights")
-    assert "depends on the weight of the row to predict, which is unknown" in said
-
-
 def test_moments_remember_the_column_of_the_weights(capsys: Capture) -> None:
     learn = ["--groups", "groups.json", "--target", "y", "--out", "t.moments"]
     assert main(["moments", "train.parquet", *learn, "--weights", "w"]) == 0

@@ -16,7 +16,6 @@ from anytime.cli.main import main
 from anytime.evaluation.page.charts import Chart, bar_rows, ticks
 from anytime.evaluation.report import measured_on, report
 from anytime.inference.subsets import arrived_model
-from models.commands import Capture, refusal
 from models.complaints import complaint
 from models.present import present
 
@@ -157,11 +156,6 @@ def test_the_command_writes_the_page(desk: Path, tables: tuple[Any, Any]) -> Non
     words = ["report", "m.safetensors", "--test", "test.parquet", "--calibrate", "calibration.parquet"]
     assert main([*words, "--out", "r.html"]) == 0
     assert "for a coverage of 90 %" in Page(Path("r.html").read_text(encoding="utf-8")).text
-    rows(5, 0).drop(columns="x0").to_parquet("few.parquet")
-    few = ["report", "m.safetensors", "--test", "few.parquet"]
-    for call in ([*words, "--out", "r.txt"], [*words, "--coverage", "2", "--out", "s.html"], [*few, "--out", "s.html"]):
-        assert main(call) == 2
-    assert not Path("s.html").exists()
 
 
 def test_pictures_of_a_model_are_the_parts_of_its_report(
@@ -200,12 +194,6 @@ def test_few_rows_have_no_verdict(kind: str) -> None:
     assert "1 test row is too few" in model.plot_calibration(rows(1, 1)).html
     assert "19 test rows are too few" in model.plot_calibration(rows(19, 1)).html
     assert "too few" not in model.plot_calibration(rows(20, 1)).html
-
-
-def test_a_coverage_without_a_table_to_calibrate_on_is_refused(gaussian: Any, desk: Path, capsys: Capture) -> None:
-    gaussian.save("m.safetensors")
-    said = refusal(capsys, "report", "m.safetensors", "--coverage", "0.8", "--out", "r.html")
-    assert "--coverage is 0.8 without a table to calibrate on; add --calibrate TABLE" in said
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.2, 17.0), (1e-9, 2e-9), (0.0, 1e12), (5.0, 5.0)])
