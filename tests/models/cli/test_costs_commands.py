@@ -7,9 +7,8 @@ import json
 import re
 import socket
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,6 +22,7 @@ from anytime.costs.drift import drift
 from anytime.groups import load_groups
 from anytime.loaded import load
 from models.commands import Capture, document, output, ran, refusal
+from system import http_server
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -290,10 +290,10 @@ def test_a_service_that_fails_is_told_from_a_call_that_it_refuses(
         def log_message(self, *_: object) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        Thread(target=server.handle_request).start()
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        said = refusal(capsys, "costs", "--from", url, *COSTS[3:], "--check", code=expected)
+    with http_server(Refusing) as port:
+        said = refusal(
+            capsys, "costs", "--from", f"http://127.0.0.1:{port}/metrics", *COSTS[3:], "--check", code=expected
+        )
     assert f"returned {status}" in said
 
 
