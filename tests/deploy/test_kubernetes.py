@@ -80,7 +80,7 @@ def schemas() -> Any:
 @every_manifest
 @pytest.mark.parametrize("version", [OLDEST, None], ids=[OLDEST, "latest"])
 def test_a_manifest_follows_the_schema(manifest: Manifest, version: str | None, schemas: Any) -> None:
-    schemas.validate(manifest, version or schemas.latest_version(), strict=True)
+    schemas.validate(manifest, version or schemas.latest_version(), strict=True)  # raises if it does not
 
 
 def test_a_misspelt_field_is_detected(schemas: Any) -> None:

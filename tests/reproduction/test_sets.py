@@ -32,9 +32,9 @@ from anytime_reproduction.sets import (
     regrouping,
     small_ranking_stand_in,
 )
-from models.complaints import complaint
 from models.present import present
 from models.properties import quick
+from models.refusals import assert_refused
 
 NAMES: tuple[SetName, ...] = ("kddcup99", "yahoo_sample", "mq2008", "boston_housing")
 
@@ -291,13 +291,13 @@ def test_the_rows_for_validation_are_not_read(folder: Path) -> None:
 )
 def test_a_line_of_another_form_is_an_error(folder: Path, line: str, message: str) -> None:
     (folder / FILES[0]).write_text("\n".join([*TRAIN, line]) + "\n", encoding="utf-8")
-    complaint(lambda: read_yahoo(folder, folder / "costs.txt"), message, str(folder))
+    assert_refused(lambda: read_yahoo(folder, folder / "costs.txt"), message, str(folder))
 
 
 @pytest.mark.parametrize("name", [*FILES, "costs.txt"])
 def test_a_missing_file_is_an_error_with_the_expected_files(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    complaint(lambda: read_yahoo(folder, folder / "costs.txt"), name, *(FILES if name in FILES else ()))
+    assert_refused(lambda: read_yahoo(folder, folder / "costs.txt"), name, *(FILES if name in FILES else ()))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from anytime.errors import GroupsError
 from anytime.groups import load_groups
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from models.complaints import complaint
+from models.refusals import assert_refused
 
 N = 12
 GROUPS = load_groups(
@@ -119,13 +119,13 @@ def test_a_task_that_is_asked_for_is_taken(values: Any, task: Any, classes: Any,
 def test_a_task_that_does_not_fit_the_target_is_refused(
     values: Any, task: Any, words: list[str], tmp_path: Path
 ) -> None:
-    complaint(lambda: scan(tmp_path, values, task), *words)
+    assert_refused(lambda: scan(tmp_path, values, task), *words)
 
 
 @pytest.mark.parametrize("values", [[3, 3, 3], [0.5], ["a", "a"], [True, True]])
 @pytest.mark.parametrize("task", ["auto", "regression", "binary", "multiclass"])
 def test_a_target_that_never_changes_is_refused(values: Any, task: Any, tmp_path: Path) -> None:
-    complaint(lambda: scan(tmp_path, values, task), "'y'", "in every row", "at least 2 values")
+    assert_refused(lambda: scan(tmp_path, values, task), "'y'", "in every row", "at least 2 values")
 
 
 # Missing targets
@@ -136,7 +136,7 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
     y = np.arange(20.0)
     y[[2, 5, 7, 11, 13, 17, 19]] = np.nan
     path = write(tmp_path, {"x0": np.arange(20), "y": y}, suffix)
-    complaint(
+    assert_refused(
         lambda: survey(open_table(path), ["y"]),
         "7 of 20 rows",
         "(rows 2, 5, 7, 11, 13, ...,",
@@ -147,7 +147,7 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
 
 
 def test_missing_text_is_missing_and_not_a_class(tmp_path: Path) -> None:
-    complaint(lambda: scan(tmp_path, ["a", None, "b"]), "1 of 3 rows", "(rows 1,")
+    assert_refused(lambda: scan(tmp_path, ["a", None, "b"]), "1 of 3 rows", "(rows 1,")
     assert scan(tmp_path, ["a", None, "b"], drop_missing=True).classes == ("a", "b")
 
 
@@ -157,7 +157,7 @@ def test_integers_with_gaps_are_still_two_classes_when_the_gaps_are_left_out(tmp
 
 
 def test_a_table_without_any_target_is_refused_even_so(tmp_path: Path) -> None:
-    complaint(lambda: scan(tmp_path, [np.nan, np.nan], drop_missing=True), "no row has a target")
+    assert_refused(lambda: scan(tmp_path, [np.nan, np.nan], drop_missing=True), "no row has a target")
 
 
 def test_rows_left_out_leave_no_trace(tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ def test_rows_left_out_leave_no_trace(tmp_path: Path) -> None:
 
 def test_a_target_query_or_weight_that_is_not_there_is_named_with_its_nearest(tmp_path: Path) -> None:
     path = write(tmp_path, columns(query=np.arange(N), weight=np.ones(N)))
-    complaint(lambda: survey(open_table(path), ["yy"]), "'yy'", "target", "did you mean 'y'?")
-    complaint(lambda: dataset(path, query="qeury").check(), "'qeury'", "did you mean 'query'?")
-    complaint(lambda: dataset(path, weights="wieght").check(), "'wieght'", "did you mean 'weight'?")
+    assert_refused(lambda: survey(open_table(path), ["yy"]), "'yy'", "target", "did you mean 'y'?")
+    assert_refused(lambda: dataset(path, query="qeury").check(), "'qeury'", "did you mean 'query'?")
+    assert_refused(lambda: dataset(path, weights="wieght").check(), "'wieght'", "did you mean 'weight'?")
 
 
 @pytest.mark.parametrize("options", [{"target": "x1"}, {"query": "x1"}, {"weights": "x1"}])
 def test_a_feature_that_is_also_target_query_or_weight_is_refused(options: Any, tmp_path: Path) -> None:
-    complaint(
+    assert_refused(
         lambda: dataset(write(tmp_path, columns()), **options).check(),
         "'x1'",
         "also target, query or weight",
@@ -197,10 +197,12 @@ def test_a_feature_that_is_also_target_query_or_weight_is_refused(options: Any, 
 def test_a_feature_that_the_table_lacks_is_named_with_its_nearest(tmp_path: Path) -> None:
     values = columns()
     values["x_1"] = values.pop("x1")
-    complaint(lambda: dataset(write(tmp_path, values)).check(), "lacks 'x1'", "did you mean 'x_1'?", error=GroupsError)
+    assert_refused(
+        lambda: dataset(write(tmp_path, values)).check(), "lacks 'x1'", "did you mean 'x_1'?", error=GroupsError
+    )
     for name in ("x0", "x2"):
         values.pop(name)
-    complaint(lambda: dataset(write(tmp_path, values)).check(), "lacks 'x1', 'x0', 'x2'", error=GroupsError)
+    assert_refused(lambda: dataset(write(tmp_path, values)).check(), "lacks 'x1', 'x0', 'x2'", error=GroupsError)
 
 
 def test_columns_that_nothing_uses_are_named_in_the_order_of_the_table(tmp_path: Path) -> None:
@@ -223,18 +225,18 @@ def test_several_targets_make_several_responses(tmp_path: Path) -> None:
     assert found.target == Target("regression", ("y", "z"), family_name="gaussian")
     (rows,) = found.rows()
     assert rows.Y.shape == (N, 2)
-    complaint(lambda: settle_target(survey(open_table(path), ["y", "z"]), "binary"), "2 targets make a regression")
+    assert_refused(lambda: settle_target(survey(open_table(path), ["y", "z"]), "binary"), "2 targets make a regression")
 
 
 def test_a_row_counts_as_missing_if_one_of_several_targets_is(tmp_path: Path) -> None:
     values = columns(z=np.arange(float(N)))
     values["y"][1] = values["z"][4] = np.nan
-    complaint(lambda: dataset(write(tmp_path, values), ["y", "z"]), "2 of 12 rows", "(rows 1, 4,")
+    assert_refused(lambda: dataset(write(tmp_path, values), ["y", "z"]), "2 of 12 rows", "(rows 1, 4,")
     assert dataset(write(tmp_path, values), ["y", "z"], drop_missing=True).moments()[0].rows == N - 2
 
 
 def test_the_same_target_twice_is_refused(tmp_path: Path) -> None:
-    complaint(lambda: survey(open_table(write(tmp_path, columns())), ["y", "y"]), "'y'", "more than once")
+    assert_refused(lambda: survey(open_table(write(tmp_path, columns())), ["y", "y"]), "'y'", "more than once")
 
 
 # Classes
@@ -266,7 +268,7 @@ def test_two_classes_become_the_indicator_of_the_second_and_three_an_indicator_e
     ],
 )
 def test_a_class_that_training_never_saw_is_named(seen: Any, new: Any, word: str, tmp_path: Path) -> None:
-    complaint(trained_on(tmp_path, seen, new).moments, word, "never seen in training")
+    assert_refused(trained_on(tmp_path, seen, new).moments, word, "never seen in training")
 
 
 def test_classes_are_read_as_in_training_whatever_type_a_table_has(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def at_row_4(weight: float) -> NDArray[Any]:
 def test_a_column_that_does_not_fit_its_role_is_refused(
     column: Any, role: dict[str, Any], words: list[str], tmp_path: Path
 ) -> None:
-    complaint(lambda: dataset(write(tmp_path, columns(c=column)), **role).moments(2), *words)
+    assert_refused(lambda: dataset(write(tmp_path, columns(c=column)), **role).moments(2), *words)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:

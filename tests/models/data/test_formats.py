@@ -27,7 +27,7 @@ from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
 from anytime.data.formats.cells import foreign_number, is_number
 from anytime.errors import TableError
-from models.complaints import complaint
+from models.refusals import assert_refused
 from models.spies import spied
 
 Columns = dict[str, NDArray[Any]]
@@ -160,14 +160,14 @@ def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
 def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path, table: Table) -> None:
     assert table.has("colour")
     assert not table.has("color")
-    complaint(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
-    complaint(lambda: table.batches([]), "no column was requested")
-    complaint(lambda: table.batches(["count"], rows=0), "0 rows")
+    assert_refused(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
+    assert_refused(lambda: table.batches([]), "no column was requested")
+    assert_refused(lambda: table.batches(["count"], rows=0), "0 rows")
 
 
 def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
     file.unlink()
-    complaint(lambda: list(table.batches(["colour"])), str(file))
+    assert_refused(lambda: list(table.batches(["colour"])), str(file))
 
 
 # Pieces of Parquet
@@ -211,7 +211,7 @@ def test_a_directory_of_parquet_files_is_one_table_in_the_order_of_their_names(t
 def test_a_directory_whose_files_have_other_columns_is_refused(tmp_path: Path) -> None:
     pieces(tmp_path / "a.parquet", 0, 4)
     pieces(tmp_path / "b.parquet", 4, 4, more=pa.array([1.0] * 4))
-    complaint(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
+    assert_refused(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
 
 
 def test_hidden_files_of_a_folder_are_no_tables_and_a_broken_part_is_named(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_hidden_files_of_a_folder_are_no_tables_and_a_broken_part_is_named(tmp_p
         (tmp_path / name).write_bytes(b"junk")
     assert whole(open_table(tmp_path))["n"].tolist() == [0, 1, 2, 3]
     (tmp_path / "b.parquet").write_bytes(b"junk")
-    complaint(lambda: open_table(tmp_path), f"cannot read {tmp_path / 'b.parquet'} as Parquet")
+    assert_refused(lambda: open_table(tmp_path), f"cannot read {tmp_path / 'b.parquet'} as Parquet")
 
 
 def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
     assert table.types(["n", "t"]) == {"n": "number", "t": "text"}
     assert_same(whole(table), {"n": np.array([1.0, 2, 3.5]), "t": np.array(["2", "7", "x"], dtype=object)})
     written(tmp_path / "c.csv", "n,u\n1,2\n")
-    complaint(lambda: open_table(tmp_path), "c.csv has other columns than a.csv: 't', 'u'")
+    assert_refused(lambda: open_table(tmp_path), "c.csv has other columns than a.csv: 't', 'u'")
 
 
 def test_columns_are_read_as_stated(tmp_path: Path) -> None:
@@ -248,7 +248,9 @@ def test_columns_are_read_as_stated(tmp_path: Path) -> None:
     assert [column.tolist() for column in batch.columns.values()] == [
         *(["1", None, "3"], ["true", "false", "true"], ["0", "1", "2"])
     ]
-    complaint(lambda: list(table.batches(["f"], types={"f": "bool"})), "'f' holds 2 in row 2", "expected true or false")
+    assert_refused(
+        lambda: list(table.batches(["f"], types={"f": "bool"})), "'f' holds 2 in row 2", "expected true or false"
+    )
 
 
 # Types
@@ -305,9 +307,11 @@ def test_other_types_are_refused_only_when_asked_for(tmp_path: Path, suffix: str
     assert_same(whole(table, ["x"]), {"x": np.array([1.0])})
     assert table.types(["when"]) == {"when": "date"}
     assert_same(whole(table, ["when"]), {"when": np.array([0.0])})
-    complaint(lambda: list(table.batches(["when"], types={"when": "number"})), "'when' is timestamp[ms]; expected num")
-    complaint(lambda: table.batches(["list"]), "'list'", "list<")
-    complaint(lambda: table.batches(["raw"]), "'raw'", "binary")
+    assert_refused(
+        lambda: list(table.batches(["when"], types={"when": "number"})), "'when' is timestamp[ms]; expected num"
+    )
+    assert_refused(lambda: table.batches(["list"]), "'list'", "list<")
+    assert_refused(lambda: table.batches(["raw"]), "'raw'", "binary")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
@@ -316,9 +320,9 @@ def test_two_columns_of_one_name_and_no_columns_and_no_rows_are_refused(tmp_path
     with pa.ipc.new_file(tmp_path / "types.arrow", twice.schema) as writer:
         writer.write_table(twice)
     pq.write_table(twice, tmp_path / "types.parquet")
-    complaint(lambda: open_table(tmp_path / f"types{suffix}"), "more than one column named 'a'")
-    complaint(lambda: arrow_table(tmp_path, suffix, pa.table({})), "no columns")
-    complaint(lambda: arrow_table(tmp_path, suffix, pa.table({"a": pa.array([], pa.int64())})), "no rows")
+    assert_refused(lambda: open_table(tmp_path / f"types{suffix}"), "more than one column named 'a'")
+    assert_refused(lambda: arrow_table(tmp_path, suffix, pa.table({})), "no columns")
+    assert_refused(lambda: arrow_table(tmp_path, suffix, pa.table({"a": pa.array([], pa.int64())})), "no rows")
 
 
 # CSV: what cells mean
@@ -368,7 +372,7 @@ def test_a_word_far_down_a_column_of_numbers_is_named_with_its_row(tmp_path: Pat
     table = open_table(written(tmp_path / "t.csv", "a,b\n" + "\n".join(rows)))
     assert table.types(["a", "b"]) == {"a": "integer", "b": "text"}
     said = "'b'", "'n.a.'", "row 321 (counted from 0)", "`types: {b: text}`"
-    complaint(lambda: list(table.batches(["a", "b"], 10, types={"b": "number"})), *said)
+    assert_refused(lambda: list(table.batches(["a", "b"], 10, types={"b": "number"})), *said)
 
 
 @pytest.mark.parametrize("cell", ["", "NA", "NaN", "nan", "null", "NULL", "N/A", '""', '"NA"', " NA "])
@@ -424,28 +428,28 @@ def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str
 )
 def test_a_csv_that_is_none_is_refused_when_opened(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
     path = written(tmp_path / "t.csv", content)
-    complaint(lambda: open_table(path), str(path), *parts)
+    assert_refused(lambda: open_table(path), str(path), *parts)
 
 
 def test_text_in_another_encoding_is_refused_when_asked_for(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n1,é\n".encode("latin-1")))
     assert_same(whole(table, ["a"]), {"a": np.array([1])})
-    complaint(lambda: table.batches(["b"]), "is not UTF-8 text; save it in")
+    assert_refused(lambda: table.batches(["b"]), "is not UTF-8 text; save it in")
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_broken_row_far_down_is_named_before_any_batch(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 100 + "1,2,3\n" + "1,2\n" * 100))
-    complaint(lambda: table.batches(["a"]), "row 100 (counted from 0)", "3 cells")
+    assert_refused(lambda: table.batches(["a"]), "row 100 (counted from 0)", "3 cells")
     endless = open_table(written(tmp_path / "u.csv", "a,b\n" + "1,2\n" * 100 + '"' + "1,2\n" * 100))
-    complaint(lambda: endless.batches(["a"]), "unclosed quote")
+    assert_refused(lambda: endless.batches(["a"]), "unclosed quote")
 
 
 def test_a_csv_that_changes_between_typing_and_reading_is_one_line(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "a,b\n1,2\n")
     batches = open_table(path).batches(["a"], types={"a": "number"})
     written(path, "a,b\nx,2\n")
-    complaint(lambda: list(batches), str(path), "'x'")
+    assert_refused(lambda: list(batches), str(path), "'x'")
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -488,7 +492,7 @@ def test_separators_are_recognised_in_the_header_or_stated(separator: str, tmp_p
     assert open_table(path).columns == ("a;|", "b")
     path = written(tmp_path / "v.csv", f"a,c{separator}b\n1{separator}2\n")
     assert open_table(path, separator=separator).columns == ("a,c", "b")
-    complaint(lambda: open_table(path, separator=";;"), "separator is ';;'; expected one character")
+    assert_refused(lambda: open_table(path, separator=";;"), "separator is ';;'; expected one character")
 
 
 def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> None:
@@ -499,9 +503,9 @@ def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> No
     wrong = written(tmp_path / "u.csv", "a;b\n1.5;7\n2,5;1\n")
     assert open_table(wrong, style=style).types(["a"]) == {"a": "text"}, "1.5 groups no three digits"
     stated: Any = {"a": "number"}
-    complaint(lambda: list(open_table(wrong, style=style).batches(["a"], types=stated)), "'a'", "'1.5' in row 0")
+    assert_refused(lambda: list(open_table(wrong, style=style).batches(["a"], types=stated)), "'a'", "'1.5' in row 0")
     for marks in ({"decimal": "12"}, {"thousands": "5"}, {"decimal": ",", "thousands": ","}):
-        complaint(lambda marks=marks: NumberStyle(**marks), "; expected", *marks)  # type: ignore[misc]
+        assert_refused(lambda marks=marks: NumberStyle(**marks), "; expected", *marks)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -594,7 +598,7 @@ def test_svmlight_knows_every_feature_and_nothing_else(tmp_path: Path) -> None:
     assert all(table.has(name) for name in ("target", "f0", "f3", "f4", "f123456"))
     assert not any(table.has(name) for name in ("qid", "f", "f01", "f-1", "x1", "f1 "))
     assert whole(table)["target"].dtype == np.float64
-    complaint(lambda: table.batches(["qid"]), "'qid'")
+    assert_refused(lambda: table.batches(["qid"]), "'qid'")
 
 
 def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path) -> None:
@@ -629,26 +633,28 @@ def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path
 )
 def test_a_wrong_svmlight_file_is_one_line(tmp_path: Path, content: str | bytes, parts: list[str]) -> None:
     path = written(tmp_path / "t.svm", content)
-    complaint(lambda: open_table(path), str(path), *parts)
+    assert_refused(lambda: open_table(path), str(path), *parts)
 
 
 # What a file's name promises
 
 
 def test_a_path_that_is_no_table_is_one_line(tmp_path: Path) -> None:
-    complaint(lambda: open_table(tmp_path / "none.csv"), "there is no file", "none.csv")
-    complaint(lambda: open_table(tmp_path), "is a directory without tables")
+    assert_refused(lambda: open_table(tmp_path / "none.csv"), "there is no file", "none.csv")
+    assert_refused(lambda: open_table(tmp_path), "is a directory without tables")
     for name in ("t.xlsx", "t", "t.txt", "t.gz", "t.parquet.gz", "t.npz"):
         path = written(tmp_path / name, "a\n1\n")
-        complaint(lambda p=path: open_table(p), str(path), "unknown format", ".parquet", ".csv.gz", ".svm")  # type: ignore[misc]
-    complaint(lambda: open_table(tmp_path / "t.txt"), "rename or link a file of LETOR or svmlight lines", "to .svm")
+        assert_refused(lambda p=path: open_table(p), str(path), "unknown format", ".parquet", ".csv.gz", ".svm")  # type: ignore[misc]
+    assert_refused(
+        lambda: open_table(tmp_path / "t.txt"), "rename or link a file of LETOR or svmlight lines", "to .svm"
+    )
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather", ".csv.gz", ".svm.gz"])
 @pytest.mark.parametrize("content", [b"a,b\n1,2\n" * 50, b"", b"\x1f\x8b\x08\x00junk" * 9, b"\xff" * 200])
 def test_content_that_its_suffix_belies_is_one_line(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = written(tmp_path / f"t{suffix}", content)
-    complaint(lambda: open_table(path), str(path))
+    assert_refused(lambda: open_table(path), str(path))
 
 
 @pytest.mark.parametrize("file", ["t.parquet", "t.csv.gz", "t.arrow", "stream.arrow", "t.feather"], indirect=True)
@@ -656,7 +662,7 @@ def test_a_truncated_file_is_one_line(file: Path) -> None:
     content = file.read_bytes()
     for left in (4, len(content) // 3, len(content) // 2):
         written(file, content[:left])
-        complaint(lambda: list(open_table(file).batches(tuple(EXPECTED))), str(file))
+        assert_refused(lambda: list(open_table(file).batches(tuple(EXPECTED))), str(file))
 
 
 def test_noise_in_a_file_never_ends_in_a_traceback(file: Path) -> None:
@@ -673,7 +679,9 @@ def test_noise_in_a_file_never_ends_in_a_traceback(file: Path) -> None:
 
 
 def test_feather_of_the_first_version_is_named(tmp_path: Path) -> None:
-    complaint(lambda: open_table(written(tmp_path / "t.feather", b"FEA1" + bytes(60))), "Feather file of version 1")
+    assert_refused(
+        lambda: open_table(written(tmp_path / "t.feather", b"FEA1" + bytes(60))), "Feather file of version 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -691,7 +699,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)  # what import then says is ModuleNotFoundError
     path = written(tmp_path / f"t{suffix}", "a\n")
-    complaint(lambda: open_table(path), package, "pip install 'anytime-linear[train]'")
+    assert_refused(lambda: open_table(path), package, "pip install 'anytime-linear[train]'")
 
 
 # Features
@@ -718,8 +726,8 @@ def test_features_are_side_by_side_in_the_order_asked() -> None:
 
 def test_infinities_are_named_with_their_count_and_first_row() -> None:
     b = batch(start=10, a=np.array([1.0, np.inf, -np.inf, np.nan]), b=np.array([0.0, 0, 0, np.inf]))
-    complaint(lambda: check_finite(b, "a"), "'a' holds 2 infinite values", "row 11 (counted from 0)")
-    complaint(lambda: check_finite(b, "b"), "'b' holds 1 infinite value,", "row 13")
+    assert_refused(lambda: check_finite(b, "a"), "'a' holds 2 infinite values", "row 11 (counted from 0)")
+    assert_refused(lambda: check_finite(b, "b"), "'b' holds 1 infinite value,", "row 13")
 
 
 # Real files

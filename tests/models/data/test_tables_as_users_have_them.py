@@ -30,7 +30,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, TableError, TrainingError, ValuesError
 from models.commands import document, refusal
-from models.complaints import complaint
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -456,7 +456,7 @@ def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> No
     for name, (cell, value) in CELLS.items():
         prediction = fitted.model_.open()
         if isinstance(value, str) == (meaning == "numbers, gaps") and not pd.isna(cell):
-            complaint(partial(prediction.add, "one", [cell]), error=ValuesError)
+            assert_refused(partial(prediction.add, "one", [cell]), error=ValuesError)
             continue
         prediction.add("one", [cell])
         prediction.add("two", [0.5])
@@ -469,7 +469,7 @@ def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> No
 def test_other_cells_of_an_answer_are_one_line(meaning: str, cell: Any) -> None:
     model = AnytimeRegressor(GROUPS).fit(pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER}), Y).model_
     for values, rows in (([cell], 1), ([[cell], [cell]], 2)):
-        complaint(partial(model.open(rows=rows).add, "one", values), error=ValuesError)
+        assert_refused(partial(model.open(rows=rows).add, "one", values), error=ValuesError)
 
 
 # Targets, weights and queries
@@ -525,7 +525,7 @@ def test_another_target_is_one_line(made: Column, kind: Any) -> None:
         y = made()
         if kind is AnytimeClassifier and getattr(getattr(y, "dtype", None), "kind", "") == "f" and len(set(y)) == 2:
             continue  # two classes, whatever they are
-        complaint(partial(getattr(estimator, method), X, y), error=AnytimeError)
+        assert_refused(partial(getattr(estimator, method), X, y), error=AnytimeError)
 
 
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
@@ -541,7 +541,7 @@ def test_another_target_is_one_line(made: Column, kind: Any) -> None:
     ],
 )  # fmt: skip
 def test_an_error_about_the_target_names_it_and_the_row(made: Column, said: str, kind: Any) -> None:
-    complaint(lambda: kind().fit(X, made()), said)
+    assert_refused(lambda: kind().fit(X, made()), said)
 
 
 def test_dates_beyond_the_calendar_leave_their_column_out(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -556,7 +556,7 @@ def test_dates_beyond_the_calendar_leave_their_column_out(desk: Path, capsys: py
     fitted.save("m.safetensors")
     pa.parquet.write_table(frame, "far.parquet")
     for predict in (fitted.predict, fitted.model_.predict):
-        complaint(partial(predict, frame), f"{many}; expected dates of these years")
+        assert_refused(partial(predict, frame), f"{many}; expected dates of these years")
     said = refusal(capsys, "predict", "m.safetensors", "far.parquet", "--out", "p.csv")
     assert f"far.parquet: column {many}" in said
 
@@ -621,7 +621,7 @@ def test_another_weight_is_one_line(weight: Any) -> None:
     for given in (weights, [*weights]):
         for method in ("fit", "partial_fit"):
             fit = partial(getattr(AnytimeRegressor(), method), X, Y, given)
-            complaint(fit, "sample_weight", error=(TrainingError, TableError))
+            assert_refused(fit, "sample_weight", error=(TrainingError, TableError))
 
 
 KEYS: dict[str, Column] = {
@@ -673,7 +673,7 @@ NO_KEYS: dict[str, Column] = {
 
 @pytest.mark.parametrize("made", NO_KEYS.values(), ids=NO_KEYS)
 def test_other_keys_are_one_line(made: Column) -> None:
-    complaint(lambda: errors_by_query(made()), error=AnytimeError)
+    assert_refused(lambda: errors_by_query(made()), error=AnytimeError)
 
 
 # The same rows from every source
@@ -782,12 +782,12 @@ def test_a_frame_in_several_pieces_is_one_table(method: str, library: str) -> No
 
 def test_a_lazy_frame_that_fails_is_one_line() -> None:
     lazy = pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz"))
-    complaint(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that gives no table: ", "zz")
+    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that gives no table: ", "zz")
 
 
 @pytest.mark.parametrize("X", [{"a": list(range(500))}, 3.0, "words"], ids=["dict", "number", "text"])
 def test_what_is_no_table_is_one_line_without_its_content(X: Any) -> None:
-    complaint(lambda: AnytimeRegressor().fit(X, Y), "Expected 2D array, got scalar array instead: Reshape")
+    assert_refused(lambda: AnytimeRegressor().fit(X, Y), "Expected 2D array, got scalar array instead: Reshape")
 
 
 def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(

@@ -42,8 +42,8 @@ from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 from lazily import Lazy
-from models.complaints import complaint
 from models.present import present
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -523,7 +523,7 @@ def test_a_calibration_that_was_tampered_with_is_refused(
     path = tmp_path / "m.safetensors"
     model.save(path)
     damaged(path, change)
-    complaint(lambda: load(path), words, error=ArtifactError)
+    assert_refused(lambda: load(path), words, error=ArtifactError)
 
 
 def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
     assert (found.manifest.format, found.version) == (FORMAT, "")
     assert found.save(path).manifest == load(path).manifest
     damaged(path, narrower)
-    complaint(lambda: load(path), "changed after it was written", error=ArtifactError)
+    assert_refused(lambda: load(path), "changed after it was written", error=ArtifactError)
 
 
 @number
@@ -566,7 +566,7 @@ def test_what_evaluate_refuses_calibrate_refuses_in_the_same_words(
 ) -> None:
     change(given.others[HELD]).to_parquet(tmp_path / "held.parquet")
     calls = (partial(work, given.model, open_table(tmp_path / "held.parquet")) for work in (calibrate, evaluate))
-    one, other = (complaint(call, words, error=AnytimeError) for call in calls)
+    one, other = (assert_refused(call, words, error=AnytimeError) for call in calls)
     assert one == other
 
 
@@ -588,7 +588,7 @@ def test_too_few_rows_are_refused_before_the_features_are_read(
         (0.95, "18 rows are too few to calibrate a coverage of 0.95; expected 19"),
         (90, "coverage is 90"),
     ):
-        complaint(partial(calibrate, given.model, table, coverage), said, error=TrainingError)
+        assert_refused(partial(calibrate, given.model, table, coverage), said, error=TrainingError)
 
 
 def test_an_absurd_row_is_the_farthest_and_leaves_everything_finite(given: Problem, tmp_path: Path) -> None:
@@ -605,4 +605,4 @@ def test_many_absurd_rows_are_refused_in_words(given: Problem, tmp_path: Path) -
     prefixes = given.model.prefixes
     absurd = given.changed(tmp_path, **{name: held[name].where(held.index > 40, 1e308) for name in ("bmi", "s5")})
     model = replace(given.model, prefixes=replace(prefixes, packed=prefixes.packed * 1e3))
-    complaint(lambda: calibrate(model, absurd), "have no finite score", error=TrainingError)
+    assert_refused(lambda: calibrate(model, absurd), "have no finite score", error=TrainingError)

@@ -24,11 +24,11 @@ from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import resequence
 from models import literal
-from models.complaints import complaint
 from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.present import present
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
+from models.refusals import assert_refused
 
 
 def trained(
@@ -143,7 +143,7 @@ def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused(mo
         (partial(certify, likely), "is binomial; certificates support least squares only"),
         (partial(certify, model, nodes=0), "0 nodes"),
     ):
-        complaint(call, said, error=TrainingError)
+        assert_refused(call, said, error=TrainingError)
 
 
 def test_penalties_of_prefixes_have_no_part_in_it() -> None:

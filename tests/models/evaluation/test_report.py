@@ -16,8 +16,8 @@ from anytime.cli.main import main
 from anytime.evaluation.page.charts import Chart, bar_rows, ticks
 from anytime.evaluation.report import measured_on, report
 from anytime.inference.subsets import arrived_model
-from models.complaints import complaint
 from models.present import present
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -173,9 +173,11 @@ def test_pictures_of_a_model_are_the_parts_of_its_report(
     assert "cross-validated" in model.plot().html
     assert len(re.findall("<figure>", model.plot_shapes(top=1).html)) <= 2
     no_columns = "prefix 0 of model 'model' has no columns"
-    complaint(lambda: model.plot_shapes(prefix=0), no_columns, error=ValuesError)
-    complaint(lambda: model.plot_shapes(top=0), "top is 0; expected a number of columns, 1 or more", error=ValuesError)
-    complaint(lambda: model.plot().save(tmp_path / "picture.png"), "ends in", error=AnytimeError)
+    assert_refused(lambda: model.plot_shapes(prefix=0), no_columns, error=ValuesError)
+    assert_refused(
+        lambda: model.plot_shapes(top=0), "top is 0; expected a number of columns, 1 or more", error=ValuesError
+    )
+    assert_refused(lambda: model.plot().save(tmp_path / "picture.png"), "ends in", error=AnytimeError)
 
 
 def test_rows_without_a_target_are_left_out_and_counted(gaussian: Any, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.learning import QUANTILES
-from models.complaints import complaint
 from models.present import present
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -185,9 +185,9 @@ def test_only_the_columns_of_the_prefix_have_shapes_and_the_prefix_must_exist() 
         names = {name for group in fitted().model_.computed[prefix] for name in fitted().model_.places[group].features}
         assert {shape.name for shape in column_shapes(fitted().model_, prefix)} == names
     said = f"prefix is 9; expected 0 to {fitted().model_.steps}, the steps of model"
-    complaint(lambda: column_shapes(fitted().model_, 9), said, error=ValuesError)
+    assert_refused(lambda: column_shapes(fitted().model_, 9), said, error=ValuesError)
     words = ("there is no column 'agee' in prefix ", "; did you mean 'age'")
-    complaint(lambda: column_shapes(fitted().model_, only="agee"), *words, error=ValuesError)
+    assert_refused(lambda: column_shapes(fitted().model_, only="agee"), *words, error=ValuesError)
 
 
 def test_quantiles_are_stored_every_twentieth_and_survive_the_model_file(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from anytime.errors import TableError
 
-__all__ = ["complaint"]
+__all__ = ["assert_refused"]
 
 
-def complaint(
+def assert_refused(
     act: Callable[[], object], *words: str, error: type[Exception] | tuple[type[Exception], ...] = TableError
 ) -> str:
-    """Return the message of a call that raises an error: one line with these words, and without internal names."""
+    """Assert that a call raises an error of one line, with these words and no internal names; return its message."""
     with pytest.raises(error) as caught:
         act()
     message = str(caught.value)
