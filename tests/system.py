@@ -9,12 +9,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
-__all__ = ["answers", "free_port", "program", "started"]
+__all__ = ["answers", "free_port", "http_server", "program", "started"]
 
 
 def program(name: str) -> str:
@@ -41,6 +44,20 @@ def answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler], **attributes: Any) -> Iterator[int]:
+    """Run a server in a thread, whose handler has some attributes; yield its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), attributes))
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import PREFIX, Settings
 
-__all__ = ["DEPLOY", "ROOT", "documents", "image_user", "routes", "settings", "version"]
+__all__ = ["DEPLOY", "ROOT", "documents", "image_user", "ran", "routes", "settings", "version"]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -31,14 +32,21 @@ def routes() -> set[str]:
 
 
 def version() -> str:
-    text: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return text
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def image_user() -> str:
     """Return the user of the image, as `number:number`."""
     (user,) = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     return str(user)
+
+
+def ran(*command: object, cwd: Path | None = None, timeout_s: float = 60.0) -> str:
+    """Run a program that must succeed, and return what it prints."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

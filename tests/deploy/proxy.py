@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.project import DEPLOY, ran
 from service.serving import Running
 from system import answers, free_port, program, started
 
 __all__ = ["CONFIGURATIONS", "PROXIES", "Proxy", "run_proxy"]
 
-CONFIGURATIONS = Path(__file__).parents[2] / "deploy" / "proxies"
+CONFIGURATIONS = DEPLOY / "proxies"
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,6 @@ def run_proxy(name: str, replicas: Sequence[int], folder: Path) -> Iterator[Runn
     """
     proxy, binary, port = PROXIES[name], program(name), free_port()
     file = proxy.write_configuration(replicas, port, folder)
-    checked = subprocess.run(
-        [binary, *shlex.split(proxy.check.format(file=file))], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    ran(binary, *shlex.split(proxy.check.format(file=file)))
     with started([binary, *shlex.split(proxy.run.format(file=file))], lambda: answers(port)):
         yield Running(port)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from deploy.project import DEPLOY
-from system import free_port
+from system import free_port, http_server
 
 HASH = f"--hash=sha256:{'0' * 64}"
 VULNERABLE = {
@@ -51,22 +48,8 @@ class Service(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@contextmanager
-def service(status: int = 200) -> Iterator[str]:
-    """Run the service, and yield its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Service,), {"status": status}))
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1/query"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def run_audit(lock: Path, url: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DEPLOY / "audit.py"), str(lock), "--url", url]
+def run_audit(lock: Path, port: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DEPLOY / "audit.py"), str(lock), "--url", f"http://127.0.0.1:{port}/v1/query"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -76,28 +59,32 @@ def lock_of(folder: Path, *pins: str) -> Path:
     return lock
 
 
-def test_a_vulnerability_fails_and_is_reported_with_the_fixed_version(tmp_path: Path) -> None:
-    with service() as url:
-        done = run_audit(lock_of(tmp_path, "sound==2.0", "leaky==1.1.0"), url)
-    assert done.returncode == 1
-    assert done.stderr == "leaky 1.1.0: PYSEC-0000-1, fixed in 1.2.0\n"
-
-
-def test_pins_without_vulnerabilities_pass_and_are_counted(tmp_path: Path) -> None:
-    with service() as url:
-        done = run_audit(lock_of(tmp_path, "sound==2.0", "whole==3.1"), url)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("no known vulnerability in 2 pins\n")
+@pytest.mark.parametrize(
+    ("pin", "code", "said"),
+    [
+        ("leaky==1.1.0", 1, "leaky 1.1.0: PYSEC-0000-1, fixed in 1.2.0\n"),
+        ("whole==3.1", 0, "no known vulnerability in 2 pins\n"),
+    ],
+    ids=["vulnerable", "sound"],
+)
+def test_a_vulnerability_fails_and_is_reported_with_the_fixed_version(
+    tmp_path: Path, pin: str, code: int, said: str
+) -> None:
+    with http_server(Service) as port:
+        done = run_audit(lock_of(tmp_path, "sound==2.0", pin), port)
+    assert done.returncode == code
+    assert done.stderr == (said if code else "")
+    assert done.stdout.endswith("" if code else said)
 
 
 @pytest.mark.parametrize("why", ["connection refused", "it answers 503"])
 def test_an_unreachable_service_is_reported_in_one_line_and_is_not_a_failure(tmp_path: Path, why: str) -> None:
     lock = lock_of(tmp_path, "leaky==1.1.0")
     if why == "connection refused":
-        done = run_audit(lock, f"http://127.0.0.1:{free_port()}/v1/query")
+        done = run_audit(lock, free_port())
     else:
-        with service(503) as url:
-            done = run_audit(lock, url)
+        with http_server(Service, status=503) as port:
+            done = run_audit(lock, port)
         assert why in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
@@ -107,8 +94,7 @@ def test_an_unreachable_service_is_reported_in_one_line_and_is_not_a_failure(tmp
 def test_a_lock_that_cannot_be_read_fails(tmp_path: Path) -> None:
     lock = tmp_path / "some.lock"
     lock.write_text("leaky>=1.0\n", encoding="utf-8")
-    with service() as url:
-        done = run_audit(lock, url)
-    assert done.returncode == 1
+    with http_server(Service) as port:
+        done = run_audit(lock, port)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "was not audited" in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -21,6 +21,7 @@ from deploy.dockerfile import arguments, environment, instructions, only, stages
 from deploy.project import ROOT, settings
 
 TRAINING = {"pyarrow", "scikit-learn"}
+BUILDER, FINAL = stages()
 
 
 @dataclass(frozen=True)
@@ -49,30 +50,28 @@ def test_both_stages_use_the_base_image_argument() -> None:
 
 
 def test_only_hashed_pins_are_downloaded() -> None:
-    builder, final = stages()
     assert not [each for each in instructions() if each.word == "ADD" or "://" in each.argument]
     installs = [
-        command for argument in arguments(builder, "RUN") for command in argument.split("&&") if " install " in command
+        command for argument in arguments(BUILDER, "RUN") for command in argument.split("&&") if " install " in command
     ]
     assert installs
     assert all("--require-hashes" in command or "--no-index" in command for command in installs)
-    assert "--no-build-isolation" in " ".join(arguments(builder, "RUN"))  # isolation would fetch without hashes
-    assert not [argument for argument in arguments(final, "RUN") if "pip" in argument]
+    assert "--no-build-isolation" in " ".join(arguments(BUILDER, "RUN"))  # isolation would fetch without hashes
+    assert not [argument for argument in arguments(FINAL, "RUN") if "pip" in argument]
 
 
 def test_the_environment_is_installed_from_the_pins_of_the_server() -> None:
-    builder, _ = stages()
-    copied = [name for argument in arguments(builder, "COPY") for name in argument.split()[:-1]]
+    copied = [name for argument in arguments(BUILDER, "COPY") for name in argument.split()[:-1]]
     assert {"requirements-serve.lock", "pyproject.toml", "models", "service"} <= set(copied)
     assert re.search(
-        r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", arguments(builder, "RUN")[0]
+        r"/opt/venv/\S+ install --require-hashes .*-r requirements-serve\.lock", arguments(BUILDER, "RUN")[0]
     )
-    assert environment(builder)["PIP_NO_CACHE_DIR"] == "1"
+    assert environment(BUILDER)["PIP_NO_CACHE_DIR"] == "1"
 
 
 def tools() -> set[str]:
     """Return the development tools that the build uses."""
-    (names,) = re.findall(r'^TOOLS="(.*)"$', only(stages()[0], "ARG").argument)
+    (names,) = re.findall(r'^TOOLS="(.*)"$', only(BUILDER, "ARG").argument)
     return set(names.split())
 
 
@@ -94,7 +93,7 @@ def test_the_build_tools_and_their_dependencies_are_in_the_development_lock() ->
 
 
 def test_the_pins_of_the_tools_are_selected_from_the_lock(tmp_path: Path) -> None:
-    (command,) = (argument for argument in arguments(stages()[0], "RUN") if argument.startswith("awk"))
+    (command,) = (argument for argument in arguments(BUILDER, "RUN") if argument.startswith("awk"))
     script = command[: command.index(" > tools.lock")]
     names = " ".join(sorted(tools()))
     selected = subprocess.run(
@@ -106,15 +105,14 @@ def test_the_pins_of_the_tools_are_selected_from_the_lock(tmp_path: Path) -> Non
 
 
 def test_the_final_stage_copies_only_the_environment_and_its_licences() -> None:
-    assert arguments(stages()[1], "COPY") == [
+    assert arguments(FINAL, "COPY") == [
         "--from=builder /opt/licences /usr/share/anytime-linear",
         "--from=builder /opt/venv /opt/venv",
     ]
 
 
 def test_the_sbom_and_licences_are_written_after_the_last_removal() -> None:
-    builder, final = stages()
-    runs = arguments(builder, "RUN")
+    runs = arguments(BUILDER, "RUN")
     (trimmed,) = (i for i, argument in enumerate(runs) if "-delete" in argument)
     (position,) = (i for i, argument in enumerate(runs) if "sbom.cdx.json" in argument)
     assert trimmed < position
@@ -123,39 +121,36 @@ def test_the_sbom_and_licences_are_written_after_the_last_removal() -> None:
         r"/opt/tools/bin/cyclonedx-py environment .*/opt/licences/sbom\.cdx\.json /opt/venv/", runs[position]
     )
     assert "/opt/venv/bin/python licences.py /opt/licences/THIRD_PARTY.txt" in runs[position]
-    labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(final, "LABEL").argument))
+    labels = dict(re.findall(r'([\w.-]+)="([^"]*)"', only(FINAL, "LABEL").argument))
     assert labels["anytime-linear.sbom"] == "/usr/share/anytime-linear/sbom.cdx.json"
     assert labels["anytime-linear.licences"] == "/usr/share/anytime-linear/THIRD_PARTY.txt"
 
 
 def test_the_user_is_a_number_and_not_root() -> None:
-    final = stages()[1]
-    user = only(final, "USER")
+    user = only(FINAL, "USER")
     assert all(int(number) > 0 for number in user.argument.split(":"))  # a number, which an orchestrator can check
-    assert not [each for each in final[final.index(user) :] if each.word in {"RUN", "COPY"}]
+    assert not [each for each in FINAL[FINAL.index(user) :] if each.word in {"RUN", "COPY"}]
 
 
 def test_the_image_starts_the_server_itself_on_every_address() -> None:
-    final = stages()[1]
-    assert only(final, "ENTRYPOINT").argv() == ["anytime", "serve"]
-    assert only(final, "CMD").argv() == ["/models"]
-    assert only(final, "STOPSIGNAL").argument == "SIGTERM"
-    values = environment(final)
+    assert only(FINAL, "ENTRYPOINT").argv() == ["anytime", "serve"]
+    assert only(FINAL, "CMD").argv() == ["/models"]
+    assert only(FINAL, "STOPSIGNAL").argument == "SIGTERM"
+    values = environment(FINAL)
     assert values["ANYTIME_HOST"] == "0.0.0.0"
-    assert only(final, "EXPOSE").argument == values["ANYTIME_PORT"]
+    assert only(FINAL, "EXPOSE").argument == values["ANYTIME_PORT"]
     assert {name for name in values if name.startswith(PREFIX)} <= settings()
 
 
 def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:
-    final = stages()[1]
-    imported = only(final, "RUN").argument
+    imported = only(FINAL, "RUN").argument
     for module in ("anytime.cli.main", "anytime_service.server.run", "anytime_service.sessions.redis_store"):
         assert module in imported
-    assert environment(final)["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert environment(FINAL)["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
 def test_the_health_check_requests_readiness_without_a_shell() -> None:
-    program, option, code = only(stages()[1], "HEALTHCHECK").argv()
+    program, option, code = only(FINAL, "HEALTHCHECK").argv()
     assert (program, option) == ("python", "-c")
     ast.parse(code)
     assert "/readyz" in code
@@ -166,7 +161,7 @@ def test_the_build_context_is_exactly_what_is_copied() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*"
-    copied = {name for argument in arguments(stages()[0], "COPY") for name in argument.split()[:-1]}
+    copied = {name for argument in arguments(BUILDER, "COPY") for name in argument.split()[:-1]}
     assert {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")} == copied
     assert any(fnmatch("models/anytime/__pycache__", pattern) for pattern in patterns[1:])
 

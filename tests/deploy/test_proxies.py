@@ -8,9 +8,8 @@ import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from time import sleep
 from typing import Any
 from uuid import uuid4
@@ -25,7 +24,7 @@ from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_told, binary, half_sent
 from service.serving import VALUES, Running, expected, packed, small_model, timeless
-from system import free_port
+from system import free_port, http_server
 from waiting import WAIT_S, until
 
 DEADLINE_MS = 1_000
@@ -133,9 +132,7 @@ def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
 
 def test_a_complete_body_is_answered_at_once(way: Running) -> None:
     answer = way.post({"groups": VALUES}, deadline_ms=8_000).json()
-    assert answer["reason"] == "complete"
-    assert timeless(answer) == expected(MODEL, VALUES)
-    assert answer["reason"] == "complete"
+    assert (answer["reason"], timeless(answer)) == ("complete", expected(MODEL, VALUES))
 
 
 def test_a_body_that_is_too_large_is_refused_by_the_service_with_the_reason(way: Running) -> None:
@@ -144,12 +141,10 @@ def test_a_body_that_is_too_large_is_refused_by_the_service_with_the_reason(way:
     assert "100000" in refused.json()["detail"]
 
 
-@pytest.fixture(params=list(PROXIES))
-def name(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+every_proxy = pytest.mark.parametrize("name", PROXIES)
 
 
+@every_proxy
 def test_a_proxy_forwards_client_address_and_request_id_and_hides_the_metrics(
     name: str, service: Running, tmp_path: Path
 ) -> None:
@@ -171,6 +166,7 @@ def test_a_proxy_forwards_client_address_and_request_id_and_hides_the_metrics(
     assert service.get("/metrics").status_code == 200
 
 
+@every_proxy
 def test_a_proxy_without_replicas_returns_problem_details(name: str, tmp_path: Path) -> None:
     with run_proxy(name, [free_port()], tmp_path) as way:
         for refused in (way.get("/models"), way.post({"groups": VALUES})):
@@ -207,16 +203,18 @@ def test_the_body_of_a_request_for_an_upgrade_never_answers_another_client(way: 
 
 
 class Recording(BaseHTTPRequestHandler):
-    """A replica that records method, path and the Upgrade field of each request."""
+    """A replica that records method, path and the Upgrade field of each request, and returns one status to all."""
 
     protocol_version = "HTTP/1.1"
     recorded: list[tuple[str, str, str | None]]
+    status: int
 
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        if self.path != "/readyz":
+        is_probe = self.path == "/readyz"
+        if not is_probe:
             self.recorded.append((self.command, self.path, self.headers["upgrade"]))
-        self.send_response(200)
+        self.send_response(200 if is_probe else self.status)
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -226,10 +224,10 @@ class Recording(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+@every_proxy
 def test_a_proxy_forwards_the_upgrade_of_a_websocket_and_no_other(name: str, tmp_path: Path) -> None:
     recorded: list[tuple[str, str, str | None]] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Recording,), {"recorded": recorded}))
-    with serving(server), run_proxy(name, [server.server_address[1]], tmp_path) as way:
+    with http_server(Recording, recorded=recorded, status=200) as port, run_proxy(name, [port], tmp_path) as way:
         until(lambda: way.get("/models").status_code == 200)  # the proxy has found the replica to be ready
         del recorded[:]
         for method, path in (("GET", "/stream"), ("POST", "/stream"), ("GET", "/models"), ("POST", "/predict")):
@@ -241,52 +239,6 @@ def test_a_proxy_forwards_the_upgrade_of_a_websocket_and_no_other(name: str, tmp
                 assert response.status_code == 200 or upgrade != "h2c", "what clients send by default"
     upgraded = [(method, path, upgrade.lower()) for method, path, upgrade in recorded if upgrade]
     assert upgraded == [("GET", "/stream", "websocket")] * 2
-
-
-class Refusing(BaseHTTPRequestHandler):
-    """A replica that is ready and refuses all requests."""
-
-    protocol_version = "HTTP/1.1"
-    refused: list[str]
-
-    def do_GET(self) -> None:
-        self._reply(200 if self.path == "/readyz" else 503)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self._reply(503)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
-
-    def _reply(self, status: int) -> None:
-        if status == 503:
-            self.refused.append(self.command)
-        self.send_response(status)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-
-@contextmanager
-def refusing() -> Iterator[tuple[int, list[str]]]:
-    """Run a replica that refuses; yield its port, and the methods that it refused."""
-    refused: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"refused": refused}))
-    with serving(server):
-        yield server.server_address[1], refused
-
-
-@contextmanager
-def serving(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Run a server in a thread."""
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager
@@ -301,6 +253,7 @@ def unreachable() -> Iterator[int]:
         yield port
 
 
+@every_proxy
 def test_requests_go_to_another_replica_if_one_is_unreachable(name: str, service: Running, tmp_path: Path) -> None:
     with (
         unreachable() as port,
@@ -311,16 +264,19 @@ def test_requests_go_to_another_replica_if_one_is_unreachable(name: str, service
         assert {client.post("/predict", json={"groups": VALUES}).status_code for _ in range(4)} == {200}
 
 
+@every_proxy
 def test_refused_requests_are_retried_at_another_replica_if_that_is_safe(
     name: str, service: Running, tmp_path: Path
 ) -> None:
+    recorded: list[tuple[str, str, str | None]] = []
     with (
-        refusing() as (port, refused),
+        http_server(Recording, recorded=recorded, status=503) as port,
         run_proxy(name, [port, service.port], tmp_path) as way,
         httpx.Client(base_url=way.url) as client,
     ):
         assert {client.get("/models").status_code for _ in range(20)} == {200}
         statuses = [client.post("/predict", json={"groups": VALUES}).status_code for _ in range(20)]
+    refused = [method for method, *_ in recorded]
     assert refused.count("GET") > 0
     assert 0 < refused.count("POST") < 20
     assert statuses.count(503) == refused.count("POST")  # each was sent once, as proxies do not store its body

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
@@ -22,11 +21,11 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
+from deploy.project import DEPLOY, ran
 from service.serving import PLAIN, VALUES, Running, running, small_model
 from system import answers, free_port, program, started
 from waiting import until
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
 README = (DEPLOY / "README.md").read_text(encoding="utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboards/anytime.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -70,9 +69,7 @@ def series() -> set[str]:
     ids=" ".join,
 )
 def test_prometheus_accepts_its_configuration_and_the_alerts_pass_their_tests(arguments: list[str]) -> None:
-    command = [program("promtool"), *arguments]
-    done = subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran(program("promtool"), *arguments, cwd=DEPLOY / "prometheus")
 
 
 def test_every_alert_has_examples_that_fire_and_that_do_not() -> None:

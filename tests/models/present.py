@@ -1,4 +1,4 @@
-"""Values that must be there."""
+"""Optional values that a test needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ T = TypeVar("T")
 
 
 def present(value: T | None) -> T:
-    """Return a value that may be None by its type only."""
+    """Return a value that must not be None."""
     assert value is not None
     return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from anytime_reproduction.experiment import Experiment, Result, Run, Section, Setting
 
-__all__ = ["executed", "experiment", "failing", "traced", "writing"]
+__all__ = ["assert_complete", "executed", "experiment", "failing", "traced", "writing"]
 
 
 def traced(setting: Setting, traces: str, number: int) -> Result:
@@ -35,6 +35,12 @@ def writing(setting: Setting, traces: str, number: int) -> Result:
     traced(setting, traces, number)
     busy.unlink()
     return {"alone": alone, "before": before}
+
+
+def assert_complete(section: Section) -> None:
+    """Assert that the rows of each table have a cell for each column, and that each figure draws something."""
+    assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
+    assert all(figure.draw().axes for figure in section.figures)
 
 
 def executed(traces: Path) -> list[int]:

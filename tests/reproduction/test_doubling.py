@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ from anytime_reproduction.uai.doubling import (
     ratios,
 )
 from models.properties import quick
+from reproduction.runs_for_tests import assert_complete
+
+QUICK = Setting(quick=True)
 
 
 def least_ratio(order: tuple[int, ...], share: float) -> float:
@@ -106,25 +110,23 @@ def test_the_limit_falls_with_more_items_under_four_and_not_at_four() -> None:
     assert any_sequence(64, 4.0) == 1.0
 
 
-def test_a_quick_look_finds_what_the_theorems_say() -> None:
-    setting = Setting(quick=True)
-    results = {run.name: run.work(setting, **run.arguments) for run in DOUBLING.runs(setting)}
-    section = DOUBLING.section(setting, results)
+@pytest.fixture
+def results() -> dict[str, Any]:
+    return {run.name: run.work(QUICK, **run.arguments) for run in DOUBLING.runs(QUICK)}
+
+
+def test_a_quick_look_finds_what_the_theorems_say(results: dict[str, Any]) -> None:
+    section = DOUBLING.section(QUICK, results)
     assert [finding.agrees for finding in section.findings] == [True, True, True, None, True, None]
-    for table in section.tables:
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    for figure in section.figures:
-        assert figure.draw().axes
+    assert_complete(section)
 
 
-def test_findings_follow_the_results() -> None:
-    setting = Setting(quick=True)
-    results = {run.name: run.work(setting, **run.arguments) for run in DOUBLING.runs(setting)}
+def test_findings_follow_the_results(results: dict[str, Any]) -> None:
     results["sequences"]["Doubling"]["quarter"][1][3] = 0.2
     results["sequences"]["CS-G-FR"]["order"].reverse()
     results["least-8"]["doubling"] = [0.1] * 7
-    findings = DOUBLING.section(setting, results).findings
+    findings = DOUBLING.section(QUICK, results).findings
     assert [finding.agrees for finding in findings] == [False, True, False, None, False, None]
     assert "no fall is visible up to 32 items" in findings[5].text
     results["least-32"]["any"] = [0.01 if share < 4 else 1.0 for share in SHARES]
-    assert DOUBLING.section(setting, results).findings[5].agrees
+    assert DOUBLING.section(QUICK, results).findings[5].agrees

@@ -11,7 +11,7 @@ import pytest
 
 from anytime.types import Float
 from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Finding, Setting
+from anytime_reproduction.experiment import Finding, Section, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
@@ -36,6 +36,7 @@ from anytime_reproduction.group_omp.simulations import (
 from anytime_reproduction.group_omp.table_1 import GROUP_OMP, TABLE_1
 from anytime_reproduction.group_omp.tables import Compared, by_name
 from anytime_reproduction.sets import consecutive_groups
+from reproduction.runs_for_tests import assert_complete
 
 QUICK = Setting(quick=True)
 
@@ -221,14 +222,14 @@ def test_a_trial_is_the_same_whatever_batch_it_is_in() -> None:
     assert both["printed"][row]["ME"][1:] == second["printed"][row]["ME"]
 
 
-def test_published_means_agree_within_three_errors_of_ours_or_of_both() -> None:
-    def compared(published: float, error: float) -> Compared:
-        return Compared("here", "OLS", Estimate(published, error), Estimate(1.0, 0.1))
-
-    assert compared(1.3, 0.0).verdict == "yes"
-    assert compared(1.35, 0.1).verdict == "by both errors"
-    assert compared(1.35, 0.0).verdict == "no"
-    assert compared(0.5, 0.1).verdict == "no"
+@pytest.mark.parametrize(
+    ("published", "error", "verdict"),
+    [(1.3, 0.0, "yes"), (1.35, 0.1, "by both errors"), (1.35, 0.0, "no"), (0.5, 0.1, "no")],
+)
+def test_published_means_agree_within_three_errors_of_ours_or_of_both(
+    published: float, error: float, verdict: str
+) -> None:
+    assert Compared("here", "OLS", Estimate(published, error), Estimate(1.0, 0.1)).verdict == verdict
 
 
 # Sections.
@@ -247,10 +248,8 @@ def simulated(
 
     results: dict[str, Any] = {}
     for name, varied in VARIATIONS.items():
-        scored: dict[str, Any] = {}
-        for method in varied.methods:
-            for row in row_names(method).values():
-                scored[row] = {m: about(name, row, m) for m in MEASURES}
+        rows = [row for method in varied.methods for row in row_names(method).values()]
+        scored = {row: {measure: about(name, row, measure) for measure in MEASURES} for row in rows}
         results[f"{name}-0"] = dict.fromkeys(SCORINGS, scored)
     return results
 
@@ -259,83 +258,73 @@ def as_published(name: str, row: str, measure: str) -> float:
     return TABLE_1[measure][row][VARIATIONS[name].design - 1].mean
 
 
+def differing(wrong: Callable[[str, str, str], bool], runs: int = 20) -> Section:
+    """The section on results as published, but for cells that are larger by 30."""
+    return GROUP_OMP.section(QUICK, simulated(lambda *cell: as_published(*cell) + 30.0 * wrong(*cell), runs))
+
+
+def finding(section: Section, words: str) -> Finding:
+    """The first finding with these words."""
+    return next(each for each in section.findings if words in each.text)
+
+
 def test_the_section_says_so_where_all_agrees() -> None:
     section = GROUP_OMP.section(QUICK, simulated(as_published))
     assert [f.agrees for f in section.findings if f.text.startswith("Experiment")] == [True] * 4
     assert not any("explains" in f.text or "still differ" in f.text for f in section.findings)
-    assert "is within three standard errors." in next(
-        f.text for f in section.findings if "model error of OLS" in f.text
-    )
+    assert "is within three standard errors." in finding(section, "model error of OLS").text
 
 
 def test_the_section_reports_what_differs_and_which_explanation_is_accepted() -> None:
-    def differing(name: str, row: str, measure: str) -> float:
-        wrong = name == "printed-4" and row == "OLS" and measure == "ME"
-        return as_published(name, row, measure) + (30.0 if wrong else 0.0)
-
-    section = GROUP_OMP.section(QUICK, simulated(differing))
-    fourth = next(f for f in section.findings if f.text.startswith("Experiment 4 as printed"))
+    section = differing(lambda *cell: cell == ("printed-4", "OLS", "ME"))
+    fourth = finding(section, "Experiment 4 as printed")
     assert fourth.agrees is False
-    assert "26 of 27" in fourth.text
-    assert "outside: OLS" in fourth.text
+    assert all(words in fourth.text for words in ("26 of 27", "outside: OLS"))
     explained = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in explained] == [True]
     assert "published 46.845, as printed 76.845, with it 46.845" in explained[0].text
     assert not any("still differ" in f.text for f in section.findings)
-    touchstone = next(f for f in section.findings if "model error of OLS" in f.text)
+    touchstone = finding(section, "model error of OLS")
     assert touchstone.agrees is False
     assert "in experiment 4: the published figures there do not come from the design as we read it" in touchstone.text
 
 
 def test_the_section_reports_an_explanation_that_is_not_accepted() -> None:
-    def differing(name: str, row: str, measure: str) -> float:
-        wrong = VARIATIONS[name].design == 4 and row == "OLS" and measure == "ME"
-        return as_published(name, row, measure) + (30.0 if wrong else 0.0)
-
-    section = GROUP_OMP.section(QUICK, simulated(differing))
+    section = differing(lambda name, *cell: VARIATIONS[name].design == 4 and cell == ("OLS", "ME"))
     found = [f for f in section.findings if "450 training rows" in f.text]
     assert [f.agrees for f in found] == [False]
     assert "no tested explanation has more agreeing cells than the 26 as printed" in found[0].text
-    remaining = next(f for f in section.findings if "still differ" in f.text)
-    assert "experiment, 1: OLS, experiment 4, ME." in remaining.text
+    assert "experiment, 1: OLS, experiment 4, ME." in finding(section, "still differ").text
 
 
 def test_one_explanation_is_accepted_for_an_experiment_and_other_cells_still_differ() -> None:
     broken = {"OLS": ("rows-4",), "Lasso (Oracle)": ("rows-4",), "OMP (Oracle)": ("noise-4",)}
 
-    def differing(name: str, row: str, measure: str) -> float:
+    def wrong(name: str, row: str, measure: str) -> bool:
         """450 rows fix two cells, less noise fixes a third: they exclude each other."""
-        wrong = VARIATIONS[name].design == 4 and measure == "ME" and name not in broken.get(row, (name,))
-        return as_published(name, row, measure) + (30.0 if wrong else 0.0)
+        return VARIATIONS[name].design == 4 and measure == "ME" and name not in broken.get(row, (name,))
 
-    section = GROUP_OMP.section(QUICK, simulated(differing))
+    section = differing(wrong)
     found = [f for f in section.findings if f.text.startswith("Experiment 4: ")]
     assert [f.agrees for f in found] == [False]
     assert "450 training rows instead of 300 explains part of the difference: 26 of 27 cells" in found[0].text
     assert "Also tested: noise of deviation 15, as in experiment 3 (25 of 27)." in found[0].text
-    remaining = next(f for f in section.findings if "still differ" in f.text)
-    assert "experiment, 1: OMP (Oracle), experiment 4, ME." in remaining.text
+    assert "experiment, 1: OMP (Oracle), experiment 4, ME." in finding(section, "still differ").text
     table = next(t for t in section.tables if t.name == "group-omp-explanations")
     assert [row[0] for row in table.rows if row[-1] == "yes"] == ["450 training rows instead of 300"]
 
 
 def test_an_explanation_that_spoils_what_agreed_is_charged_with_it() -> None:
-    def differing(name: str, row: str, measure: str) -> float:
+    def wrong(name: str, row: str, measure: str) -> bool:
         changed = {"printed-4": ("OLS",), "noise-4": ("Lasso (Oracle)", "OMP (Oracle)")}.get(name, ())
-        wrong = VARIATIONS[name].design == 4 and measure == "ME" and (row in changed or name == "rows-4")
-        return as_published(name, row, measure) + (30.0 if wrong else 0.0)
+        return VARIATIONS[name].design == 4 and measure == "ME" and (row in changed or name == "rows-4")
 
-    section = GROUP_OMP.section(QUICK, simulated(differing))
-    found = next(f for f in section.findings if f.text.startswith("Experiment 4: "))
-    assert "no tested explanation" in found.text
-    assert "as in experiment 3 (25 of 27)" in found.text
+    text = finding(differing(wrong), "Experiment 4: ").text
+    assert all(words in text for words in ("no tested explanation", "as in experiment 3 (25 of 27)"))
 
 
 def test_few_runs_have_no_verdict_on_published_means() -> None:
-    def differing(name: str, row: str, measure: str) -> float:
-        return as_published(name, row, measure) + 30.0
-
-    section = GROUP_OMP.section(QUICK, simulated(differing, runs=4))
+    section = differing(lambda *_: True, runs=4)
     texts = [f for f in section.findings if "consistently" not in f.text]
     assert [f.agrees for f in texts] == [None] * 6
     assert all("too few" in f.text for f in texts)
@@ -344,8 +333,8 @@ def test_few_runs_have_no_verdict_on_published_means() -> None:
 
 
 def claims(results: dict[str, Any]) -> dict[str, Finding]:
-    found = GROUP_OMP.section(QUICK, results).findings
-    return {kind: next(f for f in found if f"Chosen by {kind}" in f.text) for kind in ("oracle", "hold-out")}
+    section = GROUP_OMP.section(QUICK, results)
+    return {kind: finding(section, f"Chosen by {kind}") for kind in ("oracle", "hold-out")}
 
 
 def test_the_claim_agrees_where_every_cell_goes_as_published_even_those_against_it() -> None:
@@ -369,12 +358,11 @@ def test_the_claim_is_undecided_where_the_intervals_contain_zero() -> None:
 
 
 def test_the_claim_differs_where_a_cell_goes_the_other_way() -> None:
-    def differing(name: str, row: str, measure: str) -> float:
-        worse = name == "printed-2" and row == "Group-OMP (Oracle)" and measure == "ME"
-        better = name == "printed-1" and row == "Group-OMP (Holdout)" and measure == "F1 (Group)"
-        return 0.95 if worse else 0.622 if better else as_published(name, row, measure)
-
-    found = claims(simulated(differing))
+    cells = {
+        ("printed-2", "Group-OMP (Oracle)", "ME"): 0.95,  # worse
+        ("printed-1", "Group-OMP (Holdout)", "F1 (Group)"): 0.622,  # better
+    }
+    found = claims(simulated(lambda *cell: cells[cell] if cell in cells else as_published(*cell)))
     assert [f.agrees for f in found.values()] == [False, False]
     assert "1 have the opposite direction (against it: Group Lasso on ME in experiment 2)." in found["oracle"].text
     assert "1 have the opposite direction (for Group-OMP: OMP on F1 (Group) in experiment 1)." in found["hold-out"].text
@@ -388,13 +376,18 @@ def test_the_advice_follows_the_runs() -> None:
     assert "ahead of every rival in no experiment" in text(lambda _, row, m: float("Group-OMP" in row and m == "ME"))
 
 
-def test_a_direction_needs_an_interval_without_zero() -> None:
-    assert Estimate.of([1.0, 1.1, 0.9]).direction == 1
-    assert Estimate.of([-1.0, -1.1, -0.9]).direction == -1
-    # Over three standard errors from 0, which two values do not tell by Student's t.
-    assert Estimate.of([1.0, 1.8]).direction == 0
-    assert Estimate.of([5.0]).direction == 0
-    assert Estimate.of([0.0, 0.0]).direction == 0
+@pytest.mark.parametrize(
+    ("values", "direction"),
+    [
+        ([1.0, 1.1, 0.9], 1),
+        ([-1.0, -1.1, -0.9], -1),
+        ([1.0, 1.8], 0),  # over three standard errors from 0, which two values do not tell by Student's t
+        ([5.0], 0),
+        ([0.0, 0.0], 0),
+    ],
+)
+def test_a_direction_needs_an_interval_without_zero(values: list[float], direction: int) -> None:
+    assert Estimate.of(values).direction == direction
 
 
 def test_batches_share_out_a_hundred_repetitions() -> None:
@@ -412,10 +405,7 @@ def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
     results = {f"{name}-0": trials(QUICK, name, 0, 2) for name in VARIATIONS}
     section = GROUP_OMP.section(QUICK, results)
     assert {run.name for run in GROUP_OMP.runs(QUICK)} == set(results)
-    for table in section.tables:
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    for figure in section.figures:
-        assert figure.draw().axes
+    assert_complete(section)
 
 
 def test_expansion_leaves_a_binary_variable_alone() -> None:
@@ -487,7 +477,7 @@ def published_error(_: str, method: str) -> float:
 
 
 def boston_finding(results: dict[str, Any], words: str) -> Finding:
-    return next(f for f in BOSTON.section(QUICK, results).findings if words in f.text)
+    return finding(BOSTON.section(QUICK, results), words)
 
 
 def test_boston_says_where_it_agrees_and_where_not() -> None:
@@ -498,7 +488,7 @@ def test_boston_says_where_it_agrees_and_where_not() -> None:
     worse = boston_results(lambda r, m: published_error(r, m) + (9.0 if m == "Group-OMP" and r == "read" else 0))
     section = BOSTON.section(QUICK, worse)
     assert [f.agrees for f in section.findings[:2]] == [False, True]
-    others = next(f for f in section.findings if "other readings" in f.text)
+    others = finding(section, "other readings")
     assert others.agrees
     assert "nearest: no intercept or fitted again" in others.text
 
@@ -527,12 +517,14 @@ def test_boston_judges_the_claim_by_intervals() -> None:
 
 
 def test_boston_says_of_the_error_of_ols_what_the_splits_show() -> None:
-    rare = boston_finding(boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0)), "The error of OLS")
-    assert "its mean rests on few splits" in rare.text
-    assert "without them its mean is 14.00: that is where the error comes from" in rare.text
-    even = boston_finding(boston_results(published_error, inside=29.0), "The error of OLS")
-    assert "its mean does not rest on few splits" in even.text
-    assert "29.00: that is not where the error comes from" in even.text
+    rare = boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0))
+    even = boston_results(published_error, inside=29.0)
+    for results, mean, source in (
+        (rare, "its mean rests on few splits", "without them its mean is 14.00: that is where the error comes from"),
+        (even, "its mean does not rest on few splits", "29.00: that is not where the error comes from"),
+    ):
+        text = boston_finding(results, "The error of OLS").text
+        assert all(words in text for words in (mean, source))
 
 
 def test_the_advice_of_boston_follows_the_splits() -> None:

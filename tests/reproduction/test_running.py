@@ -27,23 +27,24 @@ def traces(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_run_is_executed_once_and_its_result_is_reused(tmp_path: Path, traces: Path) -> None:
+def test_every_run_is_executed_once_and_its_result_is_reused_and_no_other_files_remain(
+    tmp_path: Path, traces: Path
+) -> None:
     first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
     assert first == {"squares": {f"run{n}": {"square": n**2, "seed": 7} for n in (1, 2, 3)}}
     assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
     assert executed(traces) == [1, 2, 3]
+    assert {path.name for path in (tmp_path / "runs" / "squares").iterdir()} == {f"run{n}.json" for n in (1, 2, 3)}
 
 
-def test_fresh_reuses_no_stored_result(tmp_path: Path, traces: Path) -> None:
-    for _ in range(2):
-        results_of([experiment(traces)], SETTING, tmp_path / "runs", fresh=True)
-    assert executed(traces) == [1, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize("changed", [replace(SETTING, seed=8), replace(SETTING, quick=True)])
-def test_another_setting_executes_all_runs_again(tmp_path: Path, traces: Path, changed: Setting) -> None:
+@pytest.mark.parametrize(
+    ("changed", "fresh"), [(replace(SETTING, seed=8), False), (replace(SETTING, quick=True), False), (SETTING, True)]
+)
+def test_another_setting_or_fresh_executes_all_runs_again(
+    tmp_path: Path, traces: Path, changed: Setting, fresh: bool
+) -> None:
     results_of([experiment(traces)], SETTING, tmp_path / "runs")
-    found = results_of([experiment(traces)], changed, tmp_path / "runs")
+    found = results_of([experiment(traces)], changed, tmp_path / "runs", fresh=fresh)
     assert found["squares"]["run1"]["seed"] == changed.seed
     assert executed(traces) == [1, 1, 2, 2, 3, 3]
 
@@ -167,29 +168,19 @@ def not_a_number(setting: Setting) -> dict[str, float]:
     return {"value": float("nan")}
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"result": {"square": 99}}'])
-def test_a_damaged_file_is_recomputed(tmp_path: Path, traces: Path, content: bytes) -> None:
-    first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
-    (tmp_path / "runs" / "squares" / "run2.json").write_bytes(content)
-    assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
-    assert executed(traces) == [1, 2, 2, 3]
-
-
-def test_a_file_without_its_result_is_recomputed(tmp_path: Path, traces: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"result": {"square": 99}}', None])
+def test_a_damaged_file_or_one_without_its_result_is_recomputed(
+    tmp_path: Path, traces: Path, content: bytes | None
+) -> None:
     first = results_of([experiment(traces)], SETTING, tmp_path / "runs")
     path = tmp_path / "runs" / "squares" / "run2.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    del record["result"]
-    path.write_text(json.dumps(record), encoding="utf-8")
+    without = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "result"}
+    path.write_bytes(json.dumps(without).encode() if content is None else content)
     assert results_of([experiment(traces)], SETTING, tmp_path / "runs") == first
+    assert executed(traces) == [1, 2, 2, 3]
 
 
 def test_a_folder_that_is_not_writable_is_an_error(tmp_path: Path, traces: Path) -> None:
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
     with pytest.raises(AnytimeError, match="cannot write"):
         results_of([experiment(traces)], SETTING, tmp_path / "runs")
-
-
-def test_no_other_files_remain(tmp_path: Path, traces: Path) -> None:
-    results_of([experiment(traces)], SETTING, tmp_path / "runs")
-    assert {path.name for path in (tmp_path / "runs" / "squares").iterdir()} == {f"run{n}.json" for n in (1, 2, 3)}

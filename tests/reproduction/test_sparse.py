@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from anytime_reproduction.comparison import compare
 from anytime_reproduction.lasso import sparse
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
+from models.commands import ran
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
 
@@ -98,8 +100,7 @@ def test_free_groups_go_first_and_what_becomes_free_goes_at_once() -> None:
 def test_a_group_enters_by_what_it_costs_with_all_it_requires() -> None:
     # Ratios .5/1, .6/(10 + 1), .3/2; the visit is paid with the first test.
     groups = grouped([1, 0, 1, 1], [1, 10, 1, 2], {2: [1]})
-    steps = sparse_entries(orthonormal([0.5, 0.6, 0.3]), groups).steps
-    assert steps == ((0,), (3,), (1, 2))
+    assert sparse_entries(orthonormal([0.5, 0.6, 0.3]), groups).steps == ((0,), (3,), (1, 2))
 
 
 @quick(max_examples=20)
@@ -141,17 +142,12 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
     groups = grouped([2, 1, 3, 1], [1, 2, 3, 1])
     X, Y = table(7, groups, rows=90)
     parts = fold_moments_of(X, Y, folds=np.arange(90) % 3, count=3)
-    learned: list[Gram] = []
-
-    def counted(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) -> sparse.Entries:
-        learned.append(gram)
-        return sparse_entries(gram, groups, cost_blind)
-
-    monkeypatch.setattr(sparse, "sparse_entries", counted)
+    learned = Mock(side_effect=sparse_entries)
+    monkeypatch.setattr(sparse, "sparse_entries", learned)
     fitted = fit(parts, groups, Options(method="sparse", alpha="cv"))
-    assert len(learned) == 1
+    assert learned.call_count == 1
     assert fit(parts, groups, Options(method="sparse", alpha="cv", nested=True)).errors is not None
-    assert len(learned) == 1 + 1 + 3
+    assert learned.call_count == 1 + 1 + 3
     at = sequencer(fitted.gram, groups, Rule("sparse"))
     assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
     assert fitted.guarantee.why == "the theorems cover fr and omp, not sparse"
@@ -196,8 +192,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
     assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
     path = sparse_entries(gram, groups).path
-    training = gram.own
-    for side, moments, yy in ((compared.train, training, gram.yy), (compared.test, held, held.yy)):
+    for side, moments, yy in ((compared.train, gram.own, gram.yy), (compared.test, held, held.yy)):
         costs, by_response = shrunken_curve(path, groups, moments)
         explained = by_response.sum(axis=1)
         shrunken = side["Sparse (shrunken)"]
@@ -263,15 +258,12 @@ def test_the_command_line_trains_shows_and_resequences_sparse(desk: Path, capsys
     assert dear.steps[-1].adds == ("visit", "b")
     assert cheap.steps[0].adds == ("visit", "b")
     assert new.steps == cheap.steps
-    capsys.readouterr()
     assert main([*train, "--groups", "groups.json", "--nested", "--out", "n.safetensors"]) == 0
     for refused, words in (
         (["--doubling"], "does not support doubling"),
         (["--family", "poisson"], "gaussian, not poisson"),
     ):
-        capsys.readouterr()
-        assert main([*train, "--groups", "groups.json", "--out", "r.safetensors", *refused]) == 2
-        error = capsys.readouterr().err
+        error = ran(capsys, *train, "--groups", "groups.json", "--out", "r.safetensors", *refused, code=2).err
         assert words in error
         assert len(error.strip().splitlines()) == 1
     assert not Path("r.safetensors").exists()

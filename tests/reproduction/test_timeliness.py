@@ -28,26 +28,28 @@ from anytime_reproduction.uai.timeliness import (
 QUICK = Setting(quick=True)
 
 
-def test_a_claim_of_no_less_agrees_or_is_refuted_only_by_the_whole_interval() -> None:
-    claim = Claim("a", "b")
-    assert claim.judged(Estimate(0.003, 0.001, 10)) is True
-    assert claim.judged(Estimate(-0.001, 0.001, 10)) is None
-    assert claim.judged(Estimate(-0.003, 0.001, 10)) is False
-    assert claim.judged(Estimate(0.0, 0.0, 10)) is True
-
-
-def test_a_claim_of_more_needs_the_whole_interval_and_is_refuted_by_the_whole_of_it() -> None:
-    claim = Claim("a", "b", strictly=True)
-    assert claim.judged(Estimate(0.003, 0.001, 10)) is True
-    assert claim.judged(Estimate(0.003, 0.001, 2)) is None  # two runs know little of their error
-    assert claim.judged(Estimate(-0.003, 0.001, 10)) is False
-    assert claim.judged(Estimate(0.0, 0.0, 10)) is False
+@pytest.mark.parametrize(
+    ("strictly", "estimate", "verdict"),
+    [
+        (False, Estimate(0.003, 0.001, 10), True),
+        (False, Estimate(-0.001, 0.001, 10), None),
+        (False, Estimate(-0.003, 0.001, 10), False),
+        (False, Estimate(0.0, 0.0, 10), True),
+        (True, Estimate(0.003, 0.001, 10), True),
+        (True, Estimate(0.003, 0.001, 2), None),  # two runs know little of their error
+        (True, Estimate(-0.003, 0.001, 10), False),
+        (True, Estimate(0.0, 0.0, 10), False),
+    ],
+)
+def test_the_whole_interval_refutes_a_claim_and_one_of_more_also_needs_the_whole_of_it(
+    strictly: bool, estimate: Estimate, verdict: bool | None
+) -> None:
+    assert Claim("a", "b", strictly=strictly).judged(estimate) is verdict
 
 
 def test_the_published_numbers_bear_the_papers_order_out() -> None:
     for published in (PUBLISHED_1, *PUBLISHED_2.values()):
-        for claim in ORDER:
-            assert published[claim.better] >= published[claim.worse]
+        assert all(published[claim.better] >= published[claim.worse] for claim in ORDER)
 
 
 @pytest.mark.usefixtures("smaller_stand_ins")
@@ -57,9 +59,9 @@ def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
     groups, order = regrouping(QUICK, data.groups, 5)
     splits = [data.split(number).ordered(order) for number in range(len(data.splits))]
     compared = [compare(split.gram, groups, 1e-5, split.held, 0.99) for split in splits]
-    for method in COLUMNS:
-        assert found["test"][method][0] == pytest.approx(np.mean([c.test[method].timeliness for c in compared]))
-        assert found["train"][method][0] == pytest.approx(np.mean([c.train[method].timeliness for c in compared]))
+    for side in ("test", "train"):
+        means = {m: np.mean([getattr(each, side)[m].timeliness for each in compared]) for m in COLUMNS}
+        assert {method: found[side][method][0] for method in COLUMNS} == pytest.approx(means)
 
 
 def test_the_validated_penalty_helps_on_rows_held_out() -> None:
@@ -71,10 +73,8 @@ def test_the_validated_penalty_helps_on_rows_held_out() -> None:
 
 def fabricated(gap: float) -> Results:
     """Results of Table 1 in which every method is `gap` behind the one that the paper has before it."""
-    ranks = {
-        method: rank for rank, method in enumerate(("CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "Sparse", "G-OMP"))
-    }
-    values = {method: 0.5 - gap * ranks.get(method, 9) for method in COLUMNS}
+    ranked = ("CS-G-FR", "CS-G-OMP", "Single", "No-Whiten", "Sparse", "G-OMP")
+    values = {method: 0.5 - gap * (ranked.index(method) if method in ranked else 9) for method in COLUMNS}
     return {
         f"set-{k}": {side: {m: [v + 0.01 * k] for m, v in values.items()} for side in ("train", "test")}
         for k in range(3)
@@ -115,13 +115,15 @@ def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
 
 def test_a_lead_of_shrunken_weights_is_distinguished_from_one_of_their_order() -> None:
     results = {run.name: {**fabricated_sizes(), "groupings": [run.name]} for run in TABLE_2.runs(QUICK)}
-    texts = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
-    assert len(texts) == 3
-    assert all("refitted in that order it has no lead" in text for text in texts)
+
+    def said_of_every_lead(words: str) -> list[bool]:
+        texts = [each.text for each in TABLE_2.section(QUICK, results).findings if "order of entry" in each.text]
+        return [words in text for text in texts]
+
+    assert said_of_every_lead("refitted in that order it has no lead") == [True] * 3
     for result in results.values():
         result["test"]["Sparse"] = [0.9, 0.91, 0.92]
-    texts = [finding.text for finding in TABLE_2.section(QUICK, results).findings if "order of entry" in finding.text]
-    assert all("the order explains part of it" in text for text in texts)
+    assert all(said_of_every_lead("the order explains part of it"))
 
 
 def fabricated_sizes() -> Result:

@@ -105,8 +105,7 @@ def test_on_the_stand_ins_all_ways_agree(results: dict[str, Any]) -> None:
     for name in ("yahoo-20", "yahoo-10", "kddcup99"):
         result = results[name]
         assert all(match["order"] and match["difference"] < 1e-8 for match in result["same"].values())
-        assert all(len(seconds) == result["groups"] for seconds in result["seconds"].values())
-        assert all((np.diff(seconds) >= 0).all() for seconds in result["seconds"].values())
+        assert all(each == sorted(each) and len(each) == result["groups"] for each in result["seconds"].values())
 
 
 def test_the_section_reports_what_was_measured(results: dict[str, Any]) -> None:

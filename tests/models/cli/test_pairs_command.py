@@ -11,6 +11,7 @@ import pytest
 
 from anytime import AnytimeRegressor, load
 from anytime.cli.main import main
+from models.commands import Capture, document, output, refusal
 
 GROUPS = {
     "groups": [
@@ -20,7 +21,6 @@ GROUPS = {
     ]
 }
 TRAIN = ["train", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.safetensors"]
-Capture = pytest.CaptureFixture[str]
 
 
 def rows(seed: int, count: int) -> pd.DataFrame:
@@ -39,16 +39,14 @@ def desk(desk: Path) -> None:
 
 
 def test_the_model_is_that_of_the_estimator(capsys: Capture) -> None:
-    assert main([*TRAIN, "--pairs", "2", "--folds", "4", "--test", "test.parquet"]) == 0
-    assert "pairs: 'a0 * a1', 'a0 * b0'" in capsys.readouterr().out
+    out = output(capsys, *TRAIN, "--pairs", "2", "--folds", "4", "--test", "test.parquet")
+    assert "pairs: 'a0 * a1', 'a0 * b0'" in out
     model = load("m.safetensors")
     frame = rows(0, 800)
-    X = frame[["a0", "a1", "b0", "c0"]]
-    found = AnytimeRegressor(GROUPS, alpha="cv", cv=4, pairs=2).fit(X, frame["y"])
+    found = AnytimeRegressor(GROUPS, alpha="cv", cv=4, pairs=2).fit(frame[["a0", "a1", "b0", "c0"]], frame["y"])
     assert model.manifest.steps == found.model_.manifest.steps
     np.testing.assert_allclose(model.prefixes.packed, found.model_.prefixes.packed, rtol=1e-9)
-    assert main(["show", "m.safetensors", "--json"]) == 0
-    steps = json.loads(capsys.readouterr().out)["steps"]
+    steps = document(capsys, "show", "m.safetensors")["steps"]
     assert {name for step in steps for name in step["adds"]} == {"a", "b", "c"}
     assert sorted(pair for step in steps for pair in step.get("pairs", [])) == [["a0", "a1"], ["a0", "b0"]]
 
@@ -58,8 +56,8 @@ def test_constant_products_do_not_count_as_informative(capsys: Capture) -> None:
     frame = rows(0, 800).assign(a1=[cell[0] for cell in cells], b0=[cell[1] for cell in cells])
     frame["y"] = frame["c0"] + 9.0 * (cells == "yx")
     frame.to_parquet("train.parquet")
-    assert main([*TRAIN, "--pairs", "1"]) == 0
-    model, out = load("m.safetensors"), capsys.readouterr().out
+    out = output(capsys, *TRAIN, "--pairs", "1")
+    model = load("m.safetensors")
     constant = model.terms.features.index("a1=z * b0=y")
     assert model.prefixes.mean[constant] == 0.0
     # a0, c0 and three levels of each of a1 and b0; last levels, which the others determine, are not listed
@@ -78,13 +76,14 @@ def test_auto_and_a_likelihood_and_a_stopping_rule() -> None:
 
 def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture) -> None:
     assert main([*TRAIN, "--pairs", "2"]) == 0
-    assert main(["evaluate", "m.safetensors", "test.parquet"]) == 0
-    assert main(["export", "m.safetensors", "--to", "json"]) == 0
-    assert main(["resequence", "m.safetensors", "--without", "c", "--out", "n.safetensors"]) == 0
+    for name, *options in (
+        ["evaluate", "test.parquet"],
+        ["export", "--to", "json"],
+        ["resequence", "--without", "c", "--out", "n.safetensors"],
+    ):
+        assert main([name, "m.safetensors", *options]) == 0
     assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
-    capsys.readouterr()
-    assert main(["certify", "m.safetensors", "--out", "c.safetensors"]) == 2
-    error = capsys.readouterr().err
+    error = refusal(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
     assert "error: model 'm' has pairs of columns, which certificates do not support" in error
 
 
@@ -99,16 +98,12 @@ def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture)
     ],
 )
 def test_an_invalid_call_is_one_line(capsys: Capture, options: list[str], error: str) -> None:
-    assert main([*TRAIN, *options]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith(f"error: {error}")
+    assert refusal(capsys, *TRAIN, *options).startswith(f"error: {error}")
     assert not Path("m.safetensors").exists()
 
 
 def test_moments_refuse_pairs(capsys: Capture) -> None:
     moments = ["moments", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.moments"]
     assert main(moments) == 0
-    capsys.readouterr()
-    assert main(["train", "m.moments", "--out", "m.safetensors", "--pairs", "2"]) == 2
-    error = "--pairs requires a table; 'm.moments' contains moments, without rows to screen"
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: {error}"
+    error = "error: --pairs requires a table; 'm.moments' contains moments, without rows to screen"
+    assert refusal(capsys, "train", "m.moments", "--out", "m.safetensors", "--pairs", "2") == error

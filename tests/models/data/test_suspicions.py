@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,17 +154,13 @@ def test_gaps_that_predict_the_target_are_named_with_what_they_explain() -> None
 
 
 @pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3"])
-def test_both_doors_say_the_same_and_the_model_keeps_it(
-    basis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) -> None:
     rng = np.random.default_rng(6)
     frame = clean(6)
     y = np.asarray(frame["normal"] + rng.normal(size=ROWS))
     frame["leak"], frame["id"] = 2.0 * y + 1e-3 * rng.normal(size=ROWS), np.arange(ROWS)
     frame.loc[[4, 90], "flat"] = [1e5, -1e6]
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
+    with pytest.warns(AnytimeWarning) as raised:
         AnytimeRegressor(basis=basis).fit(frame, y)
     warned = [str(each.message) for each in raised if issubclass(each.category, AnytimeWarning)]
     frame.assign(y=y).to_csv("t.csv", index=False)
@@ -177,7 +172,6 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(
         "identifier",
     ]
     assert set(warned) <= set(map(in_python, stored))
-    assert json.dumps(stored)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "poisson", "gamma", "binomial"])

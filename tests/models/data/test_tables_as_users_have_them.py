@@ -29,6 +29,8 @@ from scipy.sparse import csr_array
 from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, TableError, TrainingError, ValuesError
+from models.commands import document, refusal
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -83,214 +85,218 @@ MEANINGS: dict[str, Any] = {
 """The plainest column of each meaning."""
 
 
-def numpy_columns() -> Iterator[tuple[str, Any, str]]:
-    whole = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i2", ">i8", ">u4")
-    for dtype in (*whole, "float16", "float32", "float64", "longdouble", ">f2", ">f4", ">f8"):
-        yield dtype, CODES.astype(dtype), "numbers"
-    for dtype in ("float16", ">f4", "longdouble"):
-        yield f"{dtype}, NaN", MEANINGS["numbers, gaps"].astype(dtype), "numbers, gaps"
-    yield "bool", FLAGS, "booleans"
-    for dtype in ("U1", ">U3"):
-        yield dtype, WORDS.astype(dtype), "text"
-    for dtype in ("complex64", "complex128", "m8[s]", "S2"):
-        yield dtype, CODES.astype("i8").astype(dtype), UNUSABLE
-    for dtype in ("M8[ns]", "M8[s]", "M8[D]"):
-        yield dtype, np.array(TIMES, dtype=dtype), "dates"
-    yield "void", np.zeros(ROWS, "V4"), UNUSABLE
-    yield "structured", np.zeros(ROWS, [("a", int), ("b", float)]), UNUSABLE
-    yield "missing", np.full(ROWS, np.nan), "missing"
-    yield "constant", np.full(ROWS, 3.0), "constant"
-    yield "1e-100", CODES * 1e-100, "numbers"
-    yield "1e100", CODES * 1e100, "numbers"
-    yield "1e-40 in float32", CODES.astype("f4") * np.float32(1e-40), "numbers"
-    for size in (1e-300, 1e-320, 1e-200):
-        yield f"{size}", CODES * size, "too small to square; rescale it"
-    for size in (1e300, 5e307):
-        yield f"{size}", CODES * size, "too large to square; rescale or fix it"
-    yield "1e4000", CODES.astype("longdouble") * np.longdouble("1e4000"), "infinite values"
-    yield "infinite", np.where(CODES == 1, np.inf, CODES), "infinite value"
-
-
-def object_columns() -> Iterator[tuple[str, Any, str]]:
-    same: dict[str, tuple[Any, ...]] = {
-        "ints": (0, 1, 2, 3),
-        "floats and ints": (0, 1.0, 2, np.float32(3)),
-        "decimals": tuple(map(Decimal, range(4))),
-        "decimals and ints": (0, Decimal(1), 2, 3),
-        "fractions": (Fraction(0), Fraction(2, 2), 2, 3),
-        "NumPy's numbers": (np.int8(0), np.uint64(1), np.float16(2), np.float64(3)),
-        "beyond 64 bits": tuple(10**30 * code for code in range(4)),
-        "2^63": tuple(2**62 * code for code in range(4)),
-        "beyond 76 digits": tuple(10**90 * code for code in range(4)),
-    }
-    for name, values in same.items():
-        yield name, objects(*values), "numbers"
-    for name, gap in (("None", None), ("NaN", math.nan), ("NA", pd.NA), ("NaT", pd.NaT)):
-        yield f"ints, {name}", np.where(GAPS, objects(gap), objects(0, 1, 2, 3)), "numbers, gaps"
-        yield f"text, {name}", np.where(GAPS, objects(gap), WORDS), "text, gaps"
-    yield "text, empty", np.where(GAPS, objects(""), WORDS), "text, gaps"
-    yield "booleans, None", np.where(GAPS, objects(None), FLAGS.astype(object)), "booleans, gaps"
-    yield "text of NumPy", objects(*map(np.str_, "abcd")), "text"
-    yield "None", objects(None), "missing"
-    unusable: dict[str, tuple[Any, ...]] = {
-        "ints and text": (1, "a"),
-        "booleans and ints": (True, 2),
-        "complex": (1j, 2j),
-        "bytes": (b"a", b"b"),
-        "bytes of no text": (b"\xff", b"\xfe"),
-        "tuples": ((1, 2), (3, 4)),
-        "lists": ([1], [2, 3]),
-        "dicts": ({"a": 1}, {"a": 2}),
-        "sets": ({1}, {2}),
-        "arrays": (np.array([1]), np.array([2])),
-        "objects": (object(), object()),
-        "types": (int, str),
-        "an enum": tuple(Colour),
-        "UUIDs": (UUID(int=1), UUID(int=2)),
-        "times": (time(1), time(2)),
-        "durations": (timedelta(1), timedelta(2)),
-        "Periods": tuple(PERIODS[:4]),
-        "Intervals": tuple(INTERVALS[:4]),
-    }
-    for name, values in unusable.items():
-        yield name, objects(*values), UNUSABLE
-    moments: dict[str, list[Any]] = {"dates": DAYS, "datetimes": TIMES, "Timestamps": list(map(pd.Timestamp, TIMES))}
-    for name, listed in moments.items():
-        yield name, np.array(listed, dtype=object), "dates"
-    yield "ISO text", np.array([f"{day}T00:00:00Z" for day in DAYS], dtype=object), "dates"
-    yield "infinite decimals", objects(Decimal("Infinity"), Decimal(1)), "infinite values"
-    yield "numbers in another form", objects("1.234,56", "7,5"), "numbers in another form"
-
-
-def pandas_columns() -> Iterator[tuple[str, Any, str]]:
-    for dtype in ("Int8", "Int64", "UInt8", "UInt64", "Float32", "Float64"):
-        yield dtype, pd.Series(CODES).astype(dtype), "numbers"
-        yield f"{dtype}, gaps", pd.Series(gappy(CODES), dtype=dtype), "numbers, gaps"
-    yield "boolean", pd.Series(FLAGS).astype("boolean"), "booleans"
-    yield "boolean, gaps", pd.Series(gappy(FLAGS), dtype="boolean"), "booleans, gaps"
-    for dtype in ("string", "string[python]", "string[pyarrow]", "category"):
-        yield f"text as {dtype}", pd.Series(WORDS).astype(dtype), "text"
-        yield f"{dtype}, gaps", pd.Series(gappy(WORDS)).astype(dtype), "text, gaps"
-    yield "unused categories", pd.Categorical(WORDS, list("zdcba"), ordered=True), "text"
-    yield "category of ints", pd.Categorical(CODES), "levels"
-    yield "category of ints, gaps", pd.Categorical(gappy(CODES)), "levels, gaps"
-    yield "category of whole floats", pd.Categorical(CODES.astype(float)), "levels"
-    yield "category of floats", pd.Categorical(CODES + 0.5), "numbers"
-    yield "category of dates", pd.Categorical(TIMES), "dates"
-    yield "category of intervals", pd.Categorical(INTERVALS), UNUSABLE
-    yield "category of several types", pd.Categorical(objects(1, "a")), UNUSABLE
-    yield "sparse", pd.arrays.SparseArray(CODES.astype(float), fill_value=0.0), "numbers"
-    yield "sparse ints", pd.arrays.SparseArray(CODES), "numbers"
-    yield "sparse booleans", pd.arrays.SparseArray(FLAGS), "booleans"
-    yield "sparse, NaN", pd.arrays.SparseArray(MEANINGS["numbers, gaps"]), "numbers, gaps"
-    yield "NaN in Float64", pd.Series(MEANINGS["numbers, gaps"]).astype("Float64"), "numbers, gaps"
-    yield "intervals", pd.Series(INTERVALS), UNUSABLE
-    yield "periods", pd.Series(PERIODS), UNUSABLE
-    yield "dates", pd.Series(TIMES), "dates"
-    yield "dates of a zone", pd.Series(TIMES).dt.tz_localize("UTC").dt.tz_convert("Europe/Oslo"), "dates"
-    yield "durations", pd.Series(TIMES) - TIMES[0], UNUSABLE
-    for kind in (pa.int8(), pa.uint64(), pa.float32()):
-        yield f"{kind} of Arrow", pd.Series(CODES, dtype=pd.ArrowDtype(kind)), "numbers"
+NO_VALUES = {"None": None, "NaN": math.nan, "NA": pd.NA, "NaT": pd.NaT}
+WHOLE = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i2", ">i8", ">u4")
+FLOATS = ("float16", "float32", "float64", "longdouble", ">f2", ">f4", ">f8")
+NULLABLE = ("Int8", "Int64", "UInt8", "UInt64", "Float32", "Float64")
+STRINGS = ("string", "string[python]", "string[pyarrow]", "category")
+REALS = (pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.decimal256(50))
+TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+MOMENTS = (pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.timestamp("ns", "Asia/Tokyo"))
+ENDS = pa.array(range(1, ROWS + 1), pa.int32())
 
 
 def coded(of_codes: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(CODES.astype(np.int32)), of_codes)
 
 
-def arrow_columns() -> Iterator[tuple[str, Any, str]]:
-    numbers = (pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.decimal256(50))
-    for kind in numbers:
-        yield f"{kind}", pa.array(CODES.tolist(), pa.int8()).cast(kind), "numbers"
-        cells = gappy(CODES.tolist())
-        yield f"{kind}, gaps", pa.array(cells, pa.int8()).cast(kind), "numbers, gaps"
-    yield "bool", pa.array(FLAGS), "booleans"
-    yield "bool, gaps", pa.array(gappy(FLAGS.tolist())), "booleans, gaps"
-    for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        yield f"{kind}", pa.array(WORDS.tolist(), kind), "text"
-        yield f"{kind}, gaps", pa.array(gappy(WORDS), kind), "text, gaps"
-        yield f"dictionary of {kind}", coded(pa.array(list("abcd"), kind)), "text"
-    yield "dictionary of ints", coded(pa.array(range(4))), "levels"
-    yield ("runs of text", pa.RunEndEncodedArray.from_arrays(pa.array(range(1, ROWS + 1), pa.int32()), WORDS), "text")
-    ends = range(1, ROWS + 1)
-    yield "runs", pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), CODES * 1.0), "numbers"
-    yield "null", pa.nulls(ROWS), "missing"
-    integers = pa.array(CODES.astype(np.int32))
-    longs = pa.array(CODES)
-    yield "time32", integers.cast(pa.time32("s")), UNUSABLE
-    yield "duration", longs.cast(pa.duration("s")), UNUSABLE
-    for kind in (
-        pa.date32(),
-        pa.date64(),
-        pa.timestamp("s"),
-        pa.timestamp("us", "UTC"),
-        pa.timestamp("ns", "Asia/Tokyo"),
-    ):
-        yield f"{kind}", pa.array(TIMES).cast(kind), "dates"
-    yield "dictionary of dates", coded(pa.array(TIMES[:4])), "dates"
-    for cell in ([1], {"a": 1}, b"a", (1, 2, 3)):
-        kind = pa.month_day_nano_interval() if isinstance(cell, tuple) else None
-        yield f"{cell!r}", pa.array([cell] * ROWS, kind), UNUSABLE
+def series(kind: str, values: Any) -> Any:
+    dtype = pl.Enum(list("abcd")) if kind == "Enum" else getattr(pl, kind)
+    return pl.Series("c", list(values), dtype=dtype)
 
 
-def polars_columns() -> Iterator[tuple[str, Column, str]]:
-    def series(kind: str, values: list[Any]) -> Column:
-        def made() -> Any:
-            pl = pytest.importorskip("polars")
-            dtype = pl.Enum(list("abcd")) if kind == "Enum" else getattr(pl, kind)
-            return pl.Series("c", values, dtype=dtype)
-
-        return made
-
-    for kind in ("Int8", "UInt64", "Float32", "Float64"):
-        yield kind, series(kind, CODES.tolist()), "numbers"
-        yield f"{kind}, gaps", series(kind, gappy(CODES.tolist())), "numbers, gaps"
-    yield "Boolean, gaps", series("Boolean", gappy(FLAGS.tolist())), "booleans, gaps"
-    yield "Decimal", series("Decimal", [Decimal(int(code)) for code in CODES]), "numbers"
-    for kind in ("String", "Categorical", "Enum"):
-        yield kind, series(kind, WORDS.tolist()), "text"
-        yield f"{kind}, gaps", series(kind, gappy(WORDS)), "text, gaps"
-    yield "Null", series("Null", [None] * ROWS), "missing"
-    yield "Int128", series("Int128", CODES.tolist()), "expected an array or a frame"
-    for kind, days in (("Date", DAYS), ("Datetime", TIMES)):
-        yield kind, series(kind, days), "dates"
-    unusable: dict[str, list[Any]] = {"Duration": [timedelta(1)] * ROWS, "Time": [time(1)] * ROWS}
-    unusable |= {"Binary": [b"a"] * ROWS, "Object": [object()] * ROWS}
-    for kind, values in unusable.items():
-        yield kind, series(kind, values), UNUSABLE
-
+LIBRARIES: dict[str, dict[str, dict[str, Any]]] = {
+    "NumPy": {
+        "numbers": {
+            **{dtype: CODES.astype(dtype) for dtype in (*WHOLE, *FLOATS)},
+            "1e-100": CODES * 1e-100,
+            "1e100": CODES * 1e100,
+            "1e-40 in float32": CODES.astype("f4") * np.float32(1e-40),
+        },
+        "numbers, gaps": {
+            f"{dtype}, NaN": MEANINGS["numbers, gaps"].astype(dtype) for dtype in ("float16", ">f4", "longdouble")
+        },
+        "booleans": {"bool": FLAGS},
+        "text": {dtype: WORDS.astype(dtype) for dtype in ("U1", ">U3")},
+        "dates": {dtype: np.array(TIMES, dtype=dtype) for dtype in ("M8[ns]", "M8[s]", "M8[D]")},
+        "missing": {"missing": np.full(ROWS, np.nan)},
+        "constant": {"constant": np.full(ROWS, 3.0)},
+        UNUSABLE: {
+            **{dtype: CODES.astype("i8").astype(dtype) for dtype in ("complex64", "complex128", "m8[s]", "S2")},
+            "void": np.zeros(ROWS, "V4"),
+            "structured": np.zeros(ROWS, [("a", int), ("b", float)]),
+        },
+        "too small to square; rescale it": {f"{size}": CODES * size for size in (1e-300, 1e-320, 1e-200)},
+        "too large to square; rescale or fix it": {f"{size}": CODES * size for size in (1e300, 5e307)},
+        "infinite values": {"1e4000": CODES.astype("longdouble") * np.longdouble("1e4000")},
+        "infinite value": {"infinite": np.where(CODES == 1, np.inf, CODES)},
+    },
+    "objects": {
+        "numbers": {
+            "ints": objects(0, 1, 2, 3),
+            "floats and ints": objects(0, 1.0, 2, np.float32(3)),
+            "decimals": objects(*map(Decimal, range(4))),
+            "decimals and ints": objects(0, Decimal(1), 2, 3),
+            "fractions": objects(Fraction(0), Fraction(2, 2), 2, 3),
+            "NumPy's numbers": objects(np.int8(0), np.uint64(1), np.float16(2), np.float64(3)),
+            "beyond 64 bits": objects(*(10**30 * code for code in range(4))),
+            "2^63": objects(*(2**62 * code for code in range(4))),
+            "beyond 76 digits": objects(*(10**90 * code for code in range(4))),
+        },
+        "numbers, gaps": {
+            f"ints, {name}": np.where(GAPS, objects(gap), objects(0, 1, 2, 3)) for name, gap in NO_VALUES.items()
+        },
+        "booleans, gaps": {"booleans, None": np.where(GAPS, objects(None), FLAGS.astype(object))},
+        "text": {"text of NumPy": objects(*map(np.str_, "abcd"))},
+        "text, gaps": {
+            f"text, {name}": np.where(GAPS, objects(gap), WORDS) for name, gap in {**NO_VALUES, "empty": ""}.items()
+        },
+        "dates": {
+            "dates": np.array(DAYS, dtype=object),
+            "datetimes": np.array(TIMES, dtype=object),
+            "Timestamps": np.array([*map(pd.Timestamp, TIMES)], dtype=object),
+            "ISO text": np.array([f"{day}T00:00:00Z" for day in DAYS], dtype=object),
+        },
+        "missing": {"None": objects(None)},
+        UNUSABLE: {
+            "ints and text": objects(1, "a"),
+            "booleans and ints": objects(True, 2),
+            "complex": objects(1j, 2j),
+            "bytes": objects(b"a", b"b"),
+            "bytes of no text": objects(b"\xff", b"\xfe"),
+            "tuples": objects((1, 2), (3, 4)),
+            "lists": objects([1], [2, 3]),
+            "dicts": objects({"a": 1}, {"a": 2}),
+            "sets": objects({1}, {2}),
+            "arrays": objects(np.array([1]), np.array([2])),
+            "objects": objects(object(), object()),
+            "types": objects(int, str),
+            "an enum": objects(*Colour),
+            "UUIDs": objects(UUID(int=1), UUID(int=2)),
+            "times": objects(time(1), time(2)),
+            "durations": objects(timedelta(1), timedelta(2)),
+            "Periods": objects(*PERIODS[:4]),
+            "Intervals": objects(*INTERVALS[:4]),
+        },
+        "infinite values": {"infinite decimals": objects(Decimal("Infinity"), Decimal(1))},
+        "numbers in another form": {"numbers in another form": objects("1.234,56", "7,5")},
+    },
+    "pandas": {
+        "numbers": {
+            **{dtype: pd.Series(CODES).astype(dtype) for dtype in NULLABLE},
+            **{
+                f"{kind} of Arrow": pd.Series(CODES, dtype=pd.ArrowDtype(kind))
+                for kind in (pa.int8(), pa.uint64(), pa.float32())
+            },
+            "category of floats": pd.Categorical(CODES + 0.5),
+            "sparse": pd.arrays.SparseArray(CODES.astype(float), fill_value=0.0),
+            "sparse ints": pd.arrays.SparseArray(CODES),
+        },
+        "numbers, gaps": {
+            **{f"{dtype}, gaps": pd.Series(gappy(CODES), dtype=dtype) for dtype in NULLABLE},
+            "sparse, NaN": pd.arrays.SparseArray(MEANINGS["numbers, gaps"]),
+            "NaN in Float64": pd.Series(MEANINGS["numbers, gaps"]).astype("Float64"),
+        },
+        "booleans": {"boolean": pd.Series(FLAGS).astype("boolean"), "sparse booleans": pd.arrays.SparseArray(FLAGS)},
+        "booleans, gaps": {"boolean, gaps": pd.Series(gappy(FLAGS), dtype="boolean")},
+        "text": {
+            **{f"text as {dtype}": pd.Series(WORDS).astype(dtype) for dtype in STRINGS},
+            "unused categories": pd.Categorical(WORDS, list("zdcba"), ordered=True),
+        },
+        "text, gaps": {f"{dtype}, gaps": pd.Series(gappy(WORDS)).astype(dtype) for dtype in STRINGS},
+        "levels": {
+            "category of ints": pd.Categorical(CODES),
+            "category of whole floats": pd.Categorical(CODES.astype(float)),
+        },
+        "levels, gaps": {"category of ints, gaps": pd.Categorical(gappy(CODES))},
+        "dates": {
+            "dates": pd.Series(TIMES),
+            "category of dates": pd.Categorical(TIMES),
+            "dates of a zone": pd.Series(TIMES).dt.tz_localize("UTC").dt.tz_convert("Europe/Oslo"),
+        },
+        UNUSABLE: {
+            "category of intervals": pd.Categorical(INTERVALS),
+            "category of several types": pd.Categorical(objects(1, "a")),
+            "intervals": pd.Series(INTERVALS),
+            "periods": pd.Series(PERIODS),
+            "durations": pd.Series(TIMES) - TIMES[0],
+        },
+    },
+    "Arrow": {
+        "numbers": {
+            **{f"{kind}": pa.array(CODES.tolist(), pa.int8()).cast(kind) for kind in REALS},
+            "runs": pa.RunEndEncodedArray.from_arrays(ENDS, CODES * 1.0),
+        },
+        "numbers, gaps": {f"{kind}, gaps": pa.array(gappy(CODES.tolist()), pa.int8()).cast(kind) for kind in REALS},
+        "booleans": {"bool": pa.array(FLAGS)},
+        "booleans, gaps": {"bool, gaps": pa.array(gappy(FLAGS.tolist()))},
+        "text": {
+            **{f"{kind}": pa.array(WORDS.tolist(), kind) for kind in TEXTS},
+            **{f"dictionary of {kind}": coded(pa.array(list("abcd"), kind)) for kind in TEXTS},
+            "runs of text": pa.RunEndEncodedArray.from_arrays(ENDS, WORDS),
+        },
+        "text, gaps": {f"{kind}, gaps": pa.array(gappy(WORDS), kind) for kind in TEXTS},
+        "levels": {"dictionary of ints": coded(pa.array(range(4)))},
+        "dates": {
+            **{f"{kind}": pa.array(TIMES).cast(kind) for kind in MOMENTS},
+            "dictionary of dates": coded(pa.array(TIMES[:4])),
+        },
+        "missing": {"null": pa.nulls(ROWS)},
+        UNUSABLE: {
+            "time32": pa.array(CODES.astype(np.int32)).cast(pa.time32("s")),
+            "duration": pa.array(CODES).cast(pa.duration("s")),
+            "month_day_nano_interval": pa.array([(1, 2, 3)] * ROWS, pa.month_day_nano_interval()),
+            **{f"{cell!r}": pa.array([cell] * ROWS) for cell in ([1], {"a": 1}, b"a")},
+        },
+    },
+    "polars": {
+        "numbers": {
+            **{kind: series(kind, CODES.tolist()) for kind in ("Int8", "UInt64", "Float32", "Float64")},
+            "Decimal": series("Decimal", [Decimal(int(code)) for code in CODES]),
+        },
+        "numbers, gaps": {
+            f"{kind}, gaps": series(kind, gappy(CODES.tolist())) for kind in ("Int8", "UInt64", "Float32", "Float64")
+        },
+        "booleans, gaps": {"Boolean, gaps": series("Boolean", gappy(FLAGS.tolist()))},
+        "text": {kind: series(kind, WORDS.tolist()) for kind in ("String", "Categorical", "Enum")},
+        "text, gaps": {f"{kind}, gaps": series(kind, gappy(WORDS)) for kind in ("String", "Categorical", "Enum")},
+        "dates": {"Date": series("Date", DAYS), "Datetime": series("Datetime", TIMES)},
+        "missing": {"Null": series("Null", [None] * ROWS)},
+        "expected an array or a frame": {"Int128": series("Int128", CODES.tolist())},
+        UNUSABLE: {
+            "Duration": series("Duration", [timedelta(1)] * ROWS),
+            "Time": series("Time", [time(1)] * ROWS),
+            "Binary": series("Binary", [b"a"] * ROWS),
+            "Object": series("Object", [object()] * ROWS),
+        },
+    },
+}
+"""Columns of each library, by their meaning, or by what is said of them."""
 
 COLUMNS = {
     f"{library}: {name}": (column, meaning)
-    for library, columns in {
-        "NumPy": numpy_columns(),
-        "objects": object_columns(),
-        "pandas": pandas_columns(),
-        "Arrow": arrow_columns(),
-        "polars": polars_columns(),
-    }.items()
-    for name, column, meaning in columns
+    for library, meanings in LIBRARIES.items()
+    for meaning, columns in meanings.items()
+    for name, column in columns.items()
 }
 
 
 def tables_of(column: Any) -> Iterator[Any]:
     """Yield tables with the column c, and z: those of the column's own library, and lazy ones."""
-    column = column() if callable(column) else column
+    columns = {"c": column, "z": OTHER}
     if isinstance(column, pa.Array):
-        yield pa.table({"c": column, "z": OTHER})
-    elif type(column).__module__.startswith("polars"):
-        pl = pytest.importorskip("polars")
-        yield pl.DataFrame({"c": column, "z": OTHER})
-        yield pl.DataFrame({"c": column, "z": OTHER}).lazy()
+        yield pa.table(columns)
+    elif isinstance(column, pl.Series):
+        yield pl.DataFrame(columns)
+        yield pl.DataFrame(columns).lazy()
     else:
-        yield pd.DataFrame({"c": column, "z": OTHER})
-        if isinstance(column, np.ndarray):
-            array = np.zeros((ROWS, 2), dtype=column.dtype)
-            array[:, 0] = column
-            if column.dtype == object:
-                array[:, 1] = OTHER
-                yield array
-            elif column.dtype.kind in "iufbcm":
-                yield array
+        yield pd.DataFrame(columns)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iufbcmO":
+        array = np.zeros((ROWS, 2), dtype=column.dtype)
+        array[:, 0] = column
+        if column.dtype == object:
+            array[:, 1] = OTHER
+        yield array
 
 
 @cache
@@ -302,13 +308,6 @@ def plainest(meaning: str, *, has_other: bool = True) -> tuple[list[str], Any]:
 
 
 GROUPS = {"groups": [{"name": "one", "features": ["c"], "cost": 1}, {"name": "two", "features": ["z"], "cost": 1}]}
-
-
-def one_line(caught: pytest.ExceptionInfo[AnytimeError]) -> None:
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 600
-    assert "pydantic" not in message
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
@@ -396,7 +395,6 @@ def test_commands_read_a_column_of_any_type_or_say_why_not(
     if meaning == "dates":  # --basis states another one
         Path("g.json").write_text(json.dumps(GROUPS | {"bases": {"c": "date"}}))
     for path in files_of(column):
-        capsys.readouterr()
         found = main(["train", str(path), *TRAIN, "--out", "m.safetensors"])
         errors = capsys.readouterr().err.splitlines()
         if meaning not in MEANINGS:
@@ -406,10 +404,9 @@ def test_commands_read_a_column_of_any_type_or_say_why_not(
             assert errors[-1].startswith("error: ")
             continue
         assert found == 0, errors
-        assert main(["evaluate", "m.safetensors", str(path), "--json"]) == 0
         terms, predictions = plainest(meaning)
         assert list(load("m.safetensors").terms.features) == terms
-        evaluated = json.loads(capsys.readouterr().out)["prefixes"][-1]["mse"]
+        evaluated = document(capsys, "evaluate", "m.safetensors", str(path))["prefixes"][-1]["mse"]
         assert evaluated == pytest.approx(np.mean((predictions - Y) ** 2), rel=1e-9)
 
 
@@ -459,9 +456,7 @@ def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> No
     for name, (cell, value) in CELLS.items():
         prediction = fitted.model_.open()
         if isinstance(value, str) == (meaning == "numbers, gaps") and not pd.isna(cell):
-            with pytest.raises(ValuesError) as caught:
-                prediction.add("one", [cell])
-            one_line(caught)
+            assert_refused(partial(prediction.add, "one", [cell]), error=ValuesError)
             continue
         prediction.add("one", [cell])
         prediction.add("two", [0.5])
@@ -474,9 +469,7 @@ def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> No
 def test_other_cells_of_an_answer_are_one_line(meaning: str, cell: Any) -> None:
     model = AnytimeRegressor(GROUPS).fit(pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER}), Y).model_
     for values, rows in (([cell], 1), ([[cell], [cell]], 2)):
-        with pytest.raises(ValuesError) as caught:
-            model.open(rows=rows).add("one", values)
-        one_line(caught)
+        assert_refused(partial(model.open(rows=rows).add, "one", values), error=ValuesError)
 
 
 # Targets, weights and queries
@@ -492,7 +485,7 @@ TARGETS: dict[str, Column] = {
     "fractions": lambda: objects(*map(Fraction, range(4))),
     "Arrow": lambda: pa.array(CODES),
     "list": CODES.tolist,
-    "polars": lambda: pytest.importorskip("polars").Series(CODES),
+    "polars": lambda: pl.Series(CODES),
     "text": lambda: CODES.astype(str),
 }
 
@@ -528,15 +521,11 @@ NO_TARGETS: dict[str, Column] = {
 @pytest.mark.parametrize("made", NO_TARGETS.values(), ids=NO_TARGETS)
 def test_another_target_is_one_line(made: Column, kind: Any) -> None:
     for method in ("fit", "partial_fit"):
-        estimator = kind(family="gaussian")
-        if method == "fit" and kind is AnytimeClassifier:
-            estimator = kind()
+        estimator = kind() if method == "fit" and kind is AnytimeClassifier else kind(family="gaussian")
         y = made()
         if kind is AnytimeClassifier and getattr(getattr(y, "dtype", None), "kind", "") == "f" and len(set(y)) == 2:
             continue  # two classes, whatever they are
-        with pytest.raises(AnytimeError) as caught:
-            getattr(estimator, method)(X, y)
-        one_line(caught)
+        assert_refused(partial(getattr(estimator, method), X, y), error=AnytimeError)
 
 
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
@@ -552,8 +541,7 @@ def test_another_target_is_one_line(made: Column, kind: Any) -> None:
     ],
 )  # fmt: skip
 def test_an_error_about_the_target_names_it_and_the_row(made: Column, said: str, kind: Any) -> None:
-    with pytest.raises(TableError, match=re.escape(said)):
-        kind().fit(X, made())
+    assert_refused(lambda: kind().fit(X, made()), said)
 
 
 def test_dates_beyond_the_calendar_leave_their_column_out(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -568,10 +556,9 @@ def test_dates_beyond_the_calendar_leave_their_column_out(desk: Path, capsys: py
     fitted.save("m.safetensors")
     pa.parquet.write_table(frame, "far.parquet")
     for predict in (fitted.predict, fitted.model_.predict):
-        with pytest.raises(TableError, match=re.escape(f"{many}; expected dates of these years")):
-            predict(frame)
-    assert main(["predict", "m.safetensors", "far.parquet", "--out", "p.csv"]) == 2
-    assert f"far.parquet: column {many}" in capsys.readouterr().err
+        assert_refused(partial(predict, frame), f"{many}; expected dates of these years")
+    said = refusal(capsys, "predict", "m.safetensors", "far.parquet", "--out", "p.csv")
+    assert f"far.parquet: column {many}" in said
 
 
 @pytest.mark.parametrize("size", [1e-140, 1e-30, 1e30, 1e140])
@@ -633,9 +620,8 @@ def test_another_weight_is_one_line(weight: Any) -> None:
     weights[5] = weight
     for given in (weights, [*weights]):
         for method in ("fit", "partial_fit"):
-            with pytest.raises((TrainingError, TableError), match="sample_weight") as caught:
-                getattr(AnytimeRegressor(), method)(X, Y, given)
-            one_line(caught)
+            fit = partial(getattr(AnytimeRegressor(), method), X, Y, given)
+            assert_refused(fit, "sample_weight", error=(TrainingError, TableError))
 
 
 KEYS: dict[str, Column] = {
@@ -654,7 +640,7 @@ KEYS: dict[str, Column] = {
     "Int64": lambda: pd.Series(CODES, dtype="Int64"),
     "sparse": lambda: pd.Series(pd.arrays.SparseArray(CODES)),
     "decimals of Arrow": lambda: pa.array([Decimal(10**30 + int(code)) for code in CODES]),
-    "polars": lambda: pytest.importorskip("polars").Series(CODES),
+    "polars": lambda: pl.Series(CODES),
 }
 
 
@@ -687,9 +673,7 @@ NO_KEYS: dict[str, Column] = {
 
 @pytest.mark.parametrize("made", NO_KEYS.values(), ids=NO_KEYS)
 def test_other_keys_are_one_line(made: Column) -> None:
-    with pytest.raises(AnytimeError) as caught:
-        errors_by_query(made())
-    one_line(caught)
+    assert_refused(lambda: errors_by_query(made()), error=AnytimeError)
 
 
 # The same rows from every source
@@ -715,33 +699,24 @@ MIXED_GROUPS = {
 }
 
 
-def in_memory(library: str) -> Any:
-    if library == "array":
-        array = np.empty((ROWS, len(MIXED)), dtype=object)
-        for j, column in enumerate(MIXED.values()):
-            array[:, j] = column
-        return array
-    if library == "pandas":
-        return pd.DataFrame(MIXED)
-    if library == "polars":
-        return pytest.importorskip("polars").DataFrame(MIXED)
-    if library == "duckdb":
-        duckdb = pytest.importorskip("duckdb")
-        pa.parquet.write_table(pa.table(MIXED), "mixed.parquet")
-        return duckdb.connect().read_parquet("mixed.parquet")
-    return pa.table(MIXED)
+def in_duckdb() -> Any:
+    duckdb = pytest.importorskip("duckdb")
+    pa.parquet.write_table(pa.table(MIXED), "mixed.parquet")
+    return duckdb.connect().read_parquet("mixed.parquet")
 
 
-def on_disk(suffix: str) -> str:
-    table = pa.table({**MIXED, **ROLES})
-    if suffix == "parquet":
-        pa.parquet.write_table(table, "t.parquet", row_group_size=31)
-    elif suffix == "arrow":
-        pa.feather.write_feather(table, "t.arrow", compression="uncompressed", chunksize=31)
-    else:
-        frame = table.to_pandas().astype({"visits": "Int64"})
-        frame.to_csv("t.csv", index=False)
-    return f"t.{suffix}"
+IN_MEMORY: dict[str, Column] = {
+    "array": lambda: np.array([*zip(*MIXED.values(), strict=True)], dtype=object),
+    "pandas": lambda: pd.DataFrame(MIXED),
+    "polars": lambda: pl.DataFrame(MIXED),
+    "pyarrow": lambda: pa.table(MIXED),
+    "duckdb": in_duckdb,
+}
+ON_DISK: dict[str, Callable[[pa.Table, str], object]] = {
+    "csv": lambda table, path: table.to_pandas().astype({"visits": "Int64"}).to_csv(path, index=False),
+    "parquet": partial(pa.parquet.write_table, row_group_size=31),
+    "arrow": partial(pa.feather.write_feather, compression="uncompressed", chunksize=31),
+}
 
 
 @pytest.mark.parametrize(
@@ -756,14 +731,14 @@ def test_the_same_rows_from_every_source_are_the_same_model(
     weights, query = IMPORTANCE if has_weights else None, QUERY if has_query else None
     alpha: Any = "cv" if folds else 0.01
     models = {}
-    for library in ("array", "pandas", "polars", "pyarrow", "duckdb"):
+    for library, table in IN_MEMORY.items():
         estimator = AnytimeRegressor(MIXED_GROUPS, alpha=alpha, cv=folds or None, basis=basis)
-        models[library] = estimator.fit(in_memory(library), TARGET, weights, query).model_
-    for suffix in ("csv", "parquet", "arrow"):
-        command = ["train", on_disk(suffix), "--groups", "g.json", "--target", "y", "--alpha", str(alpha)]
-        command += ["--folds", str(folds)]
-        command += [*["--weights", "importance"] * has_weights, *["--query", "request"] * has_query]
-        assert main([*command, "--basis", basis, "--number", "visits", "--out", f"{suffix}.safetensors"]) == 0
+        models[library] = estimator.fit(table(), TARGET, weights, query).model_
+    options = ["--target", "y", "--alpha", str(alpha), "--folds", str(folds), "--basis", basis, "--number", "visits"]
+    options += [*["--weights", "importance"] * has_weights, *["--query", "request"] * has_query]
+    for suffix, write in ON_DISK.items():
+        write(pa.table({**MIXED, **ROLES}), f"t.{suffix}")
+        assert main(["train", f"t.{suffix}", "--groups", "g.json", *options, "--out", f"{suffix}.safetensors"]) == 0
         models[suffix] = load(f"{suffix}.safetensors")
     first = models["pyarrow"]
     for name, model in models.items():
@@ -792,8 +767,7 @@ def in_pieces(library: str) -> list[Any]:
     if library == "pandas":
         frames = [each.to_pandas(types_mapper=pd.ArrowDtype) for each in (whole, *pieces)]
         return [frames[0], pd.concat(frames[1:])]
-    pl = pytest.importorskip("polars")
-    return [pl.from_arrow(whole), pl.concat(map(pl.from_arrow, pieces), rechunk=False)]
+    return [pl.DataFrame(whole), pl.concat(map(pl.DataFrame, pieces), rechunk=False)]
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
@@ -807,33 +781,13 @@ def test_a_frame_in_several_pieces_is_one_table(method: str, library: str) -> No
 
 
 def test_a_lazy_frame_that_fails_is_one_line() -> None:
-    pl = pytest.importorskip("polars")
-    with pytest.raises(TableError, match=r"X is a LazyFrame that gives no table: .*zz") as caught:
-        AnytimeRegressor().fit(pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz")), Y)
-    one_line(caught)
+    lazy = pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz"))
+    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that gives no table: ", "zz")
 
 
 @pytest.mark.parametrize("X", [{"a": list(range(500))}, 3.0, "words"], ids=["dict", "number", "text"])
 def test_what_is_no_table_is_one_line_without_its_content(X: Any) -> None:
-    with pytest.raises(TableError, match="Expected 2D array, got scalar array instead: Reshape") as caught:
-        AnytimeRegressor().fit(X, Y)
-    one_line(caught)
-
-
-FILES = {
-    "Latin-1 in one of several columns": ("a,t,y\n1,é,2\n2,p,3\n".encode("latin-1"), "is not UTF-8 text; save it in"),
-    "a header without an end": (b"a,t,y", "has no rows; expected at least one"),
-    "another kind of text": (b'[{"a": 1, "y": 2}]', "has no rows; expected at least one"),
-}
-
-
-@pytest.mark.parametrize(("content", "why"), FILES.values(), ids=FILES)
-def test_a_file_that_is_no_table_is_one_line(
-    content: bytes, why: str, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (desk / "t.csv").write_bytes(content)
-    assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 2
-    assert why in capsys.readouterr().err.splitlines()[-1]
+    assert_refused(lambda: AnytimeRegressor().fit(X, Y), "Expected 2D array, got scalar array instead: Reshape")
 
 
 def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(
@@ -841,9 +795,8 @@ def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(
 ) -> None:
     pa.parquet.write_table(pa.table({"c": CODES, "z": OTHER, "y": list(map(str, Y))}), desk / "t.parquet")
     command = ["train", "t.parquet", *TRAIN, "--out", "m.safetensors"]
-    assert main(command) == 2
     said = "error: t.parquet: target 'y' holds numbers as text, such as '-0.09"
-    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+    assert refusal(capsys, *command).startswith(said)
     assert main([*command, "--task", "multiclass"]) == 0
     assert main([*command, "--number", "y"]) == 0
     found = load("m.safetensors")

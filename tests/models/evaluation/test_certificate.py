@@ -26,6 +26,7 @@ from anytime.target import Target
 from anytime.training.guarantee import subset_values
 from anytime.types import Bool, Float, Method
 from models import literal
+from models.present import present
 from models.problems import SmallTable, any_groups, grouped, messy_table, plain_groups
 from models.properties import quick
 
@@ -164,8 +165,7 @@ def test_bounds_fall_with_the_cost(case: Case, nodes: int) -> None:
     costs, F = budgets(case)
     certified = certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=nodes)
     ordered = sorted(certified, key=lambda prefix: prefix.cost)
-    assert all(less.bound <= more.bound for less, more in pairwise(ordered))
-    assert all(less.reached <= more.reached for less, more in pairwise(ordered))
+    assert all(less.bound <= more.bound and less.reached <= more.reached for less, more in pairwise(ordered))
 
 
 def test_free_groups_are_in_every_set() -> None:
@@ -173,8 +173,7 @@ def test_free_groups_are_in_every_set() -> None:
     X = rng.normal(size=(50, 3))
     case = Case(X, X[:, :1] + 0.1 * rng.normal(size=(50, 1)), grouped([1, 1, 1], [0, 2, 3]), 1e-5)
     only = certify_prefixes(case.gram, case.groups, [0.0, 1.0], [0.0, 0.0], case.alpha)
-    assert [prefix.best for prefix in only] == [(0,), (0,)]
-    assert all(prefix.exact for prefix in only)
+    assert [(prefix.best, prefix.exact) for prefix in only] == [((0,), True)] * 2
 
 
 def test_nothing_to_explain_is_explained_in_full() -> None:
@@ -191,9 +190,10 @@ def test_the_best_set_is_that_of_the_literal_oracle() -> None:
     F = literal.explained_variance_of_subsets(rows, case.groups)
     closed = {s: v for s, v in F.items() if all(set(case.groups.prerequisites[g]) <= s for g in s)}
     for budget in (1.0, 3.0, 4.0, 6.0, 9.0):
-        only = certify_prefixes(case.gram, case.groups, [budget], [0.0], case.alpha)[0]
+        (only,) = certify_prefixes(case.gram, case.groups, [budget], [0.0], case.alpha)
+        best = literal.brute_force_best(closed, case.groups.costs.tolist(), budget)
         assert only.exact
-        assert only.bound == pytest.approx(literal.brute_force_best(closed, case.groups.costs.tolist(), budget))
+        assert only.bound == pytest.approx(best)
 
 
 # The bounds, each by itself.
@@ -227,8 +227,7 @@ def test_every_step_of_the_path_gives_a_bound_and_the_last_is_the_least(case: Ca
     nobody = problem.mask([])
     left = problem.given(nobody, ~nobody)
     costs = case.groups.costs / budget
-    begin = first_split(left.C, costs)
-    assert begin is not None
+    begin = present(first_split(left.C, costs))
     seen: list[float] = []
 
     def enough(value: float) -> bool:
@@ -247,17 +246,15 @@ def test_every_step_of_the_path_gives_a_bound_and_the_last_is_the_least(case: Ca
 def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> None:
     b = np.array([[1.0], [0.8], [0.6], [0.5], [0.3]])
     costs = np.array([3.0, 1.0, 2.0, 1.0, 2.0]) / 4.5
-    begin = first_split(np.eye(5), costs)
-    assert begin is not None
+    begin = present(first_split(np.eye(5), costs))
     p = 0.5 * b[:, 0] ** 2
     top = p.sum()
     levels = tuple((10.0**-k, 10) for k in range(2, 9))
     found = relax(np.eye(5), b / np.sqrt(top), np.arange(5), costs, begin, levels, lambda _: False)
-    left, best = 1.0, 0.0
-    for g in np.argsort(-p / costs):
-        share = min(1.0, left / costs[g])
-        best, left = best + share * p[g], left - share * costs[g]
-    assert found.value * top == pytest.approx(best, rel=1e-4)
+    order = np.argsort(-p / costs)
+    before = np.cumsum(costs[order]) - costs[order]
+    shares = np.clip((1.0 - before) / costs[order], 0.0, 1.0)
+    assert found.value * top == pytest.approx(shares @ p[order], rel=1e-4)
 
 
 def test_copies_are_bounded_as_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from anytime.training.options import Options
 from anytime.training.resequencing import resequence
 from models import literal
 from models.literal import Rows, brute_force_best, explained_variance_of_subsets
+from models.present import present
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
+from models.refusals import assert_refused
 
 
 def trained(
@@ -43,6 +46,11 @@ def trained(
 SEVEN = grouped([1, 2, 2, 1, 3, 2, 1], [1.0, 2.0, 3.0, 1.0, 5.0, 2.0, 2.0])
 
 
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return trained(SEVEN)[0]
+
+
 @quick(max_examples=25)
 @given(any_groups, st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
@@ -50,8 +58,7 @@ def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
 ) -> None:
     assume(len(groups) <= 7)
     model, rows = trained(groups, seed)
-    found = certify(model, nodes=nodes).manifest.certificate
-    assert found is not None
+    found = present(certify(model, nodes=nodes).manifest.certificate)
     F = explained_variance_of_subsets(rows, groups)
     whole = {subset.union(*(groups.prerequisites[g] for g in subset)) for subset in F}
     affordable = {subset: F[subset] for subset in whole}
@@ -65,19 +72,15 @@ def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
 def test_shares_are_of_the_bounds_the_base_rate_first() -> None:
     model, _ = trained(SEVEN, seed=3)
     model = certify(model, nodes=1)
-    found, shares = model.manifest.certificate, model.certified_shares
-    assert found is not None
-    assert shares is not None
-    assert len(shares) == model.steps + 1
-    assert (shares[0], found.bounds[0]) == (1.0, 0.0)
-    for step, bound, share in zip(model.manifest.steps, found.bounds[1:], shares[1:], strict=True):
-        assert share == pytest.approx(step.explained_variance / bound)
+    bounds, shares = present(model.manifest.certificate).bounds, present(model.certified_shares)
+    assert (shares[0], bounds[0]) == (1.0, 0.0)
+    F = [step.explained_variance for step in model.manifest.steps]
+    assert shares[1:] == pytest.approx(np.divide(F, bounds[1:]))
     assert min(shares) < 0.999, "this table does not test anything"
     assert max(shares) <= 1.0
 
 
-def test_no_share_is_above_one() -> None:
-    model, _ = trained(SEVEN)
+def test_no_share_is_above_one(model: Model) -> None:
     assert model.certified_shares is None
     low = Certificate(
         bounds=(0.0, *(step.explained_variance * (1 - 1e-12) for step in model.manifest.steps)),
@@ -91,31 +94,28 @@ def test_no_share_is_above_one() -> None:
 def test_what_is_free_is_compared_with_the_base_rate() -> None:
     model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
     found = certify(model)
-    assert found.manifest.certificate is not None
-    assert found.manifest.certificate.bounds[0] == pytest.approx(model.manifest.steps[0].explained_variance)
-    assert found.certified_shares is not None
-    assert found.certified_shares[:2] == pytest.approx((0.0, 1.0))
+    free = present(found.manifest.certificate).bounds[0]
+    assert free == pytest.approx(model.manifest.steps[0].explained_variance)
+    assert present(found.certified_shares)[:2] == pytest.approx((0.0, 1.0))
 
 
-def test_a_certified_model_is_saved_loaded_and_another_version(tmp_path: Path) -> None:
-    model = trained(SEVEN)[0].save(tmp_path / "m.safetensors")
-    found = certify(load(tmp_path / "m.safetensors"), nodes=5)
+def test_a_certified_model_is_saved_loaded_and_another_version(model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    before = model.save(path)
+    found = certify(load(path), nodes=5)
     assert found.version == ""
-    saved = found.save(tmp_path / "m.safetensors")
-    assert saved.version not in ("", model.version)
-    again = load(tmp_path / "m.safetensors")
-    assert again.manifest == saved.manifest
-    assert again.certified_shares == found.certified_shares
+    saved = found.save(path)
+    again = load(path)
+    assert saved.version not in ("", before.version)
+    assert (again.manifest, again.certified_shares) == (saved.manifest, found.certified_shares)
     assert again.prefixes.packed.tobytes() == model.prefixes.packed.tobytes()
 
 
-def test_without_a_limit_of_time_it_is_the_same_again() -> None:
-    model, _ = trained(SEVEN)
+def test_without_a_limit_of_time_it_is_the_same_again(model: Model) -> None:
     assert certify(model, nodes=3).manifest.certificate == certify(model, nodes=3).manifest.certificate
 
 
-def test_progress_is_told_of_every_prefix() -> None:
-    model, _ = trained(SEVEN)
+def test_progress_is_told_of_every_prefix(model: Model) -> None:
     reported: list[int] = []
     certify(model, nodes=1, progress=reported.append)
     assert reported == [1] * (model.steps + 1)
@@ -123,32 +123,27 @@ def test_progress_is_told_of_every_prefix() -> None:
 
 def test_a_stopped_model_is_compared_with_sets_of_its_own_groups() -> None:
     model, _ = trained(SEVEN, epsilon=0.3)
-    assert model.manifest.stopped is not None
-    assert model.manifest.stopped.left_out
-    found = certify(model)
+    assert present(model.manifest.stopped).left_out
     # All groups kept are the last prefix.
-    assert found.certified_shares is not None
-    assert found.certified_shares[-1] == pytest.approx(1.0)
+    assert present(certify(model).certified_shares)[-1] == pytest.approx(1.0)
 
 
-def test_a_model_at_other_costs_is_not_certified() -> None:
-    model = certify(trained(SEVEN)[0], nodes=1)
+def test_a_model_at_other_costs_is_not_certified(model: Model) -> None:
     expensive = FeatureGroups(
         groups=tuple(g.model_copy(update={"cost": 2 * c}) for g, c in zip(SEVEN.groups, SEVEN.costs, strict=True))
     )
-    assert resequence(model, expensive).manifest.certificate is None
+    assert resequence(certify(model, nodes=1), expensive).manifest.certificate is None
 
 
-def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused() -> None:
-    model, _ = trained(SEVEN)
-    with pytest.raises(TrainingError, match="saved without its moments"):
-        certify(replace(model, moments=None))
+def test_likelihoods_models_without_moments_and_limits_of_nothing_are_refused(model: Model) -> None:
     rng = np.random.default_rng(0)
     likely = AnytimeClassifier().fit(rng.normal(size=(30, 2)), rng.integers(0, 2, 30)).model_
-    with pytest.raises(TrainingError, match="is binomial; certificates support least squares only"):
-        certify(likely)
-    with pytest.raises(TrainingError, match="0 nodes"):
-        certify(model, nodes=0)
+    for call, said in (
+        (partial(certify, replace(model, moments=None)), "saved without its moments"),
+        (partial(certify, likely), "is binomial; certificates support least squares only"),
+        (partial(certify, model, nodes=0), "0 nodes"),
+    ):
+        assert_refused(call, said, error=TrainingError)
 
 
 def test_penalties_of_prefixes_have_no_part_in_it() -> None:
@@ -160,7 +155,5 @@ def test_penalties_of_prefixes_have_no_part_in_it() -> None:
     assert len({step.alpha for step in model.manifest.steps}) > 1
     rows = Rows(*literal.standardise(X, y), model.manifest.alpha)
     F = explained_variance_of_subsets(rows, groups)
-    found = certify(model).manifest.certificate
-    assert found is not None
-    for cost, bound in zip(model.costs, found.bounds, strict=True):
-        assert bound == pytest.approx(brute_force_best(F, groups.costs.tolist(), float(cost)), rel=1e-7)
+    best = [brute_force_best(F, groups.costs.tolist(), float(cost)) for cost in model.costs]
+    assert present(certify(model).manifest.certificate).bounds == pytest.approx(best, rel=1e-7)

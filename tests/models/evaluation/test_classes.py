@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score
 from sklearn.metrics import roc_curve as sklearn_curve
 
 from anytime import AnytimeClassifier, evaluate, open_table
-from anytime.cli.main import main
 from anytime.evaluation import classes as measures
 from anytime.evaluation.classes import ClassMeasures, roc_auc, roc_curve
+from models.commands import Capture, document, output
+from models.present import present
 
 
 def rows(count: int, seed: int, rare: float = 1.0) -> pd.DataFrame:
@@ -38,23 +38,24 @@ def test_the_measures_are_those_of_scikit_learn(
     fitted = AnytimeClassifier(alpha=1e-2, family=family).fit(rows(200, 0)[["a", "b", "c"]], rows(200, 0)[target])
     test = rows(150, 1)
     test.to_parquet(tmp_path / "t.parquet")
-    found = evaluate(fitted.model_, open_table(tmp_path / "t.parquet"), weights=weights).classes
+    found = present(evaluate(fitted.model_, open_table(tmp_path / "t.parquet"), weights=weights).classes)
     w = None if weights is None else test[weights].to_numpy()
     y, labels = test[target].to_numpy(), fitted.classes_
-    assert found is not None
     for k, P in enumerate(fitted.staged_predict_proba(test[["a", "b", "c"]])):
         guess = labels[P.argmax(axis=1)]
-        assert found.accuracy[k] == pytest.approx(accuracy_score(y, guess, sample_weight=w))
-        assert found.balanced_accuracy[k] == pytest.approx(balanced_accuracy_score(y, guess, sample_weight=w))
         scores, several = (P[:, 1], {}) if len(labels) == 2 else (P, {"multi_class": "ovr"})
-        assert found.auc is not None
-        assert found.auc[k] == pytest.approx(roc_auc_score(y, scores, sample_weight=w, **several))
-        assert found.log_loss[k] == pytest.approx(log_loss(y, P, labels=labels, sample_weight=w))
-        if len(labels) == 2:
-            expected = brier_score_loss(y == labels[1], P[:, 1], sample_weight=w)
-        else:
-            expected = np.average(np.square(P - (y[:, None] == labels)).sum(axis=1), weights=w)
-        assert found.brier[k] == pytest.approx(expected)
+        squares = np.square(P - (y[:, None] == labels)).sum(axis=1)
+        assert {name: values[k] for name, values in found.by_name().items()} == pytest.approx(
+            {
+                "accuracy": accuracy_score(y, guess, sample_weight=w),
+                "balanced_accuracy": balanced_accuracy_score(y, guess, sample_weight=w),
+                "auc": roc_auc_score(y, scores, sample_weight=w, **several),
+                "log_loss": log_loss(y, P, labels=labels, sample_weight=w),
+                "brier": brier_score_loss(y == labels[1], P[:, 1], sample_weight=w)
+                if len(labels) == 2
+                else np.average(squares, weights=w),
+            }
+        )
     assert found.majority == pytest.approx(max(np.average(y == label, weights=w) for label in labels))
 
 
@@ -72,50 +73,39 @@ def test_one_class_in_the_table_has_no_auc(tmp_path: Path) -> None:
     fitted = AnytimeClassifier(alpha=1e-2).fit(rows(200, 0)[["a", "b", "c"]], rows(200, 0)["two"])
     test = rows(50, 1)
     test[test["two"] == "no"].to_parquet(tmp_path / "t.parquet")
-    found = evaluate(fitted.model_, open_table(tmp_path / "t.parquet")).classes
-    assert found is not None
+    found = present(evaluate(fitted.model_, open_table(tmp_path / "t.parquet")).classes)
     assert (found.auc, found.majority) == (None, 1.0)
 
 
-def test_an_accuracy_of_the_majority_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_accuracy_of_the_majority_is_noted(desk: Path, capsys: Capture) -> None:
     rows(400, 0, rare=2.6).to_csv("rare.csv", index=False)
     rows(400, 0).to_csv("even.csv", index=False)
     for name, noted in (("rare", True), ("even", False)):
         words = ["train", f"{name}.csv", "--target", "two", "--drop", "three", "--drop", "w", "--out", "m.safetensors"]
-        assert main([*words, "--family", "gaussian", "--basis", "linear", "--test", f"{name}.csv"]) == 0
-        shown = capsys.readouterr().out
+        shown = output(capsys, *words, "--family", "gaussian", "--basis", "linear", "--test", f"{name}.csv")
         assert ("the share of the most frequent class, at every prefix" in shown) == noted
         assert all(name in shown for name in ("accuracy", "balanced", "AUC", "log loss", "Brier"))
 
 
 @pytest.mark.parametrize("target", ["two", "three"])
-def test_compare_measures_the_classes_of_every_method_at_every_prefix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_compare_measures_the_classes_of_every_method_at_every_prefix(desk: Path, capsys: Capture, target: str) -> None:
     train, test = (rows(200, seed)[["a", "b", "c", target]] for seed in (0, 1))
     train.loc[::9, "b"] = np.nan
     train.to_parquet("train.parquet")
     test.to_parquet("test.parquet")
     call = ["compare", "train.parquet", "--target", target, "--task", "binary" if target == "two" else "multiclass"]
     call += ["--alpha", "0.01", "--folds", "0", "--basis", "hinge:2", "--test", "test.parquet"]
-    assert main([*call, "--json"]) == 0
-    methods = {each["name"]: each["test"] for each in json.loads(capsys.readouterr().out)["methods"]}
+    methods = {each["name"]: each["test"] for each in document(capsys, *call)["methods"]}
     names = {"CS-G-FR": "fr", "CS-G-OMP": "omp", "Single": "single", "Sparse": "sparse"}
     for name, method in names.items():
         estimator = AnytimeClassifier(family="gaussian", method=method, alpha=0.01, basis="hinge:2")
         estimator.fit(train.drop(columns=target), train[target])
-        expected = evaluate(estimator.model_, open_table("test.parquet")).classes
-        assert expected is not None
+        expected = present(evaluate(estimator.model_, open_table("test.parquet")).classes)
         for measure, values in expected.by_name().items():
             np.testing.assert_allclose(methods[name][measure], values, rtol=1e-9)
         assert methods[name]["majority"] == expected.majority
     assert not {"FR Oracle", "Sparse (shrunken)"} & {name for name, each in methods.items() if "auc" in each}
-    assert main(call) == 0
-    shown = capsys.readouterr().out
+    shown = output(capsys, *call)
     assert "test measures of classes at half of the cost" in shown
     half = 1 if len(methods["CS-G-FR"]["auc"]) == 4 else 0
     assert f"{methods['CS-G-FR']['auc'][half]:.4g}" in shown

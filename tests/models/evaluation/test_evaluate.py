@@ -27,6 +27,9 @@ from anytime.model.prefixes import PrefixModels
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.types import Float
+from models.commands import Capture, document, output, ran
+from models.present import present
+from models.spies import spied
 
 FEATURES = ["a", "b", "c", "d"]
 GROUPS = {
@@ -89,8 +92,7 @@ def test_explained_variance_and_error_are_those_of_the_rows(targets: list[str], 
     F = 0.5 * np.mean(standard**2, axis=0).sum() - 0.5 * np.mean(residual**2, axis=1).sum(axis=1)
     assert found.rows == len(TEST)
     np.testing.assert_allclose(found.explained_variance, F, rtol=1e-9, atol=1e-12)
-    assert found.r2 is not None
-    np.testing.assert_allclose(found.r2, [r2_score(Y, s) for s in scores], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(present(found.r2), [r2_score(Y, s) for s in scores], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.mse, [mean_squared_error(Y, s) for s in scores], rtol=1e-9)
     assert found.costs.tolist() == [0.0, *(step.cumulative_cost for step in model.manifest.steps)]
     assert (found.accuracy, found.ndcg) == (None, None)
@@ -101,9 +103,9 @@ def test_on_the_training_rows_the_base_rate_errs_by_the_variance(tmp_path: Path)
     model, _ = trained(tmp_path, ["y"])
     found = evaluate(model, open_table(tmp_path / "train.parquet"))
     assert found.mse[0] == pytest.approx(TRAIN["y"].var(ddof=0))
-    assert found.r2 is not None
-    assert found.r2[0] == pytest.approx(0.0, abs=1e-12)
-    assert (np.diff(found.r2) > 0).all()
+    r2 = present(found.r2)
+    assert r2[0] == pytest.approx(0.0, abs=1e-12)
+    assert (np.diff(r2) > 0).all()
 
 
 @pytest.mark.parametrize(("target", "classes"), [("sign", ("down", "up")), ("level", ("high", "low", "mid"))])
@@ -111,14 +113,11 @@ def test_accuracy_is_that_of_the_likeliest_class_of_each_row(
     target: str, classes: tuple[str, ...], tmp_path: Path
 ) -> None:
     model, found, scores = evaluated(tmp_path, [target])
-    assert model.manifest.classes == classes
-    for k, s in enumerate(scores):
-        codes = (s[:, 0] > 0.5).astype(int) if len(classes) == 2 else s.argmax(axis=1)
-        assert found.accuracy is not None
-        assert found.accuracy[k] == pytest.approx(accuracy_score(TEST[target], np.array(classes)[codes]))
-    assert found.accuracy is not None
-    assert found.accuracy[-1] > found.accuracy[0]
-    assert found.ndcg is None
+    assert (model.manifest.classes, found.ndcg) == (classes, None)
+    codes = scores[:, :, 0] > 0.5 if len(classes) == 2 else scores.argmax(axis=2)
+    guesses = np.array(classes)[codes.astype(int)]
+    assert present(found.accuracy) == pytest.approx([accuracy_score(TEST[target], guess) for guess in guesses])
+    assert present(found.accuracy)[-1] > present(found.accuracy)[0]
 
 
 @pytest.fixture
@@ -138,15 +137,11 @@ def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_row_that_is_predicted_without_bound_is_told_and_ends_nothing(
-    counts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_is_predicted_without_bound_is_told_and_ends_nothing(counts: list[str], capsys: Capture) -> None:
     assert main([*counts, "--out", "m.safetensors"]) == 0
-    capsys.readouterr()
-    assert main(["evaluate", "m.safetensors", "test.csv"]) == 0
-    assert " inf " in capsys.readouterr().out
-    assert main(["evaluate", "m.safetensors", "test.csv", "--json"]) == 0
-    prefixes = json.loads(capsys.readouterr().out)["prefixes"]
+    call = ["evaluate", "m.safetensors", "test.csv"]
+    assert " inf " in output(capsys, *call)
+    prefixes = document(capsys, *call)["prefixes"]
     with_c = [step for step, row in enumerate(prefixes) if row["deviance"] is None]
     assert with_c
     assert 0 not in with_c
@@ -154,20 +149,15 @@ def test_a_row_that_is_predicted_without_bound_is_told_and_ends_nothing(
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_absurd_row_that_is_held_out_leaves_finite_errors_or_is_told(
-    counts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_absurd_row_that_is_held_out_leaves_finite_errors_or_is_told(counts: list[str], capsys: Capture) -> None:
     counts[1] = "all.csv"
-    for options in ([], ["--one-se"]):
+    fixed = ["--alpha", "1e-3"]
+    for options in ([], ["--one-se"], [*fixed, "--clamp", "outliers"], [*fixed, "--folds", "0"]):
         assert main([*counts, *options, "--out", "m.safetensors"]) == 0
-    capsys.readouterr()
-    assert main([*counts, "--alpha", "1e-3", "--out", "m.safetensors"]) == 2
-    *_, warning, said = capsys.readouterr().err.splitlines()
+    *_, warning, said = ran(capsys, *counts, *fixed, "--out", "m.safetensors", code=2).err.splitlines()
     assert warning.startswith("warning: wild values, far from all others: 'c' (5000 in row 399)")
     assert said.startswith("error: the cross-validated error of prefix 3 is infinite")
     assert "fix such rows, limit the columns by --clamp outliers, or set alpha to a number" in said
-    assert main([*counts, "--alpha", "1e-3", "--clamp", "outliers", "--out", "m.safetensors"]) == 0
-    assert main([*counts, "--alpha", "1e-3", "--folds", "0", "--out", "m.safetensors"]) == 0
 
 
 def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
@@ -175,17 +165,10 @@ def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
 ) -> None:
     model, test = trained(tmp_path, ["level"])
     whole = evaluate(model, open_table(test))
-    sizes: list[int] = []
-    predict_all = PrefixModels.predict_all
-
-    def noted(prefixes: PrefixModels, X: Float) -> Float:
-        sizes.append(len(X))
-        return predict_all(prefixes, X)
-
-    monkeypatch.setattr(PrefixModels, "predict_all", noted)
     monkeypatch.setattr("anytime.data.dataset.BLOCK_VALUES", 120)
-    found = evaluate(model, open_table(test))
-    assert max(sizes) == 120 // ((model.steps + 1) * 3)
+    with spied(PrefixModels, "predict_all") as predict_all:
+        found = evaluate(model, open_table(test))
+    assert max(len(call.args[1]) for call in predict_all.call_args_list) == 120 // ((model.steps + 1) * 3)
     np.testing.assert_array_equal(found.accuracy, whole.accuracy)
 
 
@@ -194,20 +177,15 @@ def test_accuracy_counts_what_predictions_answer(tmp_path: Path) -> None:
     prediction = Prediction(model, len(TEST))
     for group in model.groups.groups:
         prediction.add(group.name, TEST[list(group.features)].to_numpy())
-    assert found.accuracy is not None
-    assert found.accuracy[-1] == pytest.approx(accuracy_score(TEST["level"], prediction.answer().prediction))
+    accuracy = accuracy_score(TEST["level"], prediction.answer().prediction)
+    assert present(found.accuracy)[-1] == pytest.approx(accuracy)
 
 
 def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more(tmp_path: Path) -> None:
     _, found, scores = evaluated(tmp_path, ["grade"], query="query")
-    assert found.ndcg is not None
-    for k, s in enumerate(scores):
-        each = []
-        for _, part in TEST.groupby("query"):
-            if len(part) > 1:
-                each.append(ndcg_score([part["grade"]], [s[part.index, 0]], k=5))
-        assert found.ndcg[k] == pytest.approx(np.mean(each), rel=1e-9)
     ranked = [part["grade"] for _, part in TEST.groupby("query") if len(part) > 1]
+    expected = [np.mean([ndcg_score([each], [s[each.index, 0]], k=5) for each in ranked]) for s in scores]
+    assert present(found.ndcg) == pytest.approx(expected, rel=1e-9)
     assert found.ndcg_queries == (len(ranked), sum((grades == 0).all() for grades in ranked))
 
 
@@ -215,9 +193,7 @@ def test_ndcg_of_a_perfect_order_is_one_and_leaves_out_single_rows() -> None:
     truth = np.array([3.0, 2, 1, 0, 4])
     keys = np.array(["q", "q", "q", "q", "alone"])
     scores = np.column_stack([truth, -truth, np.zeros(5)])
-    found = ndcg(truth, scores, keys)
-    assert found is not None
-    best, worst, tied = found
+    best, worst, tied = present(ndcg(truth, scores, keys))
     assert best == pytest.approx(1.0)
     assert worst < tied < best
 
@@ -255,23 +231,23 @@ def test_a_table_whose_rows_are_all_of_one_value_can_be_evaluated(target: str, t
 # Timeliness
 
 
-def test_timeliness_is_the_area_under_the_curve_up_to_where_it_stops() -> None:
-    costs, F = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.2, 0.4])
-    assert timeliness(costs, F, 2.0, 0.5) == pytest.approx((0.1 + 0.25) / (2 * 0.5))
-    assert timeliness(costs, F, 2.0, 0.5, "step") == pytest.approx(0.2 / (2 * 0.5))
-    assert timeliness(costs, F, 3.0, 0.5) == pytest.approx((0.1 + 0.6) / (3 * 0.5))
-    assert timeliness(costs, F, 3.0, 0.5, "step") == pytest.approx(0.4 / (3 * 0.5))
-
-
-def test_timeliness_counts_free_steps_from_the_start() -> None:
-    costs, F = np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.1, 0.3])
-    assert timeliness(costs, F, 1.0, 0.5) == pytest.approx(0.2 / 0.5)
-    assert timeliness(costs, F, 1.0, 0.5, "step") == pytest.approx(0.1 / 0.5)
-
-
-def test_timeliness_where_everything_is_free_or_nothing_varies_is_nought() -> None:
-    assert timeliness(np.zeros(3), np.array([0.0, 0.1, 0.3]), 0.0, 0.5) == 0.0
-    assert timeliness(np.arange(3.0), np.zeros(3), 1.0, 0.0) == 0.0
+@pytest.mark.parametrize(
+    ("costs", "F", "stop", "risk", "linear", "step"),
+    [
+        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 2.0, 0.5, (0.1 + 0.25) / (2 * 0.5), 0.2 / (2 * 0.5)),
+        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 3.0, 0.5, (0.1 + 0.6) / (3 * 0.5), 0.4 / (3 * 0.5)),
+        ([0.0, 0.0, 1.0], [0.0, 0.1, 0.3], 1.0, 0.5, 0.2 / 0.5, 0.1 / 0.5),
+        ([0.0, 0.0, 0.0], [0.0, 0.1, 0.3], 0.0, 0.5, 0.0, 0.0),
+        ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], 1.0, 0.0, 0.0, 0.0),
+    ],
+    ids=["within a step", "up to the last step", "free steps count from the start", "all is free", "nothing varies"],
+)
+def test_timeliness_is_the_area_under_the_curve_up_to_where_it_stops(
+    costs: list[float], F: list[float], stop: float, risk: float, linear: float, step: float
+) -> None:
+    curve = np.array(costs), np.array(F)
+    assert timeliness(*curve, stop, risk) == pytest.approx(linear)
+    assert timeliness(*curve, stop, risk, "step") == pytest.approx(step)
 
 
 def test_the_plateau_is_where_the_next_percent_costs_a_fifth_of_all() -> None:
@@ -331,7 +307,7 @@ def test_on_kddcup_the_whole_model_is_least_squares_and_no_column_is_lost(shared
 
 
 def test_on_yahoo_a_chosen_penalty_beats_a_tiny_one_on_the_test_rows(
-    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared_data: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     data = shared_data / "yahoo_sample"
     found: dict[str, dict[str, Any]] = {}
@@ -339,16 +315,13 @@ def test_on_yahoo_a_chosen_penalty_beats_a_tiny_one_on_the_test_rows(
         out = str(tmp_path / f"{alpha}.safetensors")
         call = ["train", str(data / "train.parquet"), "--groups", str(data / "groups.json"), "--target", "relevance"]
         assert main([*call, "--query", "qid", "--basis", "linear", "--alpha", alpha, "--out", out]) == 0
-        capsys.readouterr()
-        assert main(["evaluate", out, str(data / "test.parquet"), "--json"]) == 0
-        found[alpha] = json.loads(capsys.readouterr().out)
+        found[alpha] = document(capsys, "evaluate", out, str(data / "test.parquet"))
     chosen, tiny = found["cv"], found["1e-5"]
     assert chosen["prefixes"][-1]["r2"] > tiny["prefixes"][-1]["r2"]
-    stop = tiny["stop"]
-    areas = {}
-    for alpha, values in found.items():
-        costs = np.array([prefix["cost"] for prefix in values["prefixes"]])
-        F = np.array([prefix["explained_variance"] for prefix in values["prefixes"]])
-        areas[alpha] = timeliness(costs, F, stop, 0.5), timeliness(costs, F, stop, 0.5, "step")
-    assert areas["cv"][0] > areas["1e-5"][0]
-    assert areas["cv"][1] > areas["1e-5"][1]
+
+    def areas(values: dict[str, Any]) -> Float:
+        costs, F = np.array([[row["cost"], row["explained_variance"]] for row in values["prefixes"]]).T
+        stop = tiny["stop"]
+        return np.array([timeliness(costs, F, stop, 0.5), timeliness(costs, F, stop, 0.5, "step")])
+
+    assert (areas(chosen) > areas(tiny)).all()

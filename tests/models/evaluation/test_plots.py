@@ -16,17 +16,22 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation import plots as plotting
 from anytime.evaluation.certificate.certify import certify
 from anytime.evaluation.shapes import column_shapes
+from models.present import present
 
 MIN_SQUARES = ["R² (training)", "cross-validated error"]
 DEVIANCE = ["deviance explained (training)", "cross-validated deviance"]
 
 
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn, in place of their files."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: drawn.append(figure))
+    return drawn
+
+
 @pytest.mark.parametrize(("family", "labels"), [("gaussian", MIN_SQUARES), ("binomial", DEVIANCE)])
-def test_axes_are_named_after_what_the_family_explains(
-    monkeypatch: pytest.MonkeyPatch, family: Any, labels: list[str]
-) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
+def test_axes_are_named_after_what_the_family_explains(figures: list[Any], family: Any, labels: list[str]) -> None:
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = X[:, 0] + np.random.default_rng(1).normal(size=60) > 0
     plotting.plot_model(AnytimeClassifier(family=family, alpha=0.1, cv=2).fit(X, y).model_, Path("m.png"))
@@ -35,10 +40,8 @@ def test_axes_are_named_after_what_the_family_explains(
 
 @pytest.mark.parametrize(("epsilon", "sets"), [(None, "groups"), (0.3, "retained groups")])
 def test_the_bound_of_a_certificate_is_drawn_over_the_curve(
-    monkeypatch: pytest.MonkeyPatch, epsilon: float | None, sets: str
+    figures: list[Any], epsilon: float | None, sets: str
 ) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4)) + rng.normal(size=(60, 1))
     Y = X @ rng.normal(size=(4, 2)) * [1.0, 100.0] + rng.normal(size=(60, 2))
@@ -74,9 +77,7 @@ def test_ticks_of_logarithmic_axes_are_numbers_and_not_formulas(tmp_path: Path) 
     assert not any("$" in label for label in labels)
 
 
-def test_long_names_of_late_steps_do_not_narrow_the_plot(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
+def test_long_names_of_late_steps_do_not_narrow_the_plot(figures: list[Any]) -> None:
     X = np.random.default_rng(0).normal(size=(200, 4))
     for name in ("laboratory values of the morning visit", "v"):
         groups = {"groups": [{"name": f"{name} {j}", "features": [str(j)], "cost": 1.0} for j in range(4)]}
@@ -91,21 +92,19 @@ def test_long_names_of_late_steps_do_not_narrow_the_plot(monkeypatch: pytest.Mon
     assert long == pytest.approx(short)
 
 
-def shapes_figure(estimator: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    figures: list[Any] = []
-    monkeypatch.setattr(plotting, "write_figure", lambda figure, _path: figures.append(figure))
+def shapes_figure(estimator: Any, figures: list[Any], **options: Any) -> Any:
     plotting.plot_shapes(estimator.model_, Path("m.png"), **options)
-    figures[0].draw_without_rendering()
-    return figures[0]
+    figures[-1].draw_without_rendering()
+    return figures[-1]
 
 
-def test_shapes_are_lines_levels_are_bars_and_missing_values_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_are_lines_levels_are_bars_and_missing_values_a_mark(figures: list[Any]) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.uniform(0, 80, 200), "port": rng.choice(["Oslo", "Rome"], 200)})
     y = np.abs(frame["age"] - 40) / 20 + (frame["port"] == "Rome")
     frame.loc[::5, "age"] = np.nan
     estimator = AnytimeRegressor(basis="hinge:2", alpha=1e-6).fit(frame, y)
-    figure = shapes_figure(estimator, monkeypatch)
+    figure = shapes_figure(estimator, figures)
     shapes = column_shapes(estimator.model_)
     tops = figure.axes[::2]
     assert [axis.get_title().split()[0] for axis in tops] == [shape.name for shape in shapes]
@@ -113,27 +112,25 @@ def test_shapes_are_lines_levels_are_bars_and_missing_values_a_mark(monkeypatch:
         if shape.name == "age":
             line, mark = axis.lines[1], axis.lines[-2]
             assert line.get_xydata().tolist() == [[point.x, point.contribution] for point in shape.points]
-            assert shape.missing is not None
-            assert (mark.get_marker(), mark.get_ydata().tolist()) == ("D", [shape.missing.contribution])
-            labels = [label.get_text() for label in below.get_xticklabels()]
-            assert labels[-1] == "missing"
+            assert (mark.get_marker(), mark.get_ydata().tolist()) == ("D", [present(shape.missing).contribution])
+            assert below.get_xticklabels()[-1].get_text() == "missing"
         else:
             assert [bar.get_height() for bar in axis.patches] == [level.contribution for level in shape.levels]
             assert [bar.get_height() for bar in below.patches] == [level.share for level in shape.levels]
             assert [label.get_text() for label in below.get_xticklabels()] == [str(e.level) for e in shape.levels]
 
 
-def test_the_strongest_columns_are_drawn_and_each_class_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_strongest_columns_are_drawn_and_each_class_has_its_line(figures: list[Any]) -> None:
     X = np.random.default_rng(0).normal(size=(300, 15))
     y = np.digitize(X @ np.arange(15.0), [-10.0, 10.0])
     estimator = AnytimeClassifier(alpha=0.01).fit(X, np.array(["a", "b", "c"])[y])
     titles = [shape.name for shape in column_shapes(estimator.model_)]
     for top, count in ((None, 12), (2, 2), (100, 15)):
-        figure = shapes_figure(estimator, monkeypatch, **({} if top is None else {"top": top}))
+        figure = shapes_figure(estimator, figures, **({} if top is None else {"top": top}))
         assert [axis.get_title().split()[0] for axis in figure.axes[::2]] == titles[:count]
-    first = shapes_figure(estimator, monkeypatch, prefix=1).axes[0]
+    first = shapes_figure(estimator, figures, prefix=1).axes[0]
     assert [text.get_text() for text in first.get_legend().get_texts()] == ["a", "b", "c"]
     styles = {(line.get_linestyle(), line._unscaled_dash_pattern) for line in first.lines[1:]}
     assert len(styles) == 3, "distinguishable without colour"
     with pytest.raises(ValuesError, match="prefix 0 of model 'model' has no columns"):
-        shapes_figure(estimator, monkeypatch, prefix=0)
+        shapes_figure(estimator, figures, prefix=0)

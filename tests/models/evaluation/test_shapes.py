@@ -17,6 +17,8 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.learning import QUANTILES
+from models.present import present
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -76,58 +78,50 @@ def at(column: str, values: dict[str, float]) -> float:
 
 def test_a_line_has_its_corners_at_the_knots_and_ends_where_values_are_clamped() -> None:
     basis, shape = fitted().model_.groups.bases["age"], shapes()["age"]
-    assert basis.range is not None
-    assert [point.x for point in shape.points] == [basis.range[0], *(basis.knots or ()), basis.range[1]]
+    (low, high), knots = present(basis.range), present(basis.knots)
+    assert [point.x for point in shape.points] == [low, *knots, high]
     for point in shape.points:
-        terms = {"age": point.x} | {f"age>{knot:.6g}": max(point.x - knot, 0.0) for knot in basis.knots or ()}
+        terms = {"age": point.x} | {f"age>{knot:.6g}": max(point.x - knot, 0.0) for knot in knots}
         assert set(terms) | {"age is missing"} == set(weights("age"))
         assert point.contribution == pytest.approx(at("age", terms), rel=1e-9)
     assert shape.levels == ()
-    missing = weights("age")["age is missing"]
-    assert shape.missing is not None
-    assert shape.missing.contribution == pytest.approx(missing[0] * (1 - missing[1]), rel=1e-9)
-    assert shape.missing.share == pytest.approx(TABLE["age"].isna().mean())
+    w, mean = weights("age")["age is missing"]
+    missing = present(shape.missing)
+    assert (missing.contribution, missing.share) == pytest.approx(
+        (w * (1 - mean), TABLE["age"].isna().mean()), rel=1e-9
+    )
 
 
 def test_common_values_are_levels_and_the_line_leaves_out_their_jump() -> None:
     shape, (knot,) = shapes()["fare"], fitted().model_.groups.bases["fare"].knots or ()
     (zero,) = shape.levels
-    assert zero.level == 0.0
-    assert zero.share == pytest.approx((TABLE["fare"] == 0).mean())
-    assert zero.contribution == pytest.approx(at("fare", {"fare=0": 1.0}), rel=1e-9)
-    assert shape.points[0].x == 0.0
-    assert shape.points[0].contribution == pytest.approx(at("fare", {}), rel=1e-9)
-    assert shape.points[1].contribution == pytest.approx(at("fare", {"fare": knot}), rel=1e-9)
+    first, second, *_ = shape.points
+    expected = (0.0, (TABLE["fare"] == 0).mean(), at("fare", {"fare=0": 1.0}))
+    assert (zero.level, zero.share, zero.contribution) == pytest.approx(expected, rel=1e-9)
+    assert (first.x, first.contribution) == pytest.approx((0.0, at("fare", {})), rel=1e-9)
+    assert second.contribution == pytest.approx(at("fare", {"fare": knot}), rel=1e-9)
 
 
 def test_categories_are_levels_with_their_shares_and_other_levels_are_one() -> None:
     shape = shapes()["port"]
-    assert shape.points == ()
-    assert shape.quantiles is None
-    for level in shape.levels:
-        assert level.share == pytest.approx((TABLE["port"] == level.level).mean())
-        assert level.contribution == pytest.approx(at("port", {f"port={level.level}": 1.0}), rel=1e-9)
-    assert shape.other is not None
-    assert shape.other.share == pytest.approx(4 / len(TABLE))
-    assert shape.other.contribution == pytest.approx(at("port", {"port is other": 1.0}), rel=1e-9)
+    assert (shape.points, shape.quantiles) == ((), None)
+    expected = {f"port={level.level}": (TABLE["port"] == level.level).mean() for level in shape.levels}
+    expected["port is other"] = 4 / len(TABLE)
+    for level, (term, share) in zip([*shape.levels, present(shape.other)], expected.items(), strict=True):
+        assert (level.share, level.contribution) == pytest.approx((share, at("port", {term: 1.0})), rel=1e-9)
 
 
 def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels() -> None:
     waves = shapes()["waves"]
-    model, prediction = fitted().model_, fitted().model_.open()
-    point = waves.points[7]
-    prediction.add("sea", [point.x])
-    found = prediction.answer(policy="arrived", explain=True).contributions
-    assert found is not None
     assert len(waves.points) > 20
-    (alone,) = column_shapes(model, only="waves")
-    alone = replace(alone, unique=shapes()["waves"].unique, shared=shapes()["waves"].shared)
-    assert alone == waves
-    steam = shapes()["steam"]
-    assert [level.level for level in steam.levels] == [0.0, 1.0]
-    assert [level.contribution for level in steam.levels] == [
-        pytest.approx(at("steam", {"steam": value})) for value in (0.0, 1.0)
-    ]
+    frame = pd.concat([TABLE[:1]] * len(waves.points)).assign(waves=[point.x for point in waves.points])
+    _, found = fitted().predict(frame, explain=True)
+    expected = [point.contribution for point in waves.points]
+    np.testing.assert_allclose(found.features["waves"], expected, rtol=1e-9, atol=1e-9)
+    (alone,) = column_shapes(fitted().model_, only="waves")
+    assert replace(alone, unique=waves.unique, shared=waves.shared) == waves
+    steam = {level.level: level.contribution for level in shapes()["steam"].levels}
+    assert steam == pytest.approx({value: at("steam", {"steam": value}) for value in (0.0, 1.0)})
 
 
 def test_a_linear_column_is_a_line_over_its_raw_values() -> None:
@@ -135,8 +129,7 @@ def test_a_linear_column_is_a_line_over_its_raw_values() -> None:
     y = 3 * x + 1
     model = AnytimeRegressor(alpha=1e-9).fit(pd.DataFrame({"bmi": x}), y).model_
     (shape,) = column_shapes(model)
-    middle = shape.points[0].x + shape.points[-1].x
-    assert middle / 2 == pytest.approx(30)
+    assert shape.points[0].x + shape.points[-1].x == pytest.approx(60)
     for point in shape.points:
         assert point.contribution == pytest.approx(3 * (point.x - 30), rel=1e-6)
 
@@ -191,19 +184,18 @@ def test_only_the_columns_of_the_prefix_have_shapes_and_the_prefix_must_exist() 
     for prefix in range(fitted().model_.steps + 1):
         names = {name for group in fitted().model_.computed[prefix] for name in fitted().model_.places[group].features}
         assert {shape.name for shape in column_shapes(fitted().model_, prefix)} == names
-    with pytest.raises(ValuesError, match=r"prefix is 9; expected 0 to \d, the steps of model"):
-        column_shapes(fitted().model_, 9)
-    with pytest.raises(ValuesError, match=r"there is no column 'agee' in prefix .*; did you mean 'age'"):
-        column_shapes(fitted().model_, only="agee")
+    said = f"prefix is 9; expected 0 to {fitted().model_.steps}, the steps of model"
+    assert_refused(lambda: column_shapes(fitted().model_, 9), said, error=ValuesError)
+    words = ("there is no column 'agee' in prefix ", "; did you mean 'age'")
+    assert_refused(lambda: column_shapes(fitted().model_, only="agee"), *words, error=ValuesError)
 
 
 def test_quantiles_are_stored_every_twentieth_and_survive_the_model_file(tmp_path: Path) -> None:
     fitted().save(tmp_path / "m.safetensors")
     assert column_shapes(load(tmp_path / "m.safetensors")) == column_shapes(fitted().model_)
-    waves: ColumnShape = shapes()["waves"]
     assert QUANTILES == 21
-    assert waves.quantiles == pytest.approx(np.quantile(TABLE["waves"], np.arange(21) / 20))
-    assert shapes()["age"].quantiles == pytest.approx(np.nanquantile(TABLE["age"], np.arange(21) / 20))
+    for name in ("waves", "age"):
+        assert shapes()[name].quantiles == pytest.approx(np.nanquantile(TABLE[name], np.arange(21) / 20))
     linear = AnytimeRegressor(basis="linear").fit(TABLE[["waves"]].to_numpy(), Y).model_
     assert not linear.groups.bases, "columns that need no sample have none, and are read once"
     (shape,) = column_shapes(linear)
