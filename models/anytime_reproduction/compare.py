@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_json, print_results, remark
-from anytime.cli.plan import FitPlan
 from anytime.cli.sources import Console, open_source, open_test
-from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.evaluate import table_moments
@@ -23,20 +20,16 @@ from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
 from anytime.model.prefixes import PrefixModels
 from anytime.tabulated import Series, Tabulated
-from anytime.training.options import Options
 from anytime.training.train import train
 from anytime_reproduction.comparison import Comparison, MethodCurve, plot_comparison
 from anytime_reproduction.comparison import compare as compare_methods
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparePlan(FitPlan):
+class ComparePlan(options.FitPlan):
     """The options of `compare`: its penalty is that of CS-G-OMP."""
 
-    @cached_property
-    def training(self) -> Options:
-        with options.naming_options():
-            return Options(**self._stated, method="omp", family="gaussian")
+    fixed: ClassVar[Mapping[str, Any]] = {"method": "omp", "family": "gaussian"}
 
 
 @options.spread
@@ -68,7 +61,7 @@ def compare(
     source = open_source(data, plan, observer=Console())
     tested = None if test is None else open_test(test, source, plan)
     trained = train(source)
-    for each in trained.source.warnings:
+    for each in (*trained.source.warnings, *trained.source.decisions):
         remark(each)
     fitted = trained.fit
     held, expansion = None, fitted.expansion
@@ -87,10 +80,9 @@ def compare(
     unit = fitted.groups.cost_unit
     if plot is not None:
         plot_comparison(compared, unit, plot)
-        remember_written(plot)
         remark(f"wrote {plot}")
     if json:
-        print_json(_values(compared, unit))
+        print_json(_values(compared, unit), written=[plot])
     else:
         print_results(
             _table(compared),
@@ -99,6 +91,7 @@ def compare(
             f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
             f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
             "weights), r2 does not",
+            written=[plot],
         )
 
 

@@ -12,7 +12,6 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
 from anytime.cli.sources import open_groups
-from anytime.cli.streams import remember_written
 from anytime.data.dataset import Dataset
 from anytime.data.survey import surveyed
 from anytime.errors import listed
@@ -72,11 +71,10 @@ def basis(
             seed=seed,
             complete=True,
         )
-    for each in found.warnings:
+    for each in (*found.warnings, *found.decisions):
         remark(each)
     write_groups(written, out)
-    remember_written(out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
     terms = Expansion.of(written).size
-    print_results(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")
+    print_results(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms", written=[out])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,28 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from anytime.cli.streams import printing
+from anytime.cli.streams import complain, redirect_to_nothing
+from anytime.errors import reason_of
 from anytime.tabulated import Tabulated
 
 
-def print_results(*parts: Tabulated | str) -> None:
-    """Print tables and lines to standard output; without a terminal tables are wide."""
+def print_results(*parts: Tabulated | str, written: Iterable[Path | None] = ()) -> None:
+    """Print tables and lines to standard output; without a terminal tables are wide.
+
+    `written` are the files that the command has completed, if any: then it does not fail if nothing can be printed.
+    """
     console = Console()
-    with printing():
+    complete = " and ".join(str(path) for path in written if path is not None)
+    try:
         for part in parts:
             print(part if isinstance(part, str) else part.text(console.width if console.is_terminal else 200))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if not complete:
+            raise
+        redirect_to_nothing(sys.stdout)
+        complain(f"cannot print the results: {reason_of(error)}; {complete} is complete")
 
 
 def remark(text: str) -> None:
@@ -33,10 +47,9 @@ def remark(text: str) -> None:
         Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, written: Iterable[Path | None] = ()) -> None:
     """Print a result as JSON, arrays as lists; non-finite numbers, which an extreme row can cause, become null."""
-    with printing():
-        print(json.dumps(_finite(value), indent=1, allow_nan=False))
+    print_results(json.dumps(_finite(value), indent=1, allow_nan=False), written=written)
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,6 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_json, print_results, remark, working
 from anytime.cli.sources import open_refit
-from anytime.cli.streams import remember_written
 from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
 from anytime.costs.scraping import (
@@ -99,7 +98,7 @@ def costs(
     if distributions is not None:
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)
-    remember_written(out, distributions, keep)
+    written = [path for path in (out, distributions, keep) if path is not None]
     explained, (staying, moving) = _budgets_table(changed, budgets), changed.timeliness
     if json:
         sequence = {
@@ -113,20 +112,18 @@ def costs(
             "tolerance": tolerance,
         }
         values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call}
-        print_json(values | {"groups": group_costs.records(), "sequence": sequence})
+        print_json(values | {"groups": group_costs.records(), "sequence": sequence}, written)
     else:
-        lines = [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []  # if it depends on the rows
         print_results(
             group_costs,
-            *lines,
+            *([f"costs are per row, {groups.shared_by}"] if groups.shared_by else []),  # if it depends on the rows
             *_sequence_lines(changed),
             explained,
             f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
             f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
+            *([f"wrote {' and '.join(map(str, written))}"] if written else []),
+            written=written,
         )
-        written = [str(path) for path in (out, distributions, keep) if path is not None]
-        if written:
-            print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
         why = (
             "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"

@@ -10,7 +10,6 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.streams import remember_written
 from anytime.data.draft import drafted
 from anytime.errors import GroupsError
 from anytime.groups import write_text
@@ -55,12 +54,14 @@ def groups(
             by_prefix=by_prefix,
             costs=options.parsed_costs(cost),
         )
-    columns = len(draft.groups.features)
     head = (
         f"{data.name}, {draft.rows:,} rows, target {', '.join(target)}; set costs, and join columns computed together"
     )
     write_text(draft.text(" ".join(head.split())), out)
-    remember_written(out)
     for name, why in draft.left_out.items():
         remark(f"left out: {name!r} ({why})")
-    print_results(f"wrote {out}: {columns} columns in {len(draft.groups)} groups, {len(draft.left_out)} left out")
+    print_results(
+        f"wrote {out}: {len(draft.groups.features)} columns in {len(draft.groups)} groups, "
+        f"{len(draft.left_out)} left out",
+        written=[out],
+    )

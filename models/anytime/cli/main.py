@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import os
 import signal
 import sys
@@ -27,7 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from anytime._version import __version__
-from anytime.cli.streams import complain, prepare_streams, redirect_to_nothing
+from anytime.cli.streams import complain, redirect_to_nothing
 from anytime.errors import AnytimeError, EnvironmentFailure, reason_of, summary
 
 INTERRUPTED = 130
@@ -147,15 +148,10 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of characters that it cannot represent
     before, AnytimeError.names_flags = AnytimeError.names_flags, True
-    try:
-        return _run(arguments)
-    finally:
-        AnytimeError.names_flags = before
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
     try:
@@ -181,6 +177,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             where = f": {error.filename!r}" if error.filename else ""
             return _failed(f"{reason_of(error)}{where}" if error.strerror else str(error), 1)
         return _failed(f"internal error: {summary(error)}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+    finally:
+        AnytimeError.names_flags = before
     if code == INTERRUPTED:
         return _failed("stopped", code)
     return code if isinstance(code, int) else 0

@@ -14,7 +14,6 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.streams import remember_written
 from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
@@ -113,7 +112,6 @@ def plot(
         plot_shapes(loaded, out, prefix=prefix, top=SHAPES_DRAWN if top is None else top)
     else:
         plot_model(loaded, out)
-    remember_written(out)
     remark(f"wrote {out}")
 
 
@@ -156,7 +154,6 @@ def export(
         print(text, end="")
         return
     write_text(text, out)
-    remember_written(out)
     remark(f"wrote {out}")
 
 
@@ -192,12 +189,11 @@ def certify(
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
     if out is not None:
         certified = certified.save(out)
-        remember_written(out)
     if json:
-        print_json(_certificate_values(certified))
+        print_json(_certificate_values(certified), written=[out])
         return
-    written = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
-    print_results(steps_table(certified), certificate_line(certified), written)
+    result = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
+    print_results(steps_table(certified), certificate_line(certified), result, written=[out])
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

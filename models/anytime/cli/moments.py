@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,14 +15,13 @@ from anytime._files import check_writable, created
 from anytime._version import __version__
 from anytime.cli import options
 from anytime.cli.console import print_results, remark
-from anytime.cli.plan import Plan
-from anytime.cli.sources import Console, open_cluster, open_table_source
-from anytime.cli.streams import remember_written
+from anytime.cli.sources import Console, open_cluster, open_source
 from anytime.errors import TableError, TrainingError, listed
 from anytime.moments.files import MomentsRecord, StoredMoments, are_moments
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.types import Label
+from anytime.training.table import TrainingTable
+from anytime.types import Label, Task
 
 if TYPE_CHECKING:
     from anytime.training.dask import Cluster
@@ -35,7 +34,7 @@ def moments(
         typer.Argument(metavar="DATA...", help="Add these tables and moments files (*.moments).", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Write the moments to this file (*.moments).")],
-    plan: Plan,
+    plan: options.Plan,
     classes: Annotated[
         str | None,
         typer.Option(help="Use these classes, separated by commas; the tables may lack some.", metavar="A,B,..."),
@@ -57,8 +56,8 @@ def moments(
 
     Example: anytime moments train.csv --groups groups.yaml --target target --out train.moments
     """
+    stated = _stated(classes, plan.target or (), plan.training.task)
     check_writable(out, (".moments",))
-    stated = _stated(classes, plan)
     with open_cluster(backend, scheduler) as cluster:
         first, *others = _gathered(data, plan, stated, cluster)
     total = reduce(StoredMoments.merge, others, first.decayed(decay) if decay < 1.0 else first)
@@ -69,18 +68,20 @@ def moments(
             "fold and needs a fixed --alpha"
         )
     result.save(out)
-    remember_written(out)
     record, whole = result.record, result.total
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
     print_results(
         f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
-        f"{features} features in {len(record.groups)} groups, {record.folds} folds"
+        f"{features} features in {len(record.groups)} groups, {record.folds} folds",
+        written=[out],
     )
 
 
-def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: Cluster | None) -> list[StoredMoments]:
+def _gathered(
+    data: Sequence[Path], plan: options.Plan, stated: Target | None, cluster: Cluster | None
+) -> list[StoredMoments]:
     """Return the moments of each of some tables and moments files.
 
     The first input defines the bases and the meaning of the target: later tables may lack some of its classes, but have
@@ -100,12 +101,13 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: 
             )
         learned = found[0].record.groups if found else None
         plan = replace(plan, drop=unusable)
-        source = open_table_source(path, plan, cluster, partial=True, known=known, learned=learned, observer=Console())
+        source = open_source(path, plan, cluster, partial=True, known=known, learned=learned, observer=Console())
+        assert isinstance(source, TrainingTable)  # noqa: S101  (not moments)
         if found:  # the columns are those of the first input
             parts = source.moments()
         else:
             source, ((_, _, parts, _),) = source.read()
-        for each in source.warnings:
+        for each in (*source.warnings, *source.decisions):
             remark(each)
         unusable += source.found.unusable
         record = MomentsRecord(
@@ -126,12 +128,12 @@ def _gathered(data: Sequence[Path], plan: Plan, stated: Target | None, cluster: 
     return found
 
 
-def _stated(classes: str | None, plan: Plan) -> Target | None:
+def _stated(classes: str | None, target: Sequence[str], task: Literal["auto", Task]) -> Target | None:
     """Return the target that --classes states: whole numbers if all are, booleans, or text."""
     if classes is None:
         return None
     words = [word.strip() for word in classes.split(",")]
-    if plan.target is None or len(plan.target) != 1 or plan.task in ("regression", "count"):
+    if len(target) != 1 or task in ("regression", "count"):
         raise TrainingError("--classes requires one --target, whose task is classes")
     labels: list[Label] = [*words]
     if all(word.lower() in ("true", "false") for word in words):
@@ -140,4 +142,4 @@ def _stated(classes: str | None, plan: Plan) -> Target | None:
         labels = [int(word) for word in words]
     if len(set(labels)) < max(len(labels), 2) or "" in labels:
         raise TrainingError(f"--classes is {classes!r}; expected two or more different classes, separated by commas")
-    return Target.of_classes((plan.target[0],), sorted(labels))
+    return Target.of_classes(tuple(target), sorted(labels))

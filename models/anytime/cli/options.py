@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES
-from anytime.features.bases import BASES
+from anytime.features.bases import BASES, MIN_LEVEL_ROWS
 from anytime.selection import methods
+from anytime.training.options import FOLDS, Options
 from anytime.types import ColumnType, FamilyName, Method, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
@@ -222,11 +223,6 @@ class RowOptions(TableFormat):
     missing_target: MissingTarget = "drop"
     n_jobs: Jobs = -1
 
-    @property
-    def drops_missing(self) -> bool:
-        """Return whether rows without a target are left out; otherwise they are an error."""
-        return self.missing_target == "drop"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RefitOptions(RowOptions):
@@ -337,3 +333,106 @@ def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "alpha": number_or_word,
+    "clamp": number_or_word,
+    "min_level_rows": partial(number_or_word, number=int),
+    "pairs": partial(number_or_word, number=int),
+    "method": checked_method,
+    **dict.fromkeys(("drop", "first", "without"), tuple),
+}
+"""What the values of some options become in the options of training; the others stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(RowOptions):
+    """What the columns of a table mean, and the folds of its rows: the options of `moments`."""
+
+    fixed: ClassVar[Mapping[str, Any]] = {"alpha": 0.0}
+    """Options of training that the command has no option for; moments do not depend on the penalty."""
+    selects: ClassVar[bool] = False
+    """Whether cross-validation may select the clamp and the levels."""
+
+    groups: MaybeGroups = None
+    target: MaybeTarget = None
+    task: TaskName = Options.task
+    folds: Folds = FOLDS
+    query: Query = None
+    drop: Drop = None
+    basis: Basis = None
+    text: TextColumns = None
+    number: NumberColumns = None
+    clamp: ClampAt = None
+    min_level_rows: MinLevelRows = str(MIN_LEVEL_ROWS)
+    seed: Seed = Options.seed
+
+    @cached_property
+    def training(self) -> Options:
+        """Return all options of training, which are checked here."""
+        if not self.selects:
+            checked_fixed(self.clamp, self.min_level_rows)
+        stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
+        stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
+        with naming_options():
+            read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
+            return Options(**read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan(Plan):
+    """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
+
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    selects: ClassVar[bool] = True
+
+    basis: Basis = Options.basis
+    min_level_rows: MinLevelRows = str(Options.min_level_rows)
+    alpha: Alpha = str(Options.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan(FitPlan):
+    """The plan of `train`, which states everything."""
+
+    rows: RowsOfCall = Options.rows
+    family: FamilyOption = Options.family
+    method: MethodName = str(Options.method)
+    cost_blind: Annotated[
+        bool, typer.Option("--cost-blind", help="Ignore costs in selection.", rich_help_panel=RARE)
+    ] = Options.cost_blind
+    doubling: Annotated[
+        bool,
+        typer.Option(
+            "--doubling", help="Limit the cost of each step to the cost of all steps before it.", rich_help_panel=RARE
+        ),
+    ] = Options.doubling
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
+    ] = None
+    first: First = None
+    without: Without = None
+    one_se: Annotated[
+        bool,
+        typer.Option(
+            "--one-se", help="Select the largest penalty within one standard error of the best.", rich_help_panel=RARE
+        ),
+    ] = Options.one_se
+    nested: Annotated[
+        bool,
+        typer.Option(
+            "--nested",
+            help="Learn the order again in each fold, to measure errors without selection bias.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.nested
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop when no remaining group has a projection of the residual longer than this number >= 0.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.epsilon
+    pairs: Pairs = None

@@ -11,7 +11,6 @@ import typer
 from anytime._files import ENDING, check_writable, cleanup_on
 from anytime.cli.console import progress, remark
 from anytime.cli.options import Data, ModelFile, TableFormat, spread
-from anytime.cli.streams import remember_written
 from anytime.data.formats import Batch, ReadAs, Table
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.writing import WRITABLE, TableWriter
@@ -77,7 +76,6 @@ def predict(
             imputed |= dict.fromkeys(answer.imputed)
             last = answer
             advance(batch.rows)
-    remember_written(out)
     assert last is not None  # noqa: S101  (a table has rows)
     for line in _remarks(loaded, last, [name for name in imputed if name not in last.absent]):
         remark(line)

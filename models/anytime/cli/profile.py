@@ -15,7 +15,6 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
-from anytime.cli.streams import remember_written
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
 from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
 from anytime.costs.profiling import profile as profile_extractors
@@ -80,16 +79,17 @@ def profile(
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)
-    remember_written(out, distributions)
+    table = _table(measured, costs)
+    written = (out, distributions)
     if json:
-        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _table(measured, costs).records()})
+        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": table.records()}, written)
         return
-    print_results(_table(measured, costs))
+    print_results(table, written=written)
     priced_groups = zip(costs.groups, costs.costs, strict=True)
     unmeasured = [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]
     if unmeasured:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
-    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))
+    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""), written=written)
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:

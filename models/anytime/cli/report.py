@@ -10,7 +10,6 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import remark, working
 from anytime.cli.options import Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage
-from anytime.cli.streams import remember_written
 from anytime.evaluation.report import report as written
 from anytime.groups import write_text
 from anytime.loaded import load
@@ -41,5 +40,4 @@ def report(
     with working(f"measuring {loaded.name}"):
         text = written(loaded, *opened, coverage=share)
     write_text(text, out)
-    remember_written(out)
     remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")

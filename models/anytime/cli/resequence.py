@@ -21,7 +21,6 @@ from anytime.cli.options import (
     spread,
 )
 from anytime.cli.sources import open_refit
-from anytime.cli.streams import remember_written
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError, listed
 from anytime.groups import load_groups
@@ -87,10 +86,9 @@ def resequence(
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
-    remember_written(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    print_results(steps_table(changed), summary(changed), f"wrote {out}")
+    print_results(steps_table(changed), summary(changed), f"wrote {out}", written=[out])

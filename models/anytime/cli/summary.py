@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,7 +82,7 @@ def summary(model: Model) -> str:
     origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
     kind = manifest.rule_in_words
     columns, terms = len(model.groups.features), model.expansion.column_terms
-    size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
+    size = f"{columns} columns" + ("" if model.expansion.is_identity else f", {terms} terms")
     used = terms - len(redundant.constant) - len(redundant.collinear)
     kind += f", {listed(manifest.first)} first" if manifest.first else ""
     lines = [
@@ -102,6 +103,7 @@ def summary(model: Model) -> str:
     if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
         lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
     lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
+    lines += manifest.decisions
     if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
         lines.append(_selected(manifest.selected))
     if manifest.stopped is not None:
@@ -120,23 +122,20 @@ def summary(model: Model) -> str:
 
 def _selected(selected: Selected) -> str:
     """Return a line on the terms that cross-validation selected, and the errors of the others."""
-    counts = {0: "no hinges", 1: "1 hinge a column"}
-    words = {"off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
-
-    def named(each: Candidate) -> str:
-        parts = [] if each.hinges is None else [counts.get(each.hinges, f"{each.hinges} hinges a column")]
-        parts += [] if each.clamp is None else [words[each.clamp]]
-        parts += [] if each.min_level_rows is None else [f"levels of {each.min_level_rows} rows"]
-        return ", ".join(parts)
-
     least: dict[tuple[int | None, str | None], Candidate] = {}
-    for each in sorted(selected.candidates, key=lambda each: each.error):
+    for each in sorted(selected.candidates, key=attrgetter("error")):
         least.setdefault((each.hinges, each.clamp), each)
     least.pop((selected.hinges, selected.clamp), None)
-    simplest = next((each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))), None)
-    other = simplest or next(iter(least.values()), None)
-    than = "" if other is None else f" ({named(other)}: {shown(other.error)})"
-    return f"terms by cross-validation: {named(selected)}; mean error over the cost {shown(selected.error)}{than}"
+    simple = [each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))]
+    compared = [selected, *[*simple, *least.values()][:1]]
+    hinges = {None: "", 0: "no hinges", 1: "1 hinge a column"}
+    clamps = {None: "", "off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
+    names = [
+        ", ".join(filter(None, (hinges.get(each.hinges, f"{each.hinges} hinges a column"), clamps[each.clamp])))
+        for each in compared
+    ]
+    than = f" ({names[1]}: {shown(compared[1].error)})" if len(compared) > 1 else ""
+    return f"terms by cross-validation: {names[0]}; mean error over the cost {shown(selected.error)}{than}"
 
 
 def _stop(stopped: Stopped) -> str:

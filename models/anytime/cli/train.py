@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,7 @@ import typer
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_results, remark, working
-from anytime.cli.plan import TrainPlan
 from anytime.cli.sources import Console, described, open_calibration, open_cluster, open_source, open_test
-from anytime.cli.streams import remember_written
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation.calibrate import calibrated
@@ -28,7 +25,7 @@ from anytime.training.train import train as trained_on
 def train(
     data: options.DataOrMoments,
     out: options.Out,
-    plan: TrainPlan,
+    plan: options.TrainPlan,
     validation: Annotated[
         Path | None, typer.Option(help="Stop at the prefix with the least error on this table of other rows.")
     ] = None,
@@ -53,16 +50,21 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    if plan.pairs is not None and backend != "local":
+    if plan.training.pairs is not None and backend != "local":
         raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     share = options.stated_coverage(coverage, calibrate)
-    _check_other_rows({"--validation": validation, "--calibrate": calibrate}, data, "the model learns from")
-    if validation is not None:
-        _check_other_rows({"--test": test}, validation, "chooses where to stop")
+    for option, path, other, use in (
+        ("--validation", validation, data, "the model learns from"),
+        ("--calibrate", calibrate, data, "the model learns from"),
+        ("--calibrate", calibrate, validation, "--validation uses"),
+        ("--test", test, validation, "chooses where to stop"),
+    ):
+        if path is not None and other is not None and path.exists() and other.exists() and path.samefile(other):
+            raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
     check_writable(out, (".safetensors",))
     shown = Console()
     with open_cluster(backend, scheduler) as cluster:
-        source = open_source(data, plan, cluster, shown)
+        source = open_source(data, plan, cluster, observer=shown)
         calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
@@ -83,18 +85,5 @@ def train(
         with working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
-    remember_written(out)
     size = out.stat().st_size / 1024
-    print_results(steps_table(model, evaluation), summary(model), f"wrote {out} ({size:.0f} KiB)")
-
-
-def _check_other_rows(tables: Mapping[str, Path | None], data: Path, use_of_data: str) -> None:
-    """Refuse tables, by option, that must have their own rows: not those of `data`, nor each other's."""
-    uses = {data: use_of_data}
-    for option, path in tables.items():
-        if path is None:
-            continue
-        for other, use in uses.items():
-            if path.exists() and other.exists() and path.samefile(other):
-                raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
-        uses[path] = f"{option} uses"
+    print_results(steps_table(model, evaluation), summary(model), f"wrote {out} ({size:.0f} KiB)", written=[out])

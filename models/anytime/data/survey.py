@@ -68,6 +68,8 @@ class Survey:
         Why the groups do not have some columns of their file, by column: sentences without a subject.
     remarks : tuple[str, ...]
         What else users should know of the columns.
+    decisions : tuple[str, ...]
+        What was decided about the columns without the user.
     """
 
     table: str
@@ -81,6 +83,7 @@ class Survey:
     layout: str = ""
     unusable: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -363,8 +366,8 @@ def surveyed(
             reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, reasons, table.name), unusable | reasons
         numbers = [name for name, kind in groups.column_types.items() if kind != "date"]
-        remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
-        remarks += suspicions(sample, numbers, target)
+        remarks = (*filter(None, [_same_but_for_blanks(sample, unstated)]), *suspicions(sample, numbers, target))
+        found = replace(found, decisions=(rare,) if rare else ())
     return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
 
 
@@ -472,7 +475,12 @@ def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
         same = next((level for level in levels if level != level.strip() and level.strip() in levels), None)
         if same is not None:
             said.append(f"{same!r} and {same.strip()!r} of {name!r}")
-    return f"levels that differ in blanks only are different levels: {', '.join(said[:5])}" if said else ""
+    return (
+        f"levels that differ in blanks only are different levels: {', '.join(said[:5])}; write them alike if they are "
+        "the same"
+        if said
+        else ""
+    )
 
 
 def _is_missing(value: str) -> bool:

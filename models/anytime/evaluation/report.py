@@ -520,7 +520,9 @@ def _data(model: Model) -> str:
         Series("terms", [len(each.terms) for each in columns]),
         Series("missing values", ["marked" if each.indicator else "" for each in columns]),
     )
-    return table(described) + (paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else "")
+    notes = [f"{more} more columns are not shown."] * (more > 0)
+    notes += [f"{text[0].upper()}{text[1:]}." for text in model.manifest.decisions]
+    return table(described) + "".join(paragraph(each, "soft") for each in notes)
 
 
 def _range(column: Column, basis: ColumnBasis | None) -> str:

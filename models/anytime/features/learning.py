@@ -245,7 +245,7 @@ def clampable(expansion: Expansion, stated: FeatureGroups, clamp: Clamp) -> tupl
 
 
 def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
-    """Return which columns of text lost all their levels, and why; and a remark on those that lost some.
+    """Return which columns of text lost all their levels, and why; and a line on those that lost some.
 
     A column whose gaps have an indicator keeps that.
     """
@@ -267,7 +267,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     if not shared:
         return lost, ""
     listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"levels of fewer than {least} rows share one term: of {listing}"
+    return lost, f"rare levels: those of fewer than {least} rows share one term: {listing}"
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:

@@ -35,7 +35,7 @@ from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
 from anytime.training.options import Options
 from anytime.training.term_selection import Found, least_error
-from anytime.training.terms import Terms, candidates, level_remarks
+from anytime.training.terms import Terms, candidates, level_decisions
 from anytime.types import Bool, Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -82,8 +82,8 @@ class Fit:
     prefixes: PrefixModels
     learned: Learned
     held: Validated | None = None
-    levels: tuple[str, ...] = ()
-    """What is said of the least number of rows of a level, if it was selected."""
+    decisions: tuple[str, ...] = ()
+    """Sentences on what was decided about the levels, if that was selected."""
     clamp: Clamp = None
     """The clamp, if it was selected."""
     selected_terms: Selected | None = None
@@ -169,10 +169,12 @@ class Fit:
         keep_moments: bool = True,
         left_out: tuple[str, ...] = (),
         remarks: tuple[str, ...] = (),
+        decisions: tuple[str, ...] = (),
     ) -> Model:
         """Return the model of the groups in the sequence.
 
-        `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
+        `left_out` names groups that were excluded before. `remarks` are warnings about the table, and `decisions` what
+        was decided about it.
         """
         groups, columns = self.selected
         stopped, rule = self.stopped, self.options.rule
@@ -211,8 +213,9 @@ class Fit:
             guarantee=self.guarantee,
             stopped=stopped,
             selected=self.selected_terms,
-            warnings=(*remarks, *self.levels, *warnings_of(self, target)),
-            table_warnings=len(remarks) + len(self.levels),
+            warnings=(*remarks, *warnings_of(self, target)),
+            table_warnings=len(remarks),
+            decisions=(*decisions, *self.decisions),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -315,7 +318,7 @@ def fit_clamped(
         prefixes=prefixes,
         learned=learned,
         held=held,
-        levels=level_remarks(groups, terms),
+        decisions=level_decisions(groups, terms),
         clamp=terms.clamp,
         selected_terms=selected,
     )
@@ -368,7 +371,8 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
 def warnings_of(fitted: Fit, target: Target) -> tuple[str, ...]:
     """Return the warnings about a fit, the most important first."""
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
-    alike = [f"target {listed(constant)} has one value in every row: every prefix predicts it"] if constant else []
+    remedy = "every prefix predicts it; check the rows, or leave it out"
+    alike = [f"target {listed(constant)} has one value in every row: {remedy}"] if constant else []
     return (*alike, *_worse_prefixes(fitted), *_largest_penalties(fitted), *_single_rows(fitted, target))
 
 

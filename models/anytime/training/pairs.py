@@ -62,7 +62,7 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
     if not found:
         return additive
     fitted = fit_clamped([_with_pairs(additive, rows, found)], options, rows.observed(), validation=validation)
-    return replace(fitted, levels=additive.levels, selected_terms=additive.selected_terms)
+    return replace(fitted, decisions=additive.decisions, selected_terms=additive.selected_terms)
 
 
 def _with_pairs(additive: Fit, rows: TrainingTable, pairs: Sequence[Pair]) -> Clamped:

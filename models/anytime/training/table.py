@@ -129,6 +129,11 @@ class TrainingTable:
         """Return what users should know of the columns."""
         return self.found.warnings
 
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """Return what was decided about the columns without the user."""
+        return self.found.decisions
+
     def like(self, table: Table) -> Dataset:
         """Return another table whose columns have the same meaning."""
         return replace(self.dataset, table=table, fold=None, class_weights=None)
@@ -324,7 +329,7 @@ class TrainingMoments:
     groups: FeatureGroups
     options: Options
     observer: Observer = field(default_factory=Observer)
-    emptied = warnings = ()
+    emptied = warnings = decisions = ()
 
     @property
     def name(self) -> str:

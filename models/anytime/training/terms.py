@@ -108,7 +108,7 @@ def with_indicators(expansion: Expansion, moments: Moments) -> Expansion:
     )
 
 
-def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
+def level_decisions(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
     """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
     if terms.min_level_rows is None:
         return ()
@@ -123,4 +123,6 @@ def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
         for name, few, count in rare
     ]
     listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return (f"a level has its own term from {least} rows on, by cross-validation (--min-level-rows): {listing}",)
+    return (
+        f"levels with a term of their own: from {least} rows on, by cross-validation (--min-level-rows): {listing}",
+    )

@@ -56,6 +56,7 @@ class Trained:
             keep_moments=keep_moments,
             left_out=source.emptied,
             remarks=source.warnings,
+            decisions=source.decisions,
         )
 
 
