@@ -61,10 +61,8 @@ def evaluate(
     """
     loaded, budgets = load(model), Series("budget", budget or (), form="g")
     within = [loaded.affordable(each) for each in budgets]
-    if random_costs is None and deadline:
-        raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
-    for option, value in (("--rows", rows), ("--parallel", parallel)):
-        if random_costs is None and value is not None:
+    for option, value in (("--deadline", deadline), ("--rows", rows), ("--parallel", parallel)):
+        if random_costs is None and value:
             raise TrainingError(f"{option} applies to simulations only; add --random-costs FILE")
     times, called = None, rows or 1
     if random_costs is not None:

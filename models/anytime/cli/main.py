@@ -39,13 +39,13 @@ WIDTH = {"max_content_width": 120}
 COMMANDS = {
     "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
-    "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
+    "basis": ("groups", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
-    "report": ("report", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
-    "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
+    "report": ("model_file", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
+    "what-if": ("resequence", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
     "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
@@ -120,8 +120,7 @@ class _Commands(TyperGroup):
         return items or super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        texts = {name: text for name, (_, text) in COMMANDS.items()}
-        texts |= {name: _summary(name) for name in self.list_commands(ctx) if name not in COMMANDS}
+        texts = {name: COMMANDS[name][1] if name in COMMANDS else _summary(name) for name in self.list_commands(ctx)}
         placed = {name for names in SECTIONS.values() for name in names}
         sections = SECTIONS | {"Others": tuple(name for name in texts if name not in placed)}
         width = max(map(len, texts))

@@ -38,29 +38,9 @@ DataOrMoments = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(help="Read this model file (*.safetensors).")]
 Out = Annotated[Path, typer.Option(help="Write the model to this file (*.safetensors).")]
-TargetColumns = Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")]
 MaybeGroups = Annotated[
     Path | None,
     typer.Option(help="Read the feature groups from this file (JSON or YAML); by default each column costs 1."),
-]
-RowsOfCall = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.",
-        rich_help_panel=RARE,
-    ),
-]
-MaybeTarget = Annotated[
-    list[str] | None,
-    typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
-]
-TaskName = Annotated[
-    Literal["auto", Task],
-    typer.Option(
-        help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
-        "binary, text is multiclass, others regression."
-    ),
 ]
 TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
 Coverage = Annotated[
@@ -69,37 +49,6 @@ Coverage = Annotated[
         help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.", rich_help_panel=RARE
     ),
 ]
-Alpha = Annotated[
-    str,
-    typer.Option(
-        help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
-    ),
-]
-Folds = Annotated[
-    int,
-    typer.Option(
-        help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
-    ),
-]
-FamilyOption = Annotated[
-    FamilyName | None,
-    typer.Option(
-        help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
-        "--task count.",
-        autocompletion=_candidates(*FAMILIES),
-    ),
-]
-MethodName = Annotated[
-    Method,
-    typer.Option(
-        help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
-        autocompletion=_candidates(*methods()),
-    ),
-]
-Query = Annotated[
-    str | None, typer.Option(help="Keep rows with the same value of this column in one fold, and report NDCG.")
-]
-Weights = Annotated[str | None, typer.Option(help="Weight the rows by this column.")]
 Basis = Annotated[
     str | None,
     typer.Option(
@@ -128,48 +77,18 @@ ClampAt = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-Pairs = Annotated[
-    str | None,
-    typer.Option(
-        help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their number.",
-        autocompletion=_candidates("auto"),
-    ),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        help="Read CSV files with this mark between cells; by default a comma, or as the header shows.",
-        rich_help_panel=RARE,
-    ),
-]
-Decimal = Annotated[str, typer.Option(help="Read this decimal mark in CSV files.", rich_help_panel=RARE)]
-Thousands = Annotated[
-    str | None,
-    typer.Option(
-        help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE
-    ),
-]
 TextColumns = Annotated[
     list[str] | None, typer.Option("--text", help="Read this column as text, also if it holds digits; repeatable.")
 ]
 NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
 ]
-Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
 Costs = Annotated[
     list[str] | None,
     typer.Option(help="Set the cost of this group, such as hog=2.5 or hog=5ms; repeat for several.", metavar="NAME=C"),
 ]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
-MissingTarget = Annotated[
-    Literal["drop", "error"],
-    typer.Option(
-        "--missing-target",
-        help="Leave out rows without a target, and say how many, or refuse them.",
-        rich_help_panel=RARE,
-    ),
-]
 
 
 def workers(jobs: int) -> int:
@@ -179,10 +98,6 @@ def workers(jobs: int) -> int:
     return jobs
 
 
-Jobs = Annotated[
-    int,
-    typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE),
-]
 Seed = Annotated[
     int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.", rich_help_panel=RARE)
 ]
@@ -206,9 +121,20 @@ GROUPS_OUT = "Write the groups with the measured costs, in ms, to this file (JSO
 class TableFormat:
     """How CSV files are read."""
 
-    separator: Separator = None
-    decimal: Decimal = "."
-    thousands: Thousands = None
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="Read CSV files with this mark between cells; by default a comma, or as the header shows.",
+            rich_help_panel=RARE,
+        ),
+    ] = None
+    decimal: Annotated[str, typer.Option(help="Read this decimal mark in CSV files.", rich_help_panel=RARE)] = "."
+    thousands: Annotated[
+        str | None,
+        typer.Option(
+            help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE
+        ),
+    ] = None
 
     def open(self, path: Path) -> Table:
         separator = {"\\t": "\t", "tab": "\t"}.get(self.separator or "", self.separator)
@@ -219,9 +145,21 @@ class TableFormat:
 class RowOptions(TableFormat):
     """Which rows of a table count, how much, and how they are read."""
 
-    weights: Weights = None
-    missing_target: MissingTarget = "drop"
-    n_jobs: Jobs = -1
+    weights: Annotated[str | None, typer.Option(help="Weight the rows by this column.")] = None
+    missing_target: Annotated[
+        Literal["drop", "error"],
+        typer.Option(
+            "--missing-target",
+            help="Leave out rows without a target, and say how many, or refuse them.",
+            rich_help_panel=RARE,
+        ),
+    ] = "drop"
+    n_jobs: Annotated[
+        int,
+        typer.Option(
+            callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE
+        ),
+    ] = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +202,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, ColumnType]:
     """Return the types that --text and --number state; raise GroupsError for a column of both."""
-    both = set(text or ()) & set(number or ())
-    if both:
+    if both := {*(text or ())} & {*(number or ())}:
         raise GroupsError(f"--text and --number both name {listed(sorted(both))}; expected one type for each column")
     return {**dict.fromkeys(text or (), "text"), **dict.fromkeys(number or (), "number")}
 
@@ -356,11 +293,27 @@ class Plan(RowOptions):
     """Whether cross-validation may select the clamp and the levels."""
 
     groups: MaybeGroups = None
-    target: MaybeTarget = None
-    task: TaskName = Options.task
-    folds: Folds = FOLDS
-    query: Query = None
-    drop: Drop = None
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
+    ] = None
+    task: Annotated[
+        Literal["auto", Task],
+        typer.Option(
+            help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
+            "binary, text is multiclass, others regression."
+        ),
+    ] = Options.task
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
+        ),
+    ] = FOLDS
+    query: Annotated[
+        str | None, typer.Option(help="Keep rows with the same value of this column in one fold, and report NDCG.")
+    ] = None
+    drop: Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")] = None
     basis: Basis = None
     text: TextColumns = None
     number: NumberColumns = None
@@ -389,16 +342,43 @@ class FitPlan(Plan):
 
     basis: Basis = Options.basis
     min_level_rows: MinLevelRows = str(Options.min_level_rows)
-    alpha: Alpha = str(Options.alpha)
+    alpha: Annotated[
+        str,
+        typer.Option(
+            help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.",
+            autocompletion=_candidates("cv"),
+        ),
+    ] = str(Options.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan(FitPlan):
     """The plan of `train`, which states everything."""
 
-    rows: RowsOfCall = Options.rows
-    family: FamilyOption = Options.family
-    method: MethodName = str(Options.method)
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, "
+            "or 1.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.rows
+    family: Annotated[
+        FamilyName | None,
+        typer.Option(
+            help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
+            "--task count.",
+            autocompletion=_candidates(*FAMILIES),
+        ),
+    ] = Options.family
+    method: Annotated[
+        Method,
+        typer.Option(
+            help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
+            autocompletion=_candidates(*methods()),
+        ),
+    ] = str(Options.method)
     cost_blind: Annotated[
         bool, typer.Option("--cost-blind", help="Ignore costs in selection.", rich_help_panel=RARE)
     ] = Options.cost_blind
@@ -435,4 +415,11 @@ class TrainPlan(FitPlan):
             rich_help_panel=RARE,
         ),
     ] = Options.epsilon
-    pairs: Pairs = None
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
+            "number.",
+            autocompletion=_candidates("auto"),
+        ),
+    ] = None

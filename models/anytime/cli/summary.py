@@ -67,8 +67,8 @@ def certificate_line(model: Model) -> str:
         return "not certified"
     best = words[1:].count("best")
     among = " of the retained groups" if _of_groups(model) else ""
-    limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each"
-    limits += "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
+    time = "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
+    limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each{time}"
     if best == model.steps:
         return f"certified: every step is the best set{among} at its cost on the training data ({limits})"
     return (
