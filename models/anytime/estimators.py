@@ -62,7 +62,6 @@ class _Restored:
         manifest = model.manifest
         expected = [model.expected(prefix) for prefix in range(model.steps + 1)]
         errors = [each.cv_error for each in expected]
-        self.of = model
         self.prefixes, self.expansion, self.guarantee = model.prefixes, model.expansion, manifest.guarantee
         self.alpha = manifest.alpha
         self.alphas: Float = np.array([manifest.alpha, *(step.alpha for step in manifest.steps)])
@@ -96,6 +95,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
+    _restored: _Restored | None = None
+    _built: LoadedModel | None = None
+    """The model, once it is read from a file or was requested."""
 
     def __init__(
         self,
@@ -146,8 +148,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _known(self) -> Fit | _Restored:
         """Return what was learned, here or by the trainer of a model file."""
-        restored: _Restored | None = getattr(self, "_restored", None)
-        return restored or self.fit_
+        return self._restored or self.fit_
 
     @property
     def sequence_(self) -> list[str]:
@@ -239,14 +240,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def model_(self) -> LoadedModel:
         """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
-        known = self._known
-        if isinstance(known, _Restored):
-            return known.of
-        built: tuple[Fit, LoadedModel] | None = getattr(self, "_built", None)
-        if built is None or built[0] is not known:
-            model = self._model("model", keep_moments=True)
-            self._built = built = (known, LoadedModel.of(model))
-        return built[1]
+        if self._built is None:
+            self._built = LoadedModel.of(self._model("model", keep_moments=True))
+        return self._built
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
         """Write the model file; the model is named after the file unless `name` is given."""
@@ -273,6 +269,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             alpha=manifest.alpha,
         )
         estimator._restored = _Restored(model)
+        estimator._built = model
         estimator._given_groups = estimator._groups = model.groups
         estimator._names = list(model.groups.features)
         estimator._columns = np.arange(len(estimator._names))
@@ -287,13 +284,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
-        known = self._known
-        if isinstance(known, _Restored):
-            model = known.of
-            changed = replace(model, manifest=model.manifest.model_copy(update={"name": name}))
-            return changed if keep_moments else replace(changed, moments=None, curvatures=None)
-        trained: Trained = self._trained
-        return trained.model(name, keep_moments=keep_moments)
+        if self._restored is None:
+            return self._trained.model(name, keep_moments=keep_moments)
+        model = replace(self.model_, manifest=self.model_.manifest.model_copy(update={"name": name}))
+        return model if keep_moments else replace(model, moments=None, curvatures=None)
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
@@ -323,7 +317,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
         before = self.__dict__.copy()
         try:
-            self._restored: _Restored | None = None
+            self._restored = self._built = None
             self._learn_rows(X, y, sample_weight, query, classes, decay)
         except BaseException:
             self.__dict__.clear()
@@ -353,13 +347,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         options = self._options(None if splits is None else len(splits))
         observer = Observer()
         try:
+            fixed = weights if decay is None else None  # those of a stream decay
+            rows, roles = self._with_roles(table, y, weights=fixed, query=query, folds=folds)
+            known = replace(self._target, columns=roles.target)
             if decay is None:
-                rows, roles = self._with_roles(table, y, weights=weights, query=query, folds=folds)
-                known = replace(self._target, columns=roles.target)
                 trained = train(open_training(rows, roles, options, known=known, observer=observer))
             else:
-                rows, roles = self._with_roles(table, y)
-                known = replace(self._target, columns=roles.target)
                 roles = replace(roles, weights=_free(rows, "weights"))
                 more = MoreRows(rows, np.ones(table.rows) if weights is None else weights)
                 stream, trained = extended(stream, more, decay, roles, options, known, observer).trained()
@@ -380,29 +373,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if isinstance(y, str):
             raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
         _check_target(y)
-        y_checks = {}
-        if is_regressor(self):
-            y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
+        is_numbers = is_regressor(self)
+        y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True} if is_numbers else {}
         table = self._table(X, first=first, least=2 if first else 1)
-        classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
+        classes_of = "; AnytimeClassifier predicts classes" if is_numbers and _has_text(y) else ""
         with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
-            if is_regressor(self) and y.dtype.kind == "U":
+            if is_numbers and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
             check_consistent_length(y, query)
         return table, y
 
     def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
         """Return rows with their targets and other values as columns after the features, and the roles of all."""
-        targets = zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
-        added = {_free(table, name): values for name, values in targets}
-        target, names = tuple(added), dict[str, str]()
-        for role, values in further.items():
-            if values is not None:
-                names[role] = _free(table, role)
-                added[names[role]] = _column(role, values)
-        return table.with_columns(added), Roles(self._given_groups or singletons(self._names), target, **names)
+        targets = {
+            _free(table, name): values
+            for name, values in zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
+        }
+        names = {role: _free(table, role) for role, values in further.items() if values is not None}
+        others = {name: _column(role, further[role]) for role, name in names.items()}
+        roles = Roles(self._given_groups or singletons(self._names), tuple(targets), **names)
+        return table.with_columns(targets | others), roles
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -436,14 +428,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if first:
                 self._given_groups = self._given_groups.matched(table.columns)
             features = list(self._given_groups.features)
-            lacking = [name for name in features if not table.has(name)]
-            if lacking:
-                what = f"X has no column {listed(lacking)}, which the groups name"
-                if first:
-                    raise GroupsError(f"{what}; expected every feature")
-                lacking = [name for name in needed if not table.has(name)]
-                what = f"X has no column {listed(lacking)}; expected the columns of every group in the prefix"
-                raise GroupsError(f"{what}: a smaller budget uses fewer, and `model_.predict` goes without a group")
+            if lacking := [name for name in (features if first else needed) if not table.has(name)]:
+                why = (
+                    ", which the groups name; expected every feature"
+                    if first
+                    else "; expected the columns of every group in the prefix: a smaller budget uses fewer, and "
+                    "`model_.predict` goes without a group"
+                )
+                raise GroupsError(f"X has no column {listed(lacking)}{why}")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
             raise TableError(f"X has {table.rows} row{'s' * (table.rows != 1)}; expected at least {least}")
@@ -520,10 +512,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
             except TableError as error:
                 raise TableError(f"X: {error}") from None
-            infinite = np.isinf(checked).any(axis=0)
-            if infinite.any():
-                name = needed[int(infinite.argmax())]
-                check_finite(batch, name, types[name])
+            for j in np.flatnonzero(np.isinf(checked).any(axis=0)).tolist():
+                check_finite(batch, needed[j], types[needed[j]])
             if checked.shape == found.shape:
                 return checked
             found[batch.start : batch.start + batch.rows, used] = checked
@@ -549,14 +539,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         prefix = self._affordable(budget, policy)
         checked = self._checked(X, prefix)
         prefixes, single = self._known.prefixes, self._is_single
-        intercept, names = prefixes.intercept_of(prefix), self.model_.computed[prefix]
+        intercept = prefixes.intercept_of(prefix)
 
         def shaped(values: Float) -> Float:
             return values[..., 0] if single else values
 
-        terms, coef = prefixes.centred(checked, prefix), prefixes.coef(prefix)
-        base = float(intercept[0]) if single else intercept
-        return contributions(self.model_, names, terms, coef, base, shaped)
+        return contributions(
+            self.model_,
+            self.model_.computed[prefix],
+            prefixes.centred(checked, prefix),
+            prefixes.coef(prefix),
+            float(intercept[0]) if single else intercept,
+            shaped,
+        )
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         check_is_fitted(self)
@@ -614,17 +609,15 @@ def _column(name: str, values: Any) -> NDArray[Any]:
 
 def check_kind(name: str, values: Any) -> None:
     """Raise TableError if values have a dtype that is neither numbers nor text."""
+    times = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
+    expected = {
+        **dict.fromkeys("mM", times),
+        "c": "real numbers (Complex data not supported)",  # the words that scikit-learn's checks look for
+        "V": "numbers or text",
+    }
     dtype = getattr(values, "dtype", None)
-    match getattr(dtype, "kind", "f"):
-        case "m" | "M":
-            remedy = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
-        case "c":
-            remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
-        case "V":
-            remedy = "numbers or text"
-        case _:
-            return
-    raise TableError(f"{name} is {dtype}; expected {remedy}")
+    if (kind := getattr(dtype, "kind", "f")) in expected:
+        raise TableError(f"{name} is {dtype}; expected {expected[kind]}")
 
 
 def _check_target(y: Any) -> None:
@@ -797,18 +790,16 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         return self._learn(X, y, sample_weight, decay=decay)
 
-    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:
+    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:  # noqa: ARG002
         """Determine the target by the first rows; its columns have `names`, and its `classes` are among those."""
-        del classes, streamed
         self._flat = y.ndim == 1
         default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
         family = family_of(self._family())
         task: Task = "count" if "count" in family.tasks else "regression"
         self._target = Target(task, names or default, None, family.label)
 
-    def _check_known(self, y: Any, learned: Any) -> None:
+    def _check_known(self, y: Any, learned: Any) -> None:  # noqa: ARG002
         """Raise TrainingError for rows that do not fit the target."""
-        del learned
         columns = 1 if y.ndim == 1 else y.shape[1]
         if columns != len(self._target.columns):
             raise TrainingError(f"y has {columns} columns; earlier rows had {len(self._target.columns)}")
@@ -903,9 +894,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
         scores = self._scores(X, budget, policy)
-        if scores.shape[1] > 1:
-            return scores
-        return scores[:, 0] - family_of(self._family()).even_score
+        return scores if scores.shape[1] > 1 else scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
         return self._target.family.label if self.family == "auto" else self.family
