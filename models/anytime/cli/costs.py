@@ -99,7 +99,8 @@ def costs(
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)
     written = [path for path in (out, distributions, keep) if path is not None]
-    explained, (staying, moving) = _budgets_table(changed, budgets), changed.timeliness
+    explained = _budgets_table(changed, budgets)
+    staying, moving = changed.timeliness
     if json:
         sequence = {
             "changes": changed.changes,
@@ -142,16 +143,12 @@ def _measured(
     now = [piece for source in sources for piece in pieces(source, key)]
     scrapes = [read_scrape(piece.text) for piece in now]
     timings = of_model([each.timings for each in scrapes], model)
-    if earlier:
-        before = paired(now, [piece for source in earlier for piece in pieces(source, key)])
-        for i, piece in enumerate(before):
-            if piece is None:
-                continue
-            then = read_scrape(piece.text)
-            if was_reset(model, scrapes[i], then):
-                remark(f"{now[i].source} was restarted since then; all of its counts are used")
-            else:
-                timings[i] = since(timings[i], then.timings.get(model, {}))
+    before = paired(now, [piece for source in earlier for piece in pieces(source, key)]) if earlier else []
+    for i, then in enumerate(None if piece is None else read_scrape(piece.text) for piece in before):
+        if then is not None and was_reset(model, scrapes[i], then):
+            remark(f"{now[i].source} was restarted since then; all of its counts are used")
+        elif then is not None:
+            timings[i] = since(timings[i], then.timings.get(model, {}))
     times = call_times(added(timings))
     if keep is not None:
         write_text(joined_text(now), keep)
@@ -168,12 +165,12 @@ def _measured_groups(
     If a cost has a fixed part, and the groups state no number of rows, costs are for the mean number in service.
     """
     factor = milliseconds(groups.cost_unit) or 0.0
-    costs: dict[str, float | CallCost] = {}
-    for group in groups.groups:
-        calls = measured.get(group.name, ()) if group.features else ()
-        if sum(each.calls for each in calls) >= least:
-            stated = CallCost.of(group.call_cost.scaled(factor))
-            costs[group.name] = rounded_cost(group_cost(calls, stated, quantile, least))
+    timed = [(group, measured.get(group.name, ())) for group in groups.groups if group.features]
+    costs = {
+        group.name: rounded_cost(group_cost(calls, CallCost.of(group.call_cost.scaled(factor)), quantile, least))
+        for group, calls in timed
+        if sum(each.calls for each in calls) >= least
+    }
     repriced = priced(groups, costs)
     if groups.rows is None and repriced.fixed_costs.any():
         repriced = repriced.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))

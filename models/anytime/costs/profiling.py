@@ -182,7 +182,7 @@ def profile(
     widths: dict[str, int] = {}
     with single_blas_thread(), Workers(extractors, max_workers=parallel) as workers:
         for count in rows or (0,):
-            batches = list(_batches(inputs, count))
+            batches = _batches(inputs, count)
             durations: dict[str, list[float]] = {name: [] for name in order}
             earliest: dict[str, dict[int, float]] = {name: {} for name in order}
 
@@ -209,7 +209,7 @@ def profile(
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
     """Return the number of inputs, or batches of them, that `profile` measures."""
-    return repeats * sum(len(list(_batches(inputs, count))) for count in rows or (0,))
+    return repeats * sum(len(_batches(inputs, count)) for count in rows or (0,))
 
 
 def required_first(groups: FeatureGroups, extractors: Collection[str]) -> list[str]:
@@ -245,19 +245,17 @@ def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[t
     extraction = Extraction(tasks, x, receive, workers=workers.max_workers)
     workers.start(extraction)
     extraction.wait(math.inf)
-    for arrival in arrivals:
-        if arrival.error is not None:
-            raise _failed(arrival.group, arrival.error)
+    if failed := [arrival for arrival in arrivals if arrival.error is not None]:
+        raise _failed(failed[0].group, str(failed[0].error))
     yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
-def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
-    """Yield the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
+def _batches(inputs: Inputs, count: int) -> list[int] | list[list[int]]:
+    """Return the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
     if not count:
-        yield from range(len(inputs))
-        return
-    for number in range(max(-(-len(inputs) // count), MIN_BATCHES)):
-        yield [(number * count + row) % len(inputs) for row in range(count)]
+        return list(range(len(inputs)))
+    calls = max(-(-len(inputs) // count), MIN_BATCHES)
+    return [[(call * count + row) % len(inputs) for row in range(count)] for call in range(calls)]
 
 
 def _failed(group: str, why: str) -> ExtractorError:

@@ -55,7 +55,7 @@ class ModelCurve:
 def model_curve(model: Model) -> ModelCurve:
     """Return the curve of a model."""
     steps = model.manifest.steps
-    lower, upper, shares = _floor(model), _ceiling(model), model.certified_shares
+    lower, shares, certificate = _floor(model), model.certified_shares, model.manifest.certificate
     points = tuple(
         CurvePoint(
             prefix=prefix,
@@ -66,7 +66,7 @@ def model_curve(model: Model) -> ModelCurve:
             cv_error=model.expected(prefix).cv_error,
             penalised_r2=_penalised(model, prefix),
             guaranteed_r2=lower[prefix],
-            certified_r2=upper[prefix],
+            certified_r2=None if certificate is None else 2 * certificate.bounds[prefix] / len(model.manifest.responses),
             certified_share=None if shares is None else shares[prefix],
         )
         for prefix in range(model.steps + 1)
@@ -115,14 +115,6 @@ def _floor(model: Model) -> list[float | None]:
         quarters = [_penalised(model, model.affordable(float(cost) / 4)) or 0.0 for cost in costs]
         return [share * quarter if prefix <= until else None for prefix, quarter in enumerate(quarters)]
     return [None] * (model.steps + 1)
-
-
-def _ceiling(model: Model) -> list[float | None]:
-    """Return the largest `penalised_r2` of any set of groups that costs what each prefix does."""
-    certificate = model.manifest.certificate
-    if certificate is None:
-        return [None] * (model.steps + 1)
-    return [2 * bound / len(model.manifest.responses) for bound in certificate.bounds]
 
 
 def _certified(model: Model) -> str | None:

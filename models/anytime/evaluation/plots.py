@@ -88,8 +88,7 @@ def _draw_bound(axis: Any, model: Model) -> None:
 def _label_steps(axis: Any, model: Model, values: Any) -> None:
     """Name the steps with the largest gains, where there is space."""
     gains = np.diff(values)
-    worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.04 * max(values[-1], 1e-12)]
-    for k in worth:
+    for k in (k for k in np.argsort(-gains)[:6] if gains[k] > 0.04 * max(values[-1], 1e-12)):
         cost = model.costs[k + 1]
         # Above and to the left of its point, a long name of a late step stays inside the axes and above the curve.
         side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))

@@ -87,8 +87,11 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
     warnings = [
-        *_left_out(None if tested is None else tested.survey),
-        *_left_out(calibrated_on),
+        *(
+            f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
+            for found in (tested and tested.survey, calibrated_on)
+            if found is not None and found.missing
+        ),
         *_warnings(model, tested),
     ]
     sections = [
@@ -134,12 +137,14 @@ def measured_on(model: Model, test: Table) -> _Tested:
     evaluation = evaluated(model, dataset)
     wanted = {_half(model), model.steps}
     P, steps = len(model.prefixes.intercept), model.steps + 1
-    count, kept = 0, 0
+    count = 0
     sums, squares = np.zeros((steps, P)), np.zeros((steps, P))
     parts: list[tuple[Float, dict[int, Float]]] = []
     family = family_of(model.manifest.family)
     for rows in dataset.rows_for(model.prefixes.scores):
         scores = model.prefixes.predict_all(rows.X)
+        if count < SAMPLE:
+            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
         count += len(rows.Y)
         for k in range(steps):
             losses = (
@@ -149,9 +154,6 @@ def measured_on(model: Model, test: Table) -> _Tested:
             )
             sums[k] += losses.sum(axis=0)
             squares[k] += np.square(losses).sum(axis=0)
-        if kept < SAMPLE:
-            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
-            kept += len(rows.Y)
     Y = np.concatenate([part for part, _ in parts])
     outputs = {k: np.concatenate([of[k] for _, of in parts]) for k in wanted}
     errors = None
@@ -171,12 +173,9 @@ def _training(model: Model) -> Float:
 def _summary(model: Model, tested: _Tested | None) -> list[str]:
     manifest, amount = model.manifest, model.groups.amount
     origin, full, half = manifest.provenance, _training(model)[-1], _half(model)
-    r2 = _training(model) if tested is None or tested.evaluation.r2 is None else tested.evaluation.r2
-    where = (
-        f"{origin.rows:,} training rows"
-        if r2 is not getattr(tested and tested.evaluation, "r2", None)
-        else (f"{tested.evaluation.rows:,} rows of {tested.name}" if tested else "")
-    )
+    r2, where = _training(model), f"{origin.rows:,} training rows"
+    if tested is not None and tested.evaluation.r2 is not None:
+        r2, where = tested.evaluation.r2, f"{tested.evaluation.rows:,} rows of {tested.name}"
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
     sentences = [
@@ -403,12 +402,10 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
         return ""
     if len(classes) > CLASSES_SHOWN:
         return paragraph(f"{len(classes)} classes are too many for a table.", "soft")
-    parts = []
+    parts, names = [], [clipped(str(label), 20) for label in classes]
     for k in sorted({_half(model), model.steps}):
-        guess, codes = tested.outputs[k].argmax(axis=1), class_codes(tested.Y)
-        counts = np.zeros((len(classes), len(classes)), dtype=int)
-        np.add.at(counts, (codes, guess), 1)
-        names = [clipped(str(label), 20) for label in classes]
+        cells = class_codes(tested.Y) * len(classes) + tested.outputs[k].argmax(axis=1)
+        counts = np.bincount(cells, minlength=len(classes) ** 2).reshape(len(classes), -1)
         columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
         parts.append(
             f"<figure><figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
@@ -464,9 +461,8 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
     ) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
 
 
-def _left_out(found: Survey | None) -> Iterator[str]:
-    if found is not None and found.missing:
-        yield f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
@@ -474,7 +470,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
     origin, redundant = manifest.provenance, manifest.redundant
     if tested is None:
         yield "No test rows: all values are of the training rows. Give `--test TABLE`."
-    yield from (f"{text[0].upper()}{text[1:]}." for text in manifest.warnings)
+    yield from map(_sentence, manifest.warnings)
     if manifest.prior_error is None:
         yield "No cross-validated errors: train with `--folds 5`, on the table."
     if redundant.constant:
@@ -495,9 +491,9 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
             )
     classes = None if tested is None else tested.evaluation.classes
     if classes is not None and classes.note is not None:
-        yield f"{classes.note[0].upper()}{classes.note[1:]}."
+        yield _sentence(classes.note)
     if (cancel := cancelling(group_sharing(model))) is not None:
-        yield f"{cancel[0].upper()}{cancel[1:]}."
+        yield _sentence(cancel)
     if origin.rows < 10 * len(model.prefixes.mean):
         yield (
             f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
@@ -520,8 +516,7 @@ def _data(model: Model) -> str:
         Series("terms", [len(each.terms) for each in columns]),
         Series("missing values", ["marked" if each.indicator else "" for each in columns]),
     )
-    notes = [f"{more} more columns are not shown."] * (more > 0)
-    notes += [f"{text[0].upper()}{text[1:]}." for text in model.manifest.decisions]
+    notes = [*[f"{more} more columns are not shown."] * (more > 0), *map(_sentence, model.manifest.decisions)]
     return table(described) + "".join(paragraph(each, "soft") for each in notes)
 
 

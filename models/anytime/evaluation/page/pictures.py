@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -80,7 +80,7 @@ def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[st
     shapes = column_shapes(model, prefix)[:top]
     if not shapes:
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
-    drawn = [_Drawn.of(shape).y for shape in shapes]
+    drawn = [_drawn(shape)[1] for shape in shapes]
     ends = min(0.0, *(float(y.min(initial=0.0)) for y in drawn)), max(0.0, *(float(y.max(initial=0.0)) for y in drawn))
     return [
         chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape, ends=ends)
@@ -118,36 +118,28 @@ def text_of(column: Column) -> Callable[[float], str]:
     return shown if column.reader is None else lambda value: str(column.shown(value)).partition("T")[0]
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """The part of a shape that is drawn: from the 2 % to the 98 % quantile of the rows where these are stored.
+def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
+    """Return what is drawn of a shape: x (corners,) of its line, y (corners or levels, scores), and its levels.
 
-    `x` are the corners of its line, or no numbers; `y` the contributions (corners or levels, scores).
+    A line is drawn from the 2 % to the 98 % quantile of the rows where these are stored, without levels; otherwise x is
+    empty.
     """
-
-    x: Float
-    y: Float
-    levels: tuple[tuple[str, Level], ...]
-
-    @staticmethod
-    def of(shape: ColumnShape) -> _Drawn:
-        if not shape.points:
-            # By what each adds to the variance of the contribution.
-            ranked = sorted(shape.levels, key=lambda each: -each.share * float(np.square(each.contribution).sum()))
-            levels = [
-                *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
-                *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
-            ]
-            y = np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64)
-            return _Drawn(np.empty(0), y, tuple(levels))
-        x = np.array([point.x for point in shape.points])
-        y = np.array([np.atleast_1d(point.contribution) for point in shape.points], dtype=np.float64)
-        low, high = float(x[0]), float(x[-1])
-        if shape.quantiles is not None and shape.quantiles[-1] > shape.quantiles[0]:
-            ends = np.quantile(shape.quantiles, [0.02, 0.98]).tolist()
-            low, high = ends if ends[1] > ends[0] else (low, high)
-        at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
-        return _Drawn(at, np.column_stack([np.interp(at, x, column) for column in y.T]), ())
+    if not shape.points:
+        # By what each adds to the variance of the contribution.
+        ranked = sorted(shape.levels, key=lambda each: -each.share * float(np.square(each.contribution).sum()))
+        levels = [
+            *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
+            *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
+        ]
+        return np.empty(0), np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64), levels
+    x = np.array([point.x for point in shape.points])
+    y = np.array([np.atleast_1d(point.contribution) for point in shape.points], dtype=np.float64)
+    low, high = float(x[0]), float(x[-1])
+    if shape.quantiles is not None and shape.quantiles[-1] > shape.quantiles[0]:
+        ends = np.quantile(shape.quantiles, [0.02, 0.98]).tolist()
+        low, high = ends if ends[1] > ends[0] else (low, high)
+    at = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)]]))
+    return at, np.column_stack([np.interp(at, x, column) for column in y.T]), []
 
 
 def _shape(
@@ -157,13 +149,13 @@ def _shape(
     ends: tuple[float, float] | None,
     text: Callable[[float], str],
 ) -> Chart:
-    drawn, title, named = _Drawn.of(shape), caption_of(shape), model.score_names
-    y = drawn.y[:, list(scores)]
+    title, named = caption_of(shape), model.score_names
+    x, y, levels = _drawn(shape)
+    y = y[:, list(scores)]
     if ends is None:
         gaps = [] if shape.missing is None else np.atleast_1d(shape.missing.contribution)[list(scores)].tolist()
         ends = float(min([y.min(initial=0.0), *gaps])), float(max([y.max(initial=0.0), *gaps]))
     if shape.points:
-        x = drawn.x
         low, high = float(x[0]), float(x[-1])
         chart = Chart(title, (low, high), ends, clipped(shape.name, 40), x_shown=text)
         if shape.quantiles is not None and high > low:
@@ -176,9 +168,9 @@ def _shape(
             level = np.full(2, np.atleast_1d(shape.missing.contribution)[scores[0]], dtype=np.float64)
             chart.line(x[[0, -1]], level, 4, "missing", dashed=True)
         return chart
-    names, count = [name for name, _ in drawn.levels], len(drawn.levels)
+    names, count = [name for name, _ in levels], len(levels)
     chart = Chart(title, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
-    of_rows = [level.share for _, level in drawn.levels]
+    of_rows = [level.share for _, level in levels]
     edges = np.arange(count + 1, dtype=np.float64) - 0.5
     chart.strip(edges, np.array(of_rows), [f"{shown(share, SHARE)} of the rows" for share in of_rows])
     for column, (score, heights) in enumerate(zip(scores, y.T, strict=True)):
