@@ -74,52 +74,44 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then.
+    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line every 5 s.
 
-    `total` is the number of all units, or None if it is unknown.
+    `total` is the number of all units, or None if it is unknown. The rate of a line counts from the end of the first
+    call on, whose units an earlier run may have completed.
     """
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _PlainProgress(what, total, unit).advance
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            _Rate(unit),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda just: bar.advance(task, just)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        _Rate(unit),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda just: bar.advance(task, just)
+    done = first = 0
+    begun = printed = time.monotonic()
 
-
-class _PlainProgress:
-    """A line every 5 s with the rate and the remaining time.
-
-    The rate counts from the end of the first call on, whose units an earlier run may have completed.
-    """
-
-    def __init__(self, what: str, total: int | None, unit: str) -> None:
-        self._what, self._total, self._unit = what, total, unit
-        self._done = self._first = 0
-        self._begun = self._printed = time.monotonic()
-
-    def advance(self, just: int) -> None:
+    def advance(just: int) -> None:
+        nonlocal done, first, begun, printed
         now = time.monotonic()
-        if not self._done:
-            self._first, self._begun = just, now
-        self._done += just
-        if now - self._printed > 5.0:
-            self._printed = now
-            of = "" if self._total is None else f" of {self._total:,}"
-            line = f"{self._what}: {self._done:,}{of} {self._unit}"
-            if self._done > self._first and now > self._begun:
-                rate = (self._done - self._first) / (now - self._begun)
+        if not done:
+            first, begun = just, now
+        done += just
+        if now - printed > 5.0:
+            printed = now
+            line = f"{what}: {done:,}{'' if total is None else f' of {total:,}'} {unit}"
+            if done > first and now > begun:
+                rate = (done - first) / (now - begun)
                 line += f", {rate:,.0f} a second"
-                if self._total is not None:
-                    line += f", {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
+                if total is not None:
+                    line += f", {timedelta(seconds=round((total - done) / rate))} remaining"
             remark(line)
+
+    yield advance
 
 
 class _Rate(ProgressColumn):

@@ -150,19 +150,17 @@ def _curves(found: WhatIf) -> Tabulated:
 
 def _values(found: WhatIf) -> dict[str, Any]:
     def curve(model: Model) -> list[dict[str, Any]]:
-        adds = [[], *(list(step.adds) for step in model.manifest.steps)]
         return [
-            {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": adds[k]}
-            for k in range(model.steps + 1)
+            {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": list(adds)}
+            for k, adds in enumerate([(), *(step.adds for step in model.manifest.steps)])
         ]
 
-    budgets = [
-        asdict(each) | {"enters": each.enters, "leaves": each.leaves, "loss": each.loss} for each in found.budgets
-    ]
     return {
         "model": found.before.name,
         "changes": found.changes,
         "before": curve(found.before),
         "after": curve(found.after),
-        "budgets": budgets,
+        "budgets": [
+            asdict(each) | {"enters": each.enters, "leaves": each.leaves, "loss": each.loss} for each in found.budgets
+        ],
     }

@@ -139,16 +139,15 @@ def open_source(
 
 def described(source: Source) -> str:
     """Return the task of a source, and what users may want to state otherwise."""
-    target = source.target
-    text = f"task: {target.task}"
+    target, hint = source.target, ""
     if isinstance(source, TrainingMoments):
-        return f"{text}, {source.stored.total.rows} rows in {source.folds} folds"
+        return f"task: {target.task}, {source.stored.total.rows} rows in {source.folds} folds"
     if target.classes is not None:
-        text += f", classes {', '.join(map(str, target.classes))}"
+        hint = f", classes {', '.join(map(str, target.classes))}"
     elif len(target.columns) == 1 and source.found.types[target.columns[0]] == "integer":
         count = len(source.found.values[0])
-        text += f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
-    return text if source.family is None else f"{text}; {source.family.why}"
+        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
+    return f"task: {target.task}{hint}" + ("" if source.family is None else f"; {source.family.why}")
 
 
 def remark_missing(found: Survey) -> None:

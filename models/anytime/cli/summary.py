@@ -169,9 +169,10 @@ def _guarantee(model: Model) -> str:
     if buys_no_group(model.costs, guarantee.doubling_until):
         spent = model.groups.amount(model.costs[guarantee.doubling_until])
         return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
-    share = doubling_bound(guarantee.doubling_gamma)
-    sets = f"any set {_of_groups(model)}of cost B/4"
-    return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"
+    return (
+        f"F(within any budget B) > {doubling_bound(guarantee.doubling_gamma):.3g} F(any set {_of_groups(model)}of cost "
+        f"B/4), {until} (gamma {guarantee.doubling_gamma:.3g})"
+    )
 
 
 def _of_groups(model: Model) -> str:
