@@ -52,7 +52,7 @@ from anytime.training.options import Options
 from anytime.training.stream import MoreRows, Stream, extended
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import Trained, train
-from anytime.types import FamilyName, Float, Index, Label, Method, Policy, Task
+from anytime.types import FamilyName, Float, Index, Label, Method, Policy
 
 
 class _Restored:
@@ -591,10 +591,9 @@ def _weights(sample_weight: Any, rows: int) -> Float:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):
         raise TrainingError(f"sample_weight has shape {weights.shape}; expected ({rows},), a number for each row")
-    valid = valid_weights(weights)
-    if not valid.all():
-        row = int(valid.argmin())
-        raise TrainingError(f"sample_weight is {weights[row]} in row {row} (counted from 0); expected {WEIGHTS}")
+    if len(wrong := np.flatnonzero(~valid_weights(weights))):
+        what = f"{weights[wrong[0]]} in row {wrong[0]} (counted from 0)"
+        raise TrainingError(f"sample_weight is {what}; expected {WEIGHTS}")
     return weights
 
 
@@ -682,9 +681,8 @@ def _folds_of(splits: list[Any], rows: int) -> Index:
 
 def _seed(random_state: Any) -> int:
     """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    is_seed = isinstance(random_state, Integral)
+    return int(random_state if is_seed else check_random_state(random_state).randint(2**31 - 1))
 
 
 class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
@@ -793,10 +791,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:  # noqa: ARG002
         """Determine the target by the first rows; its columns have `names`, and its `classes` are among those."""
         self._flat = y.ndim == 1
-        default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
+        names = names or (("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1])))
         family = family_of(self._family())
-        task: Task = "count" if "count" in family.tasks else "regression"
-        self._target = Target(task, names or default, None, family.label)
+        self._target = Target("count" if "count" in family.tasks else "regression", names, None, family.label)
 
     def _check_known(self, y: Any, learned: Any) -> None:  # noqa: ARG002
         """Raise TrainingError for rows that do not fit the target."""
@@ -929,5 +926,4 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def staged_predict(self, X: Any) -> Iterator[Any]:
         """Yield classes by every prefix: steps + 1 arrays."""
-        for likely in self.staged_predict_proba(X):
-            yield self.classes_[likely.argmax(axis=1)]
+        yield from (self.classes_[likely.argmax(axis=1)] for likely in self.staged_predict_proba(X))

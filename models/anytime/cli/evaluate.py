@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -104,14 +105,19 @@ def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[
     """Return the expected measures at each simulated deadline (ms), with standard errors."""
     mean_total, steps = float(times.times[:, -1].mean()), len(evaluation.costs) - 1
     deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
-    columns = [Series("deadline (ms)", deadlines, "deadline_ms")]
-    columns.append(Series(f"steps of {steps}", times.prefixes(deadlines).mean, "prefix", ".2f"))
-    for name, values in evaluation.measures.items():
-        if name not in ("coverage", "size", "mse" if evaluation.deviance is not None else ""):
-            mean, error = times.expected(values, deadlines)
-            columns.append(Series(f"test {name}", mean, name, R2 if name == "r2" else NUMBER))
-            columns.append(Series("±", error, f"{name}_error", ".1g"))
-    return Tabulated.of(*columns)
+    omitted = ("coverage", "size", "mse" if evaluation.deviance is not None else "")
+    measured = (
+        (name, times.expected(values, deadlines)) for name, values in evaluation.measures.items() if name not in omitted
+    )
+    pairs = (
+        (Series(f"test {name}", mean, name, R2 if name == "r2" else NUMBER), Series("±", error, f"{name}_error", ".1g"))
+        for name, (mean, error) in measured
+    )
+    return Tabulated.of(
+        Series("deadline (ms)", deadlines, "deadline_ms"),
+        Series(f"steps of {steps}", times.prefixes(deadlines).mean, "prefix", ".2f"),
+        *chain.from_iterable(pairs),
+    )
 
 
 def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float | None]:

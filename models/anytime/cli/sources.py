@@ -71,8 +71,7 @@ def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> Feature
         known = loaded.matched(name for name in table.columns if name not in {*used} | table.index)
         if known is loaded:
             return known
-    left = [name for name in table.columns if name in table.index - {*used, *known.features}]
-    if left:
+    if left := [name for name in table.columns if name in table.index - {*used, *known.features}]:
         remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
     return known
 

@@ -79,45 +79,39 @@ def certificate_line(model: Model) -> str:
 
 def summary(model: Model) -> str:
     manifest = model.manifest
-    origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
-    kind = manifest.rule_in_words
+    origin, redundant = manifest.provenance, manifest.redundant
+    selected, calibration = manifest.selected, manifest.calibration
+    first = f", {listed(manifest.first)} first" if manifest.first else ""
     columns, terms = len(model.groups.features), model.expansion.column_terms
     size = f"{columns} columns" + ("" if model.expansion.is_identity else f", {terms} terms")
     used = terms - len(redundant.constant) - len(redundant.collinear)
-    kind += f", {listed(manifest.first)} first" if manifest.first else ""
-    lines = [
-        f"model {model.name} {model.version}".rstrip()
-        + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {size}: "
-        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
-    ]
+    pairs = [" * ".join(pair) for step in manifest.steps for pair in step.pairs]
+    sets = "intervals" if manifest.classes is None else "sets of classes"
     features = {
         "constant": redundant.constant,
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
-    if origin.nested:
-        lines.append(f"cross-validated errors: nested, each of {origin.folds} folds learned its own order")
-    if model.groups.shared_by:
-        lines.append(f"costs are per row, {model.groups.shared_by}")
-    if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
-    lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
-    lines += manifest.decisions
-    if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
-        lines.append(_selected(manifest.selected))
-    if manifest.stopped is not None:
-        lines.append(_stop(manifest.stopped))
-    lines.append(f"guarantee: {_guarantee(model)}")
-    lines += [f"warning: {text}" for text in manifest.warnings]
-    if manifest.certificate is not None:
-        lines.append(certificate_line(model))
-    if calibration is not None:
-        what = "intervals" if manifest.classes is None else "sets of classes"
-        lines.append(
-            f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
-        )
-    return "\n".join(lines)
+    lines = [
+        f"model {model.name} {model.version}".rstrip()
+        + f": {manifest.task}, {manifest.family} by {manifest.rule_in_words}{first}, alpha {manifest.alpha:.3g}",
+        f"learned from {origin.rows} rows of {origin.data}; {size}: "
+        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
+        f"cross-validated errors: nested, each of {origin.folds} folds learned its own order" if origin.nested else "",
+        f"costs are per row, {model.groups.shared_by}" if model.groups.shared_by else "",
+        f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)" if pairs else "",
+        *(f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names),
+        *manifest.decisions,
+        "" if selected is None or (selected.hinges, selected.clamp) == (None, None) else _selected(selected),
+        "" if manifest.stopped is None else _stop(manifest.stopped),
+        f"guarantee: {_guarantee(model)}",
+        *(f"warning: {text}" for text in manifest.warnings),
+        "" if manifest.certificate is None else certificate_line(model),
+        ""
+        if calibration is None
+        else f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {sets}",
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _selected(selected: Selected) -> str:

@@ -250,7 +250,7 @@ def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[t
     yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
-def _batches(inputs: Inputs, count: int) -> list[int] | list[list[int]]:
+def _batches(inputs: Inputs, count: int) -> Sequence[int | list[int]]:
     """Return the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
     if not count:
         return list(range(len(inputs)))

@@ -94,12 +94,11 @@ class Evaluation(Tabular):
     @property
     def table(self) -> Tabulated:
         """Return cost, F and measures as a table with a row for each prefix, with notes on accuracy and NDCG@5."""
-        classes, steps, queries = self.classes, len(self.costs), self.ndcg_queries
-        note = (
-            classes and classes.note
-            if queries is None
-            else f"NDCG@5: the mean of {queries[0]} queries of 2 rows or more; {queries[1]} without a relevant row count as 0"
-        )
+        classes, steps = self.classes, len(self.costs)
+        note = None if classes is None else classes.note
+        if self.ndcg_queries is not None:
+            queries, without = self.ndcg_queries
+            note = f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"
         return Tabulated.of(
             Series("prefix", range(steps)),
             Series("cost", self.costs),

@@ -66,7 +66,9 @@ def model_curve(model: Model) -> ModelCurve:
             cv_error=model.expected(prefix).cv_error,
             penalised_r2=_penalised(model, prefix),
             guaranteed_r2=lower[prefix],
-            certified_r2=None if certificate is None else 2 * certificate.bounds[prefix] / len(model.manifest.responses),
+            certified_r2=None
+            if certificate is None
+            else 2 * certificate.bounds[prefix] / len(model.manifest.responses),
             certified_share=None if shares is None else shares[prefix],
         )
         for prefix in range(model.steps + 1)

@@ -89,7 +89,7 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
     warnings = [
         *(
             f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
-            for found in (tested and tested.survey, calibrated_on)
+            for found in (None if tested is None else tested.survey, calibrated_on)
             if found is not None and found.missing
         ),
         *_warnings(model, tested),

@@ -131,7 +131,11 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
             *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
             *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
         ]
-        return np.empty(0), np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64), levels
+        return (
+            np.empty(0),
+            np.array([np.atleast_1d(level.contribution) for _, level in levels], dtype=np.float64),
+            levels,
+        )
     x = np.array([point.x for point in shape.points])
     y = np.array([np.atleast_1d(point.contribution) for point in shape.points], dtype=np.float64)
     low, high = float(x[0]), float(x[-1])
