@@ -98,7 +98,9 @@ class Evaluation(Tabular):
         note = None if classes is None else classes.note
         if self.ndcg_queries is not None:
             queries, without = self.ndcg_queries
-            note = f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"
+            note = (
+                f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"
+            )
         return Tabulated.of(
             Series("prefix", range(steps)),
             Series("cost", self.costs),
