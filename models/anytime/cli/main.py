@@ -40,7 +40,7 @@ COMMANDS = {
     "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
     "basis": ("groups", "Learn the bases of the columns of a table, and write a groups file that states them."),
-    "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
+    "moments": ("train", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
