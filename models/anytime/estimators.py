@@ -291,8 +291,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
-        predictions = self.staged_predict(X)
-        return np.array([self._metric(y, predicted, sample_weight=sample_weight) for predicted in predictions])
+        return np.array([self._metric(y, each, sample_weight=sample_weight) for each in self.staged_predict(X)])
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
@@ -342,9 +341,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if first:
             self._settle(y, names, learned if classes is None else classes, streamed=decay is not None)
         self._check_known(y, learned)
-        splits = self._splits(y, query) if decay is None else None
-        folds = None if splits is None else _folds_of(splits, len(y))
-        options = self._options(None if splits is None else len(splits))
+        folds = self._folds(y, query) if decay is None else None
+        options = self._options(None if folds is None else int(folds.max()) + 1)
         observer = Observer()
         try:
             fixed = weights if decay is None else None  # those of a stream decay
@@ -409,12 +407,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             raise TrainingError(f"class_weight is {given!r}; expected 'balanced', a dict or None")
         return given
 
-    def _splits(self, y: Any, query: Any) -> list[Any] | None:
-        """Return the training and the test rows of each fold, where `cv` makes them; None for a number of folds."""
+    def _folds(self, y: Any, query: Any) -> Index | None:
+        """Return the fold of each row (n,), where `cv` makes the folds; None for a number of folds."""
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        return [*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
+        return _folds_of([*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)], len(y))
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -628,8 +626,7 @@ def _check_target(y: Any) -> None:
     if not values.ndim or values.dtype.kind not in "fO":
         return
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
-    rows = np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))
-    if len(rows):
+    if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
         raise TableError(
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
@@ -873,19 +870,18 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         labels = self.classes_.tolist()
         wrong = next((label for label in labels if not isinstance(label, Label)), None)
         if wrong is not None:
-            kind = type(wrong).__name__
-            raise TrainingError(f"y has classes of type {kind}; expected text, whole numbers or booleans")
+            raise TrainingError(
+                f"y has classes of type {type(wrong).__name__}; expected text, whole numbers or booleans"
+            )
         if len(labels) < 2:
             remedy = "give all of them by classes=" if streamed else "expected 2 or more"
             raise TrainingError(f"y has one class, {labels[0]!r}; {remedy}")
-        stated = None if self.family == "auto" else self.family
-        self._target = Target.of_classes(names or ("y",), labels, stated)
+        self._target = Target.of_classes(names or ("y",), labels, None if self.family == "auto" else self.family)
 
     def _check_known(self, y: Any, learned: Any) -> None:
         with _one_kind_of_error(), np.errstate(all="ignore"):
             check_classification_targets(y)
-        new = np.setdiff1d(learned, self.classes_).tolist()
-        if new:
+        if new := np.setdiff1d(learned, self.classes_).tolist():
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
 
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
@@ -910,8 +906,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
         arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
         """
-        likely = self.predict_proba(X, budget, policy=policy)
-        classes = self.classes_[likely.argmax(axis=1)]
+        classes = self.classes_[self.predict_proba(X, budget, policy=policy).argmax(axis=1)]
         return (classes, self._contributions(X, budget, policy)) if explain else classes
 
     def score(

@@ -117,8 +117,8 @@ def _classes_tables(compared: Comparison) -> list[Tabulated]:
         if curve.classes is not None
         for prefix in (affordable(curve.costs, float(curve.costs[-1]) / 2),)
     ]
-    notes = ("test measures of classes at half of the cost",)
-    return [Tabulated.of_rows(records[0], map(dict.values, records), notes=notes)] if records else []
+    note = "test measures of classes at half of the cost"
+    return [Tabulated.of_rows(records[0], map(dict.values, records), notes=(note,))] if records else []
 
 
 def _notes(compared: Comparison) -> list[str]:

@@ -125,8 +125,7 @@ class _Commands(TyperGroup):
         sections = SECTIONS | {"Others": tuple(name for name in texts if name not in placed)}
         width = max(map(len, texts))
         for title, names in sections.items():
-            lines = [(name.ljust(width), texts[name]) for name in names if name in texts]
-            if lines:
+            if lines := [(name.ljust(width), texts[name]) for name in names if name in texts]:
                 with formatter.section(title):
                     formatter.write_dl(lines)
 

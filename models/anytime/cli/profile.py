@@ -86,8 +86,7 @@ def profile(
         return
     print_results(table, written=written)
     priced_groups = zip(costs.groups, costs.costs, strict=True)
-    unmeasured = [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]
-    if unmeasured:
+    if unmeasured := [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
     print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""), written=written)
 

@@ -45,8 +45,8 @@ def budget_lines(model: Model, budget: float) -> list[str]:
         return [*lines, "these are all steps"]
     step, after = model.manifest.steps[prefix], model.expected(prefix + 1).r2
     gain = "" if r2 is None or after is None else f" and adds {after - r2:.2g} to r2"
-    lacking = amount(model.costs[prefix + 1] - budget)
-    return [*lines, f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}; the budget lacks {lacking}"]
+    following = f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}"
+    return [*lines, f"{following}; the budget lacks {amount(model.costs[prefix + 1] - budget)}"]
 
 
 def shapes_table(shapes: Sequence[ColumnShape]) -> Tabulated:

@@ -82,8 +82,8 @@ def train(
         calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
         tested = None if test is None else open_test(test, source, plan)
         validated = None if validation is None else open_test(validation, source, plan)
-        remark(described(source))
         rule = None if validated is None else partial(stopping_rule, validated, n_jobs=plan.n_jobs)
+        remark(described(source))
         try:
             found = trained_on(source, validation=rule)
         except TrainingError:  # perhaps because of what the warnings name
@@ -99,8 +99,12 @@ def train(
         with working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
     model = model.save(out)
-    size = out.stat().st_size / 1024
-    print_results(steps_table(model, evaluation), summary(model), f"wrote {out} ({size:.0f} KiB)", written=[out])
+    print_results(
+        steps_table(model, evaluation),
+        summary(model),
+        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)",
+        written=[out],
+    )
 
 
 @options.spread

@@ -216,8 +216,15 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
             hatches = ["////" if level is shape.missing else "" for _, level in drawn]
             axis.bar(places, values, 0.6, hatch=hatches, **bar)
         else:
-            marker = "osD^vPX*<>"[j % 10]
-            axis.plot(places, values, marker, color="black", markerfacecolor="0.75", markersize=5, label=scores[j])
+            axis.plot(
+                places,
+                values,
+                "osD^vPX*<>"[j % 10],
+                color="black",
+                markerfacecolor="0.75",
+                markersize=5,
+                label=scores[j],
+            )
     below.bar(places, [level.share for _, level in drawn], 0.6, **bar)
     labels = [clipped(name, 14) for name, _ in drawn]
     below.set_xticks(places, labels, rotation=30 if sum(map(len, labels)) > 30 else 0, ha="center")

@@ -470,11 +470,10 @@ def _residuals(model: Model, predicted: Float, truth: Float) -> str:
     variances = np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0)
     spread = np.sqrt(variances / np.maximum(counts - 1, 1))
     ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
-    name = clipped(model.manifest.target[0])
     picture, outside, agree = _binned_picture(
         "predicted and observed",
         ends,
-        f"mean prediction of {name}",
+        f"mean prediction of {clipped(model.manifest.target[0])}",
         "mean of the target",
         ".4g",
         (means, shares, counts),

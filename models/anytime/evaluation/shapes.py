@@ -99,8 +99,7 @@ class ColumnShape:
 
     def values(self) -> Float:
         """Return equally likely values of the column, ascending, for a histogram."""
-        knots = self.quantiles or tuple(point.x for point in self.points)
-        return _at(np.array(knots))
+        return _at(np.array(self.quantiles or [point.x for point in self.points]))
 
 
 def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
