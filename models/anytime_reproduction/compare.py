@@ -21,8 +21,7 @@ from anytime.model.model import affordable
 from anytime.model.prefixes import PrefixModels
 from anytime.tabulated import Series, Tabulated
 from anytime.training.train import train
-from anytime_reproduction.comparison import Comparison, MethodCurve, plot_comparison
-from anytime_reproduction.comparison import compare as compare_methods
+from anytime_reproduction import comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +75,10 @@ def compare(
         held = fitted.gram.held_out_moments(
             table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
         )
-    compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
+    compared = comparison.compare(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
     unit = fitted.groups.cost_unit
     if plot is not None:
-        plot_comparison(compared, unit, plot)
+        comparison.plot_comparison(compared, unit, plot)
         remark(f"wrote {plot}")
     if json:
         print_json(_values(compared, unit), written=[plot])
@@ -95,7 +94,7 @@ def compare(
         )
 
 
-def _table(compared: Comparison) -> Tabulated:
+def _table(compared: comparison.Comparison) -> Tabulated:
     columns = [Series("method", list(compared.train))]
     for side, curves in compared.sides.items():
         named = {
@@ -108,7 +107,7 @@ def _table(compared: Comparison) -> Tabulated:
     return Tabulated.of(*columns)
 
 
-def _classes_tables(compared: Comparison) -> list[Tabulated]:
+def _classes_tables(compared: comparison.Comparison) -> list[Tabulated]:
     """Return the measures of classes on the test table, of each method within half of the cost; none without."""
     records = [
         {"method": method, "cost": curve.costs[prefix]}
@@ -121,7 +120,7 @@ def _classes_tables(compared: Comparison) -> list[Tabulated]:
     return [Tabulated.of_rows(records[0], map(dict.values, records), notes=(note,))] if records else []
 
 
-def _notes(compared: Comparison) -> list[str]:
+def _notes(compared: comparison.Comparison) -> list[str]:
     methods: dict[str, list[str]] = {}
     for name, curve in compared.test.items():
         if curve.classes is not None and curve.classes.note is not None:
@@ -129,7 +128,7 @@ def _notes(compared: Comparison) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in methods.items()]
 
 
-def _values(compared: Comparison, unit: str) -> dict[str, Any]:
+def _values(compared: comparison.Comparison, unit: str) -> dict[str, Any]:
     return {
         "alpha": compared.alpha,
         "level": compared.level,
@@ -142,7 +141,7 @@ def _values(compared: Comparison, unit: str) -> dict[str, Any]:
     }
 
 
-def _curve_values(curve: MethodCurve) -> dict[str, Any]:
+def _curve_values(curve: comparison.MethodCurve) -> dict[str, Any]:
     values = dict(vars(curve))
     classes = values.pop("classes")
     measures = {} if classes is None else classes.by_name() | {"majority": classes.majority}

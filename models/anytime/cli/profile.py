@@ -15,9 +15,8 @@ import typer
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
+from anytime.costs import profiling
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
-from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
-from anytime.costs.profiling import profile as profile_extractors
 from anytime.data.formats import open_table
 from anytime.errors import ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
@@ -69,8 +68,8 @@ def profile(
     known = load(groups).groups.bare if groups.suffix == ".safetensors" else load_groups(groups)
     priced(known, dict.fromkeys(known.featured, 0.0))  # check before the work
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)
-    with progress("measuring", measurements(rows_of, counts, repeats), "inputs") as advance:
-        measured = profile_extractors(
+    with progress("measuring", profiling.measurements(rows_of, counts, repeats), "inputs") as advance:
+        measured = profiling.profile(
             known, loaded, rows_of, rows=counts, parallel=parallel, warm_up=warm_up, repeats=repeats, progress=advance
         )
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
@@ -103,16 +102,16 @@ def _row_counts(rows: str | None) -> tuple[int, ...]:
     return counts
 
 
-def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
+def _inputs(data: Path | None, inputs: str | None, limit: int) -> profiling.Inputs:
     if data is not None and inputs is None:
-        return TableInputs.of(open_table(data), limit)
+        return profiling.TableInputs.of(open_table(data), limit)
     if data is None and inputs is not None:
-        return ModuleInputs.of(imported(inputs), limit, inputs)
+        return profiling.ModuleInputs.of(imported(inputs), limit, inputs)
     what = "no inputs are given" if data is None else "a table and --inputs are given"
     raise ExtractorError(f"{what}; give a table, or --inputs MODULE:INPUTS")
 
 
-def _table(measured: Profile, costs: FeatureGroups) -> Tabulated:
+def _table(measured: profiling.Profile, costs: FeatureGroups) -> Tabulated:
     names, times = list(measured.groups), list(measured.groups.values())
     median, *others = np.transpose([np.percentile(each.per_row, (50, *PERCENTILES)) for each in times])
     scaling = [each.scaling for each in times if each.scaling is not None]

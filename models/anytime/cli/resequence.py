@@ -32,9 +32,7 @@ from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
 from anytime.tabulated import Series, Tabulated
-from anytime.training.resequencing import Changes, WhatIf, left_out
-from anytime.training.resequencing import resequence as resequenced
-from anytime.training.resequencing import what_if as compared
+from anytime.training import resequencing
 from anytime.types import Method
 
 
@@ -74,15 +72,17 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = Changes(method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ()))
+    changes = resequencing.Changes(
+        method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ())
+    )
     stated = parsed_costs(cost)
-    if costs is None and not stated and changes == Changes():
+    if costs is None and not stated and changes == resequencing.Changes():
         raise TrainingError(
             "no change requested; give --cost, --costs, --method, --alpha, --first, --without or others"
         )
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
-    if groups is not None and (ignored := left_out(loaded, groups)):
+    if groups is not None and (ignored := resequencing.left_out(loaded, groups)):
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     if stated:
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
@@ -92,7 +92,7 @@ def resequence(
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
-        changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
+        changed = resequencing.resequence(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")
@@ -127,7 +127,7 @@ def what_if(
         remark("--data is ignored: the model contains its moments")
     orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
     with working("ordering the groups of the changed model") if orders else nullcontext():
-        found = compared(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
+        found = resequencing.what_if(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
     if json:
         print_json(_values(found))
     else:
@@ -135,7 +135,7 @@ def what_if(
         print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
 
 
-def _curves(found: WhatIf) -> Tabulated:
+def _curves(found: resequencing.WhatIf) -> Tabulated:
     """Return both curves, a step a line; the order of one may differ from that of the other."""
 
     def side(model: Model, new: str, heading: str) -> Iterator[Series]:
@@ -148,7 +148,7 @@ def _curves(found: WhatIf) -> Tabulated:
     return Tabulated.of(steps, *side(found.before, "", "before"), *side(found.after, "new ", "after"))
 
 
-def _values(found: WhatIf) -> dict[str, Any]:
+def _values(found: resequencing.WhatIf) -> dict[str, Any]:
     def curve(model: Model) -> list[dict[str, Any]]:
         return [
             {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": list(adds)}

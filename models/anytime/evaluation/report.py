@@ -19,9 +19,8 @@ from anytime.errors import clipped, listed
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_auc, roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
-from anytime.evaluation.explained import model_curve
 from anytime.evaluation.page.charts import STYLE, Chart, bar_rows
-from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
+from anytime.evaluation.page.pictures import curve_chart, model_curve, shape_pictures, text_of
 from anytime.families import family_of
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis
