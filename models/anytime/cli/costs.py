@@ -195,7 +195,11 @@ def _cost_table(
     calls = [measured.get(group.name, ()) if group.features else () for group in changed]
     counts = [sum(each.calls for each in times) for times in calls]
     rows = [mean_rows(times) if times else 1.0 for times in calls]
-    whys = [_unchanged(group, count, least) for group, count in zip(changed, counts, strict=True)]
+    few = f"unchanged: fewer than {least} values were measured"
+    whys = [
+        None if count >= least else few if group.features else "unchanged: it has no features"
+        for group, count in zip(changed, counts, strict=True)
+    ]
     buckets = [
         None
         if quantile is None or why is not None or len(times) != 1
@@ -216,12 +220,6 @@ def _cost_table(
         Series("group", priced_groups.names, None),
         Series("", [why or _range(bucket) for why, bucket in zip(whys, buckets, strict=True)], None),
     )
-
-
-def _unchanged(group: FeatureGroup, count: int, least: int) -> str | None:
-    if not group.features:
-        return "unchanged: it has no features"
-    return f"unchanged: fewer than {least} values were measured" if count < least else None
 
 
 def _range(bucket: Sequence[float] | None) -> str:

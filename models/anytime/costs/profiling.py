@@ -178,7 +178,6 @@ def profile(
     order = required_first(groups, extractors)
     (tasks,) = tasks_of([order], {group.name: group for group in groups.groups}, extractors)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
-    first: dict[str, Float] = {}
     widths: dict[str, int] = {}
     with single_blas_thread(), Workers(extractors, max_workers=parallel) as workers:
         for count in rows or (0,):
@@ -202,8 +201,8 @@ def profile(
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
-                first[name] = np.array(list(earliest[name].values()))
     timer_ms = float(np.median([-(clock() - clock()) for _ in range(1001)])) / 1e6
+    first = {name: np.array(list(earliest[name].values())) for name in order}  # with the last number of rows
     return Profile({name: GroupTimes(times[name], first[name]) for name in order}, timer_ms)
 
 

@@ -110,9 +110,8 @@ def _held_out(model: Model, prefix: int) -> float | None:
 
 def _penalised(model: Model, prefix: int) -> float | None:
     """Return 2F over the number of responses; None for a likelihood, to which the theory does not apply."""
-    if not model.manifest.learned.family.least_squares:
-        return None
-    return 2 * model.expected(prefix).explained_variance / len(model.manifest.responses)
+    F, responses = model.expected(prefix).explained_variance, len(model.manifest.responses)
+    return 2 * F / responses if model.manifest.learned.family.least_squares else None
 
 
 def _floor(model: Model) -> list[float | None]:
