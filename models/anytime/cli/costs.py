@@ -32,7 +32,7 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
-from anytime.groups import SUFFIXES, CallCost, FeatureGroup, FeatureGroups, milliseconds, write_groups, write_text
+from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.loaded import load
 from anytime.tabulated import R2, Series, Tabulated
 

@@ -223,10 +223,7 @@ def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:
             raise GroupsError(f"--cost is {each!r}; expected GROUP=COST, such as hog=2.5 or hog=5ms")
         if name in found:
             raise GroupsError(f"--cost names the group {name!r} twice; expected one cost for each group")
-        try:
-            found[name] = float(cost)
-        except ValueError:
-            found[name] = cost
+        found[name] = number_or_word(cost)
     return found
 
 

@@ -14,7 +14,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
-from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
+from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile, number_or_word
 from anytime.costs import profiling
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
 from anytime.data.formats import open_table
@@ -91,13 +91,8 @@ def profile(
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:
-    if rows is None:
-        return ()
-    try:
-        counts = tuple(int(part) for part in rows.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
+    counts = () if rows is None else tuple(number_or_word(part, int) for part in rows.split(","))
+    if not all(isinstance(count, int) and count > 0 for count in counts) or len(set(counts)) < len(counts):
         raise ExtractorError(f"--rows is {rows!r}; expected distinct whole numbers, 1 or more, like 1,8,64")
     return counts
 
