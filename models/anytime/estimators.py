@@ -474,6 +474,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if not isinstance(self.cv, Integral) or int(self.cv) < 2:
                 raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
             folds = int(self.cv)
+        state = self.random_state
         return Options(
             task=self._target.task,
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
@@ -490,7 +491,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
             pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
-            seed=_seed(self.random_state),
+            seed=int(state if isinstance(state, Integral) else check_random_state(state).randint(2**31 - 1)),
             n_jobs=self.n_jobs,
         )
 
@@ -674,12 +675,6 @@ def _folds_of(splits: list[Any], rows: int) -> Index:
                 "expected all of them: a fold is held out from the sums of all others"
             )
     return folds
-
-
-def _seed(random_state: Any) -> int:
-    """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
-    is_seed = isinstance(random_state, Integral)
-    return int(random_state if is_seed else check_random_state(random_state).randint(2**31 - 1))
 
 
 class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]

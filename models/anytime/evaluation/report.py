@@ -289,11 +289,11 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
 
 
 def _curve(model: Model, tested: _Tested | None) -> str:
-    curve, found = model_curve(model), None
+    curve = model_curve(model)
     if curve.points[-1].r2 is None:
         return paragraph("The target is constant in the training table, so no share is explained.")
-    if tested is not None and tested.evaluation.r2 is not None:
-        found = (tested.name, tested.evaluation.r2, tested.errors)
+    r2 = None if tested is None else tested.evaluation.r2
+    found = None if tested is None or r2 is None else (tested.name, r2, tested.errors)
     said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
     optimistic = " Folds share the order of all rows, so their values are optimistic." * (
         curve.points[-1].cv_r2 is not None
@@ -354,11 +354,12 @@ def _groups(model: Model) -> str:
         )
         return grid([left]) + paragraph(f"What the absence of a group costs is not measured: {why}.", "soft")
     every, full = frozenset(model.needed[-1]), training[-1]
-    losses = []
-    for name in ranked[:ABSENCES]:
-        if name in every:
-            r2 = arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
-            losses.append((clipped(name, 40), full - (np.nan if r2 is None else r2)))
+    others = {
+        name: arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
+        for name in ranked[:ABSENCES]
+        if name in every
+    }
+    losses = [(clipped(name, 40), full - (np.nan if r2 is None else r2)) for name, r2 in others.items()]
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = (
         "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
@@ -388,10 +389,9 @@ def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
 
 def _pairs(model: Model) -> str:
     pairs = [" * ".join(pair) for step in model.manifest.steps for pair in step.pairs]
-    if not pairs:
-        return ""
     more = f" and {len(pairs) - PAIRS_SHOWN} more" if len(pairs) > PAIRS_SHOWN else ""
-    return paragraph(f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}.")
+    said = f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}."
+    return paragraph(said) if pairs else ""
 
 
 def _reliability(model: Model, tested: _Tested | None) -> str:

@@ -267,7 +267,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
     if not shared:
         return lost, ""
     listing = ", ".join(shared[:10]) + (f" and {len(shared) - 10} more" if len(shared) > 10 else "")
-    return lost, f"rare levels: those of fewer than {least} rows share one term: {listing}"
+    return lost, f"levels of fewer than {least} rows share one term: {listing}"
 
 
 def _range(basis: Basis, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:

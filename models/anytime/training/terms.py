@@ -123,6 +123,5 @@ def level_decisions(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
         for name, few, count in rare
     ]
     listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return (
-        f"levels with a term of their own: from {least} rows on, by cross-validation (--min-level-rows): {listing}",
-    )
+    selected = f"levels of {least} rows or more have a term of their own, by cross-validation (--min-level-rows)"
+    return (f"{selected}: {listing}",)
