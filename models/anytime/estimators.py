@@ -901,7 +901,8 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
         arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
         """
-        classes = self.classes_[self.predict_proba(X, budget, policy=policy).argmax(axis=1)]
+        likely = self.predict_proba(X, budget, policy=policy)
+        classes = self.classes_[likely.argmax(axis=1)]
         return (classes, self._contributions(X, budget, policy)) if explain else classes
 
     def score(
