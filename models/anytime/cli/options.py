@@ -325,7 +325,7 @@ class Plan(RowOptions):
             checked_fixed(self.clamp, self.min_level_rows)
         stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
         stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
-        with naming_options():
+        with naming_options():  # None is the default of all but the basis
             read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
             return Options(**read)
 

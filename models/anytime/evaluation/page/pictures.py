@@ -178,16 +178,16 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
         return np.array([getattr(point, field) for point in curve.points], dtype=np.float64)
 
     costs, training = of("cost"), of("r2")
+    # The bound for the cost of a prefix also applies to lower costs, so the line extends to the left of each point.
+    certified = [
+        ("training, less the penalty", of("penalised_r2"), 4, "after", False),
+        ("best possible, certified", of("certified_r2"), 4, "before", True),
+    ]
     optional = [
         ("cross-validated", of("cv_r2"), 1, "after", True),
         ("guaranteed", of("guaranteed_r2"), 3, "after", True),
+        *(certified if curve.certified is not None else ()),
     ]
-    if curve.certified is not None:
-        # The bound for the cost of a prefix also applies to lower costs, so the line extends to the left of each point.
-        optional += [
-            ("training, less the penalty", of("penalised_r2"), 4, "after", False),
-            ("best possible, certified", of("certified_r2"), 4, "before", True),
-        ]
     lines = [("training", training, 0, "after", False), *(line for line in optional if np.isfinite(line[1]).any())]
     if tested is not None:
         lines.append((f"test ({tested[0]})", tested[1], 2, "after", False))
