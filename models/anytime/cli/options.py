@@ -180,16 +180,16 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     bundles: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for parameter in signature(command, eval_str=True).parameters.values():
         bundle: Any = parameter.annotation
-        if not is_dataclass(bundle):
+        if is_dataclass(bundle):
+            hints = get_type_hints(bundle, include_extras=True)
+            found = sorted(fields(bundle), key=lambda field: field in fields(RowOptions))
+            parameters += [
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+                for field in found
+            ]
+            bundles[parameter.name] = parameter.annotation, [field.name for field in found]
+        else:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-            continue
-        hints = get_type_hints(bundle, include_extras=True)
-        found = sorted(fields(bundle), key=lambda field: field in fields(RowOptions))
-        parameters += [
-            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-            for field in found
-        ]
-        bundles[parameter.name] = parameter.annotation, [field.name for field in found]
 
     @wraps(command)
     def spread_command(**values: Any) -> None:
