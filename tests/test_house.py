@@ -33,7 +33,7 @@ SOURCES = sorted([*(ROOT / "models").rglob("*.py"), *(ROOT / "service").rglob("*
 ORDER = {
     "anytime": "_version types errors tabulated _linalg _files families groups target folds features moments data "
     "selection glm model training inference evaluation costs loaded estimators testing cli",
-    "anytime_reproduction": "estimates experiment report running sets lasso comparison compare group_omp uai cli",
+    "anytime_reproduction": "experiment report running sets lasso comparison compare group_omp uai cli",
     "anytime_service": "errors clock hangup keys urls settings telemetry limits routes schemas models core sessions "
     "http api app server client demo cli",
 }

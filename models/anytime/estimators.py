@@ -51,7 +51,7 @@ from anytime.training.fit import Fit, warnings_of
 from anytime.training.options import Options
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import MoreRows, Stream, Trained, extended, train
-from anytime.types import FamilyName, Float, Index, Label, Method, Policy, Task
+from anytime.types import FamilyName, Float, Index, Label, Method, Policy
 
 
 class _Restored:
@@ -61,7 +61,6 @@ class _Restored:
         manifest = model.manifest
         expected = [model.expected(prefix) for prefix in range(model.steps + 1)]
         errors = [each.cv_error for each in expected]
-        self.of = model
         self.prefixes, self.expansion, self.guarantee = model.prefixes, model.expansion, manifest.guarantee
         self.alpha = manifest.alpha
         self.alphas: Float = np.array([manifest.alpha, *(step.alpha for step in manifest.steps)])
@@ -95,6 +94,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
+    _restored: _Restored | None = None
+    _built: LoadedModel | None = None
+    """The model, once it is read from a file or was requested."""
 
     def __init__(
         self,
@@ -145,8 +147,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _known(self) -> Fit | _Restored:
         """Return what was learned, here or by the trainer of a model file."""
-        restored: _Restored | None = getattr(self, "_restored", None)
-        return restored or self.fit_
+        return self._restored or self.fit_
 
     @property
     def sequence_(self) -> list[str]:
@@ -238,14 +239,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def model_(self) -> LoadedModel:
         """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
-        known = self._known
-        if isinstance(known, _Restored):
-            return known.of
-        built: tuple[Fit, LoadedModel] | None = getattr(self, "_built", None)
-        if built is None or built[0] is not known:
-            model = self._model("model", keep_moments=True)
-            self._built = built = (known, LoadedModel.of(model))
-        return built[1]
+        if self._built is None:
+            self._built = LoadedModel.of(self._model("model", keep_moments=True))
+        return self._built
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
         """Write the model file; the model is named after the file unless `name` is given."""
@@ -272,6 +268,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             alpha=manifest.alpha,
         )
         estimator._restored = _Restored(model)
+        estimator._built = model
         estimator._given_groups = estimator._groups = model.groups
         estimator._names = list(model.groups.features)
         estimator._columns = np.arange(len(estimator._names))
@@ -286,18 +283,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
-        known = self._known
-        if isinstance(known, _Restored):
-            model = known.of
-            changed = replace(model, manifest=model.manifest.model_copy(update={"name": name}))
-            return changed if keep_moments else replace(changed, moments=None, curvatures=None)
-        trained: Trained = self._trained
-        return trained.model(name, keep_moments=keep_moments)
+        if self._restored is None:
+            return self._trained.model(name, keep_moments=keep_moments)
+        model = replace(self.model_, manifest=self.model_.manifest.model_copy(update={"name": name}))
+        return model if keep_moments else replace(model, moments=None, curvatures=None)
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
-        predictions = self.staged_predict(X)
-        return np.array([self._metric(y, predicted, sample_weight=sample_weight) for predicted in predictions])
+        return np.array([self._metric(y, each, sample_weight=sample_weight) for each in self.staged_predict(X)])
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
         """Learn the sequence and the coefficients of every prefix.
@@ -322,7 +315,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
         before = self.__dict__.copy()
         try:
-            self._restored: _Restored | None = None
+            self._restored = self._built = None
             self._learn_rows(X, y, sample_weight, query, classes, decay)
         except BaseException:
             self.__dict__.clear()
@@ -347,18 +340,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if first:
             self._settle(y, names, learned if classes is None else classes, streamed=decay is not None)
         self._check_known(y, learned)
-        splits = self._splits(y, query) if decay is None else None
-        folds = None if splits is None else _folds_of(splits, len(y))
-        options = self._options(None if splits is None else len(splits))
+        folds = self._folds(y, query) if decay is None else None
+        options = self._options(None if folds is None else int(folds.max()) + 1)
         observer = Observer()
         try:
+            fixed = weights if decay is None else None  # those of a stream decay
+            rows, roles = self._with_roles(table, y, weights=fixed, query=query, folds=folds)
+            known = replace(self._target, columns=roles.target)
             if decay is None:
-                rows, roles = self._with_roles(table, y, weights=weights, query=query, folds=folds)
-                known = replace(self._target, columns=roles.target)
                 trained = train(open_training(rows, roles, options, known=known, observer=observer))
             else:
-                rows, roles = self._with_roles(table, y)
-                known = replace(self._target, columns=roles.target)
                 roles = replace(roles, weights=_free(rows, "weights"))
                 more = MoreRows(rows, np.ones(table.rows) if weights is None else weights)
                 stream = extended(stream, more, decay, roles, options, known, observer)
@@ -380,29 +371,28 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if isinstance(y, str):
             raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
         _check_target(y)
-        y_checks = {}
-        if is_regressor(self):
-            y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
+        is_numbers = is_regressor(self)
+        y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True} if is_numbers else {}
         table = self._table(X, first=first, least=2 if first else 1)
-        classes_of = "; AnytimeClassifier predicts classes" if is_regressor(self) and _has_text(y) else ""
+        classes_of = "; AnytimeClassifier predicts classes" if is_numbers and _has_text(y) else ""
         with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
             _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
             check_kind("y", y)
-            if is_regressor(self) and y.dtype.kind == "U":
+            if is_numbers and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
             check_consistent_length(y, query)
         return table, y
 
     def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
         """Return rows with their targets and other values as columns after the features, and the roles of all."""
-        targets = zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
-        added = {_free(table, name): values for name, values in targets}
-        target, names = tuple(added), dict[str, str]()
-        for role, values in further.items():
-            if values is not None:
-                names[role] = _free(table, role)
-                added[names[role]] = _column(role, values)
-        return table.with_columns(added), Roles(self._given_groups or singletons(self._names), target, **names)
+        targets = {
+            _free(table, name): values
+            for name, values in zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
+        }
+        names = {role: _free(table, role) for role, values in further.items() if values is not None}
+        others = {name: _column(role, further[role]) for role, name in names.items()}
+        roles = Roles(self._given_groups or singletons(self._names), tuple(targets), **names)
+        return table.with_columns(targets | others), roles
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -417,12 +407,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             raise TrainingError(f"class_weight is {given!r}; expected 'balanced', a dict or None")
         return given
 
-    def _splits(self, y: Any, query: Any) -> list[Any] | None:
-        """Return the training and the test rows of each fold, where `cv` makes them; None for a number of folds."""
+    def _folds(self, y: Any, query: Any) -> Index | None:
+        """Return the fold of each row (n,), where `cv` makes the folds; None for a number of folds."""
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        return [*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
+        return _folds_of([*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)], len(y))
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -436,14 +426,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if first:
                 self._given_groups = self._given_groups.matched(table.columns)
             features = list(self._given_groups.features)
-            lacking = [name for name in features if not table.has(name)]
-            if lacking:
-                what = f"X has no column {listed(lacking)}, which the groups name"
-                if first:
-                    raise GroupsError(f"{what}; expected every feature")
-                lacking = [name for name in needed if not table.has(name)]
-                what = f"X has no column {listed(lacking)}; expected the columns of every group in the prefix"
-                raise GroupsError(f"{what}: a smaller budget uses fewer, and `model_.predict` goes without a group")
+            if lacking := [name for name in (features if first else needed) if not table.has(name)]:
+                why = (
+                    ", which the groups name; expected every feature"
+                    if first
+                    else "; expected the columns of every group in the prefix: a smaller budget uses fewer, and "
+                    "`model_.predict` goes without a group"
+                )
+                raise GroupsError(f"X has no column {listed(lacking)}{why}")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
         if table.rows < least:
             raise TableError(f"X has {table.rows} row{'s' * (table.rows != 1)}; expected at least {least}")
@@ -484,6 +474,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             if not isinstance(self.cv, Integral) or int(self.cv) < 2:
                 raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
             folds = int(self.cv)
+        state = self.random_state
         return Options(
             task=self._target.task,
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
@@ -500,7 +491,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
             pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
-            seed=_seed(self.random_state),
+            seed=int(state if isinstance(state, Integral) else check_random_state(state).randint(2**31 - 1)),
             n_jobs=self.n_jobs,
         )
 
@@ -520,10 +511,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
             except TableError as error:
                 raise TableError(f"X: {error}") from None
-            infinite = np.isinf(checked).any(axis=0)
-            if infinite.any():
-                name = needed[int(infinite.argmax())]
-                check_finite(batch, name, types[name])
+            for j in np.flatnonzero(np.isinf(checked).any(axis=0)).tolist():
+                check_finite(batch, needed[j], types[needed[j]])
             if checked.shape == found.shape:
                 return checked
             found[batch.start : batch.start + batch.rows, used] = checked
@@ -549,14 +538,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         prefix = self._affordable(budget, policy)
         checked = self._checked(X, prefix)
         prefixes, single = self._known.prefixes, self._is_single
-        intercept, names = prefixes.intercept_of(prefix), self.model_.computed[prefix]
+        intercept = prefixes.intercept_of(prefix)
 
         def shaped(values: Float) -> Float:
             return values[..., 0] if single else values
 
-        terms, coef = prefixes.centred(checked, prefix), prefixes.coef(prefix)
-        base = float(intercept[0]) if single else intercept
-        return contributions(self.model_, names, terms, coef, base, shaped)
+        return contributions(
+            self.model_,
+            self.model_.computed[prefix],
+            prefixes.centred(checked, prefix),
+            prefixes.coef(prefix),
+            float(intercept[0]) if single else intercept,
+            shaped,
+        )
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
         check_is_fitted(self)
@@ -596,10 +590,9 @@ def _weights(sample_weight: Any, rows: int) -> Float:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):
         raise TrainingError(f"sample_weight has shape {weights.shape}; expected ({rows},), a number for each row")
-    valid = valid_weights(weights)
-    if not valid.all():
-        row = int(valid.argmin())
-        raise TrainingError(f"sample_weight is {weights[row]} in row {row} (counted from 0); expected {WEIGHTS}")
+    if len(wrong := np.flatnonzero(~valid_weights(weights))):
+        what = f"{weights[wrong[0]]} in row {wrong[0]} (counted from 0)"
+        raise TrainingError(f"sample_weight is {what}; expected {WEIGHTS}")
     return weights
 
 
@@ -614,17 +607,15 @@ def _column(name: str, values: Any) -> NDArray[Any]:
 
 def check_kind(name: str, values: Any) -> None:
     """Raise TableError if values have a dtype that is neither numbers nor text."""
+    times = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
+    expected = {
+        **dict.fromkeys("mM", times),
+        "c": "real numbers (Complex data not supported)",  # the words that scikit-learn's checks look for
+        "V": "numbers or text",
+    }
     dtype = getattr(values, "dtype", None)
-    match getattr(dtype, "kind", "f"):
-        case "m" | "M":
-            remedy = "numbers: convert dates to days since a fixed date, and durations to seconds, for example"
-        case "c":
-            remedy = "real numbers (Complex data not supported)"  # the words that scikit-learn's checks look for
-        case "V":
-            remedy = "numbers or text"
-        case _:
-            return
-    raise TableError(f"{name} is {dtype}; expected {remedy}")
+    if (kind := getattr(dtype, "kind", "f")) in expected:
+        raise TableError(f"{name} is {dtype}; expected {expected[kind]}")
 
 
 def _check_target(y: Any) -> None:
@@ -636,8 +627,7 @@ def _check_target(y: Any) -> None:
     if not values.ndim or values.dtype.kind not in "fO":
         return
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
-    rows = np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))
-    if len(rows):
+    if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
         raise TableError(
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
@@ -685,13 +675,6 @@ def _folds_of(splits: list[Any], rows: int) -> Index:
                 "expected all of them: a fold is held out from the sums of all others"
             )
     return folds
-
-
-def _seed(random_state: Any) -> int:
-    """Return the seed of the folds: an integer unchanged, as on the command line; otherwise a draw from the state."""
-    if isinstance(random_state, Integral):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
@@ -798,18 +781,15 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         """
         return self._learn(X, y, sample_weight, decay=decay)
 
-    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:
+    def _settle(self, y: Any, names: tuple[str, ...], classes: Any, *, streamed: bool) -> None:  # noqa: ARG002
         """Determine the target by the first rows; its columns have `names`, and its `classes` are among those."""
-        del classes, streamed
         self._flat = y.ndim == 1
-        default = ("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1]))
+        names = names or (("y",) if y.ndim == 1 else tuple(f"y{p}" for p in range(y.shape[1])))
         family = family_of(self._family())
-        task: Task = "count" if "count" in family.tasks else "regression"
-        self._target = Target(task, names or default, None, family.label)
+        self._target = Target("count" if "count" in family.tasks else "regression", names, None, family.label)
 
-    def _check_known(self, y: Any, learned: Any) -> None:
+    def _check_known(self, y: Any, learned: Any) -> None:  # noqa: ARG002
         """Raise TrainingError for rows that do not fit the target."""
-        del learned
         columns = 1 if y.ndim == 1 else y.shape[1]
         if columns != len(self._target.columns):
             raise TrainingError(f"y has {columns} columns; earlier rows had {len(self._target.columns)}")
@@ -886,27 +866,24 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         labels = self.classes_.tolist()
         wrong = next((label for label in labels if not isinstance(label, Label)), None)
         if wrong is not None:
-            kind = type(wrong).__name__
-            raise TrainingError(f"y has classes of type {kind}; expected text, whole numbers or booleans")
+            raise TrainingError(
+                f"y has classes of type {type(wrong).__name__}; expected text, whole numbers or booleans"
+            )
         if len(labels) < 2:
             remedy = "give all of them by classes=" if streamed else "expected 2 or more"
             raise TrainingError(f"y has one class, {labels[0]!r}; {remedy}")
-        stated = None if self.family == "auto" else self.family
-        self._target = Target.of_classes(names or ("y",), labels, stated)
+        self._target = Target.of_classes(names or ("y",), labels, None if self.family == "auto" else self.family)
 
     def _check_known(self, y: Any, learned: Any) -> None:
         with _one_kind_of_error(), np.errstate(all="ignore"):
             check_classification_targets(y)
-        new = np.setdiff1d(learned, self.classes_).tolist()
-        if new:
+        if new := np.setdiff1d(learned, self.classes_).tolist():
             raise TrainingError(f"y has class {new[0]!r}, which the first rows lack; give all by classes=")
 
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
         scores = self._scores(X, budget, policy)
-        if scores.shape[1] > 1:
-            return scores
-        return scores[:, 0] - family_of(self._family()).even_score
+        return scores if scores.shape[1] > 1 else scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
         return self._target.family.label if self.family == "auto" else self.family
@@ -941,5 +918,4 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def staged_predict(self, X: Any) -> Iterator[Any]:
         """Yield classes by every prefix: steps + 1 arrays."""
-        for likely in self.staged_predict_proba(X):
-            yield self.classes_[likely.argmax(axis=1)]
+        yield from (self.classes_[likely.argmax(axis=1)] for likely in self.staged_predict_proba(X))

@@ -13,7 +13,7 @@ from anytime.model.model import Model
 from anytime.types import Policy
 
 if TYPE_CHECKING:
-    from anytime.evaluation.page.document import Picture
+    from anytime.evaluation.report import Picture
     from anytime.inference.sharing import Sharing
     from anytime.inference.tables import TableAnswer
     from anytime.training.resequencing import WhatIf

@@ -155,20 +155,17 @@ class Tabulated:
     def _repr_html_(self) -> str:
         return STYLE + self.html()
 
-    @property
-    def _shown(self) -> list[Series]:
-        return [each for each in self.columns if each.heading is not None]
-
     def html(self) -> str:
         """Return the table in HTML: cells of words have this class."""
+        visible = [each for each in self.columns if each.heading is not None]
 
         def line(tag: str, row: int, cells: Iterable[str | None]) -> str:
-            marks = (f' class="{name}"' if (name := self.mark(each, row)) else "" for each in self._shown)
+            marks = (f' class="{name}"' if (name := self.mark(each, row)) else "" for each in visible)
             parts = (f"<{tag}{mark}>{escape(cell or '')}</{tag}>" for mark, cell in zip(marks, cells, strict=True))
             return f"<tr>{''.join(parts)}</tr>"
 
-        head = line("th", -1, (each.heading for each in self._shown))
-        rows = enumerate(zip_longest(*(each.cells for each in self._shown)))
+        head = line("th", -1, (each.heading for each in visible))
+        rows = enumerate(zip_longest(*(each.cells for each in visible)))
         body = "".join(line("td", number, cells) for number, cells in rows)
         caption, *notes = (f"<p>{escape(each)}</p>" if each else "" for each in (self.caption, *self.notes))
         table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
@@ -180,21 +177,20 @@ class Tabulated:
 
     def text(self, width: int = 200) -> str:
         """Return the table as lines of text; columns of words are folded to a width, numbers are not."""
-        words = sum(each.is_words for each in self._shown)
-        numbers = sum(len(each.lines()[0]) + 2 for each in self._shown if not each.is_words)
-        limit = max((width - numbers) // max(words, 1) - 2, MIN_WIDTH)
+        visible = [each for each in self.columns if each.heading is not None]
+        numbers = sum(len(each.lines()[0]) + 2 for each in visible if not each.is_words)
+        limit = max((width - numbers) // max(sum(each.is_words for each in visible), 1) - 2, MIN_WIDTH)
         grid = [
             [wrap(line, limit, break_on_hyphens=False) or [""] if each.is_words else [line] for line in each.lines()]
-            for each in self._shown
+            for each in visible
         ]
         sizes = [max(_width(part) for cell in cells for part in cell) for cells in grid]
-        above = [self.caption, ""] if self.caption else []
         lines = (
             "  ".join(part + " " * (size - _width(part)) for part, size in zip(parts, sizes, strict=True)).rstrip()
             for row in zip_longest(*grid, fillvalue=[""])
             for parts in zip_longest(*row, fillvalue="")
         )
-        return "\n".join([*above, *lines, *self.notes])
+        return "\n".join([*([self.caption, ""] if self.caption else []), *lines, *self.notes])
 
 
 class Tabular:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_json, print_results, remark
-from anytime.cli.plan import FitPlan
 from anytime.cli.sources import Console, open_source, open_test
-from anytime.cli.streams import remember_written
 from anytime.errors import TrainingError
 from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.evaluate import table_moments
@@ -23,20 +20,15 @@ from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
 from anytime.model.prefixes import PrefixModels
 from anytime.tabulated import Series, Tabulated
-from anytime.training.options import Options
 from anytime.training.train import train
-from anytime_reproduction.comparison import Comparison, MethodCurve, plot_comparison
-from anytime_reproduction.comparison import compare as compare_methods
+from anytime_reproduction import comparison
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparePlan(FitPlan):
+class ComparePlan(options.FitPlan):
     """The options of `compare`: its penalty is that of CS-G-OMP."""
 
-    @cached_property
-    def training(self) -> Options:
-        with options.naming_options():
-            return Options(**self._stated, method="omp", family="gaussian")
+    fixed: ClassVar[Mapping[str, Any]] = {"method": "omp", "family": "gaussian"}
 
 
 @options.spread
@@ -68,7 +60,7 @@ def compare(
     source = open_source(data, plan, observer=Console())
     tested = None if test is None else open_test(test, source, plan)
     trained = train(source)
-    for each in trained.source.warnings:
+    for each in (*trained.source.warnings, *trained.source.decisions):
         remark(each)
     fitted = trained.fit
     held, expansion = None, fitted.expansion
@@ -83,14 +75,13 @@ def compare(
         held = fitted.gram.held_out_moments(
             table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
         )
-    compared = compare_methods(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
+    compared = comparison.compare(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
     unit = fitted.groups.cost_unit
     if plot is not None:
-        plot_comparison(compared, unit, plot)
-        remember_written(plot)
+        comparison.plot_comparison(compared, unit, plot)
         remark(f"wrote {plot}")
     if json:
-        print_json(_values(compared, unit))
+        print_json(_values(compared, unit), written=[plot])
     else:
         print_results(
             _table(compared),
@@ -99,10 +90,11 @@ def compare(
             f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
             f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
             "weights), r2 does not",
+            written=[plot],
         )
 
 
-def _table(compared: Comparison) -> Tabulated:
+def _table(compared: comparison.Comparison) -> Tabulated:
     columns = [Series("method", list(compared.train))]
     for side, curves in compared.sides.items():
         named = {
@@ -115,7 +107,7 @@ def _table(compared: Comparison) -> Tabulated:
     return Tabulated.of(*columns)
 
 
-def _classes_tables(compared: Comparison) -> list[Tabulated]:
+def _classes_tables(compared: comparison.Comparison) -> list[Tabulated]:
     """Return the measures of classes on the test table, of each method within half of the cost; none without."""
     records = [
         {"method": method, "cost": curve.costs[prefix]}
@@ -124,11 +116,11 @@ def _classes_tables(compared: Comparison) -> list[Tabulated]:
         if curve.classes is not None
         for prefix in (affordable(curve.costs, float(curve.costs[-1]) / 2),)
     ]
-    notes = ("test measures of classes at half of the cost",)
-    return [Tabulated.of_rows(records[0], map(dict.values, records), notes=notes)] if records else []
+    note = "test measures of classes at half of the cost"
+    return [Tabulated.of_rows(records[0], map(dict.values, records), notes=(note,))] if records else []
 
 
-def _notes(compared: Comparison) -> list[str]:
+def _notes(compared: comparison.Comparison) -> list[str]:
     methods: dict[str, list[str]] = {}
     for name, curve in compared.test.items():
         if curve.classes is not None and curve.classes.note is not None:
@@ -136,7 +128,7 @@ def _notes(compared: Comparison) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in methods.items()]
 
 
-def _values(compared: Comparison, unit: str) -> dict[str, Any]:
+def _values(compared: comparison.Comparison, unit: str) -> dict[str, Any]:
     return {
         "alpha": compared.alpha,
         "level": compared.level,
@@ -149,7 +141,7 @@ def _values(compared: Comparison, unit: str) -> dict[str, Any]:
     }
 
 
-def _curve_values(curve: MethodCurve) -> dict[str, Any]:
+def _curve_values(curve: comparison.MethodCurve) -> dict[str, Any]:
     values = dict(vars(curve))
     classes = values.pop("classes")
     measures = {} if classes is None else classes.by_name() | {"majority": classes.majority}

@@ -18,8 +18,7 @@ from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
 from anytime.evaluation.plots import blank_figure, default_style, write_figure
 from anytime.types import Float
-from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Experiment, Figure, Section, Table
+from anytime_reproduction.experiment import Estimate, Experiment, Figure, Section, Table
 
 VERDICTS = (
     "Agrees or differs: our numbers support or refute what is published, by the rule that the section states; of means "

@@ -57,8 +57,7 @@ def results_of(
         for e in experiments
         for run in e.runs(setting)
     ]
-    stored = {} if fresh else {task.path: _stored(task) for task in tasks}
-    found = {path: result for path, result in stored.items() if result is not None}
+    found = {task.path: stored for task in tasks if not fresh and (stored := _stored(task)) is not None}
     progress(len(found))
     failed: list[Exception] = []
     for task, result in _executed([task for task in tasks if task.path not in found], setting, n_jobs):

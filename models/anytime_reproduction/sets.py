@@ -110,21 +110,22 @@ def regrouping(
     costs = np.concatenate(
         [np.full(len(g.features), c / len(g.features)) for g, c in zip(groups.groups, groups.costs, strict=True)]
     )
-    built: list[FeatureGroup] = []
-    order: list[int] = []
-    for cost in np.unique(costs).tolist():
-        shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
-        for start in range(0, len(shuffled), size):
-            members = shuffled[start : start + size]
-            built.append(
-                FeatureGroup(
-                    name=f"{cost:g} x {len(built)}",
-                    features=tuple(groups.features[column] for column in members),
-                    cost=cost * len(members),
-                )
-            )
-            order += members
-    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
+    shuffled = {cost: rng.permutation(np.flatnonzero(costs == cost)).tolist() for cost in np.unique(costs).tolist()}
+    parts = [
+        (cost, columns[start : start + size])
+        for cost, columns in shuffled.items()
+        for start in range(0, len(columns), size)
+    ]
+    built = tuple(
+        FeatureGroup(
+            name=f"{cost:g} x {number}",
+            features=tuple(groups.features[column] for column in columns),
+            cost=cost * len(columns),
+        )
+        for number, (cost, columns) in enumerate(parts)
+    )
+    order = np.array([column for _, columns in parts for column in columns], dtype=np.intp)
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=built), order
 
 
 def regrouped(setting: Setting, data: RealSet, size: int) -> RealSet:
@@ -198,8 +199,8 @@ def boston_stand_in() -> RealSet:
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
 
     X, y = load_diabetes(return_X_y=True)
-    part = np.zeros(len(y), dtype=np.intp)
-    return RealSet("diabetes (scikit-learn)", consecutive_groups([1] * 10, [1] * 10), X, y, part, ())
+    groups = consecutive_groups([1] * 10, [1] * 10)
+    return RealSet("diabetes (scikit-learn)", groups, X, y, np.zeros(len(y), dtype=np.intp), ())
 
 
 # The owners' Yahoo! files.
@@ -240,8 +241,8 @@ def _ranking(
 ) -> RealSet:
     """Return a ranking problem from its training rows and its held-out rows, in this order."""
     part = np.repeat([0, 1], [len(half) for half in y])
-    rows = np.concatenate(X), np.concatenate(y)
-    return RealSet(what, groups, *rows, part, TRAIN_AND_TEST, "NDCG@5", np.concatenate(query))
+    rows, labels, queries = (np.concatenate(each) for each in (X, y, query))
+    return RealSet(what, groups, rows, labels, part, TRAIN_AND_TEST, "NDCG@5", queries)
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:

@@ -20,7 +20,7 @@ import pytest
 import anytime
 from anytime import AnytimeRegressor
 from anytime.cli.main import main
-from anytime.cli.plan import TrainPlan
+from anytime.cli.options import TrainPlan
 from anytime.data.formats import SUFFIXES, Batch, ReadAs, Table, open_table
 from anytime.errors import TableError
 from anytime.families import FAMILIES

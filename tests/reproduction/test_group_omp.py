@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Finding, Section, Setting
+from anytime_reproduction.experiment import Estimate, Finding, Section, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,

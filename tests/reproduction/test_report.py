@@ -12,8 +12,7 @@ from scipy.stats import t
 
 from anytime.errors import AnytimeError
 from anytime_reproduction.cli import EXPERIMENTS, chosen
-from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Section, Table
+from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
 from anytime_reproduction.report import STYLES, VERDICTS, curve, panels, write_report
 
 EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))

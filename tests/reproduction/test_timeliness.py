@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from anytime_reproduction.comparison import compare
-from anytime_reproduction.estimates import Estimate
-from anytime_reproduction.experiment import Result, Results, Setting
+from anytime_reproduction.experiment import Estimate, Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping
 from anytime_reproduction.uai import timeliness
 from anytime_reproduction.uai.timeliness import (

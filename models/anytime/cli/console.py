@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,28 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from anytime.cli.streams import printing
+from anytime.cli.streams import complain, redirect_to_nothing
+from anytime.errors import reason_of
 from anytime.tabulated import Tabulated
 
 
-def print_results(*parts: Tabulated | str) -> None:
-    """Print tables and lines to standard output; without a terminal tables are wide."""
+def print_results(*parts: Tabulated | str, written: Iterable[Path | None] = ()) -> None:
+    """Print tables and lines to standard output; without a terminal tables are wide.
+
+    `written` are the files that the command has completed, if any: then it does not fail if nothing can be printed.
+    """
     console = Console()
-    with printing():
+    complete = " and ".join(str(path) for path in written if path is not None)
+    try:
         for part in parts:
             print(part if isinstance(part, str) else part.text(console.width if console.is_terminal else 200))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if not complete:
+            raise
+        redirect_to_nothing(sys.stdout)
+        complain(f"cannot print the results: {reason_of(error)}; {complete} is complete")
 
 
 def remark(text: str) -> None:
@@ -33,10 +47,9 @@ def remark(text: str) -> None:
         Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, written: Iterable[Path | None] = ()) -> None:
     """Print a result as JSON, arrays as lists; non-finite numbers, which an extreme row can cause, become null."""
-    with printing():
-        print(json.dumps(_finite(value), indent=1, allow_nan=False))
+    print_results(json.dumps(_finite(value), indent=1, allow_nan=False), written=written)
 
 
 def _finite(value: Any) -> Any:
@@ -61,52 +74,44 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(what: str, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line now and then.
+    """Yield a function that takes the number of units just completed: a bar on a terminal, else a line every 5 s.
 
-    `total` is the number of all units, or None if it is unknown.
+    `total` is the number of all units, or None if it is unknown. The rate of a line counts from the end of the first
+    call on, whose units an earlier run may have completed.
     """
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _PlainProgress(what, total, unit).advance
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            _Rate(unit),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda just: bar.advance(task, just)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        _Rate(unit),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda just: bar.advance(task, just)
+    done = first = 0
+    begun = printed = time.monotonic()
 
-
-class _PlainProgress:
-    """A line every 5 s with the rate and the remaining time.
-
-    The rate counts from the end of the first call on, whose units an earlier run may have completed.
-    """
-
-    def __init__(self, what: str, total: int | None, unit: str) -> None:
-        self._what, self._total, self._unit = what, total, unit
-        self._done = self._first = 0
-        self._begun = self._printed = time.monotonic()
-
-    def advance(self, just: int) -> None:
+    def advance(just: int) -> None:
+        nonlocal done, first, begun, printed
         now = time.monotonic()
-        if not self._done:
-            self._first, self._begun = just, now
-        self._done += just
-        if now - self._printed > 5.0:
-            self._printed = now
-            of = "" if self._total is None else f" of {self._total:,}"
-            line = f"{self._what}: {self._done:,}{of} {self._unit}"
-            if self._done > self._first and now > self._begun:
-                rate = (self._done - self._first) / (now - self._begun)
+        if not done:
+            first, begun = just, now
+        done += just
+        if now - printed > 5.0:
+            printed = now
+            line = f"{what}: {done:,}{'' if total is None else f' of {total:,}'} {unit}"
+            if done > first and now > begun:
+                rate = (done - first) / (now - begun)
                 line += f", {rate:,.0f} a second"
-                if self._total is not None:
-                    line += f", {timedelta(seconds=round((self._total - self._done) / rate))} remaining"
+                if total is not None:
+                    line += f", {timedelta(seconds=round((total - done) / rate))} remaining"
             remark(line)
+
+    yield advance
 
 
 class _Rate(ProgressColumn):

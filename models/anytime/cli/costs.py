@@ -14,7 +14,6 @@ from anytime._files import check_writable
 from anytime.cli import options
 from anytime.cli.console import print_json, print_results, remark, working
 from anytime.cli.sources import open_refit
-from anytime.cli.streams import remember_written
 from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
 from anytime.costs.scraping import (
@@ -33,7 +32,7 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
-from anytime.groups import SUFFIXES, CallCost, FeatureGroup, FeatureGroups, milliseconds, write_groups, write_text
+from anytime.groups import SUFFIXES, CallCost, FeatureGroups, milliseconds, write_groups, write_text
 from anytime.loaded import load
 from anytime.tabulated import R2, Series, Tabulated
 
@@ -99,8 +98,9 @@ def costs(
     if distributions is not None:
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
         write_text(distributions_of(measured, parts, name).text(), distributions)
-    remember_written(out, distributions, keep)
-    explained, (staying, moving) = _budgets_table(changed, budgets), changed.timeliness
+    written = [path for path in (out, distributions, keep) if path is not None]
+    explained = _budgets_table(changed, budgets)
+    staying, moving = changed.timeliness
     if json:
         sequence = {
             "changes": changed.changes,
@@ -113,20 +113,18 @@ def costs(
             "tolerance": tolerance,
         }
         values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call}
-        print_json(values | {"groups": group_costs.records(), "sequence": sequence})
+        print_json(values | {"groups": group_costs.records(), "sequence": sequence}, written)
     else:
-        lines = [f"costs are per row, {groups.shared_by}"] if groups.shared_by else []  # if it depends on the rows
         print_results(
             group_costs,
-            *lines,
+            *([f"costs are per row, {groups.shared_by}"] if groups.shared_by else []),  # if it depends on the rows
             *_sequence_lines(changed),
             explained,
             f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
             f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
+            *([f"wrote {' and '.join(map(str, written))}"] if written else []),
+            written=written,
         )
-        written = [str(path) for path in (out, distributions, keep) if path is not None]
-        if written:
-            print_results(f"wrote {' and '.join(written)}")
     if changed.estimated:
         why = (
             "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"
@@ -145,16 +143,12 @@ def _measured(
     now = [piece for source in sources for piece in pieces(source, key)]
     scrapes = [read_scrape(piece.text) for piece in now]
     timings = of_model([each.timings for each in scrapes], model)
-    if earlier:
-        before = paired(now, [piece for source in earlier for piece in pieces(source, key)])
-        for i, piece in enumerate(before):
-            if piece is None:
-                continue
-            then = read_scrape(piece.text)
-            if was_reset(model, scrapes[i], then):
-                remark(f"{now[i].source} was restarted since then; all of its counts are used")
-            else:
-                timings[i] = since(timings[i], then.timings.get(model, {}))
+    before = paired(now, [piece for source in earlier for piece in pieces(source, key)]) if earlier else []
+    for i, then in enumerate(None if piece is None else read_scrape(piece.text) for piece in before):
+        if then is not None and was_reset(model, scrapes[i], then):
+            remark(f"{now[i].source} was restarted since then; all of its counts are used")
+        elif then is not None:
+            timings[i] = since(timings[i], then.timings.get(model, {}))
     times = call_times(added(timings))
     if keep is not None:
         write_text(joined_text(now), keep)
@@ -171,12 +165,12 @@ def _measured_groups(
     If a cost has a fixed part, and the groups state no number of rows, costs are for the mean number in service.
     """
     factor = milliseconds(groups.cost_unit) or 0.0
-    costs: dict[str, float | CallCost] = {}
-    for group in groups.groups:
-        calls = measured.get(group.name, ()) if group.features else ()
-        if sum(each.calls for each in calls) >= least:
-            stated = CallCost.of(group.call_cost.scaled(factor))
-            costs[group.name] = rounded_cost(group_cost(calls, stated, quantile, least))
+    timed = [(group, measured.get(group.name, ())) for group in groups.groups if group.features]
+    costs = {
+        group.name: rounded_cost(group_cost(calls, CallCost.of(group.call_cost.scaled(factor)), quantile, least))
+        for group, calls in timed
+        if sum(each.calls for each in calls) >= least
+    }
     repriced = priced(groups, costs)
     if groups.rows is None and repriced.fixed_costs.any():
         repriced = repriced.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
@@ -201,7 +195,11 @@ def _cost_table(
     calls = [measured.get(group.name, ()) if group.features else () for group in changed]
     counts = [sum(each.calls for each in times) for times in calls]
     rows = [mean_rows(times) if times else 1.0 for times in calls]
-    whys = [_unchanged(group, count, least) for group, count in zip(changed, counts, strict=True)]
+    few = f"unchanged: fewer than {least} values were measured"
+    whys = [
+        None if count >= least else few if group.features else "unchanged: it has no features"
+        for group, count in zip(changed, counts, strict=True)
+    ]
     buckets = [
         None
         if quantile is None or why is not None or len(times) != 1
@@ -222,12 +220,6 @@ def _cost_table(
         Series("group", priced_groups.names, None),
         Series("", [why or _range(bucket) for why, bucket in zip(whys, buckets, strict=True)], None),
     )
-
-
-def _unchanged(group: FeatureGroup, count: int, least: int) -> str | None:
-    if not group.features:
-        return "unchanged: it has no features"
-    return f"unchanged: fewer than {least} values were measured" if count < least else None
 
 
 def _range(bucket: Sequence[float] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -61,17 +62,16 @@ def evaluate(
     """
     loaded, budgets = load(model), Series("budget", budget or (), form="g")
     within = [loaded.affordable(each) for each in budgets]
-    if random_costs is None and deadline:
-        raise TrainingError("--deadline applies to simulations only; add --random-costs FILE")
-    for option, value in (("--rows", rows), ("--parallel", parallel)):
-        if random_costs is None and value is not None:
+    for option, value in (("--deadline", deadline), ("--rows", rows), ("--parallel", parallel)):
+        if random_costs is None and value:
             raise TrainingError(f"{option} applies to simulations only; add --random-costs FILE")
     times, called = None, rows or 1
     if random_costs is not None:
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
-    dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=reading.drops_missing)
+    drops = reading.missing_target == "drop"
+    dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=drops)
     remark_missing(found)
     evaluation = evaluated(loaded, dataset, n_jobs=reading.n_jobs)
     simulation = None if times is None else _simulation(evaluation, times, deadline or ())
@@ -105,14 +105,19 @@ def _simulation(evaluation: Evaluation, times: RandomTimes, requested: Sequence[
     """Return the expected measures at each simulated deadline (ms), with standard errors."""
     mean_total, steps = float(times.times[:, -1].mean()), len(evaluation.costs) - 1
     deadlines = np.array(sorted(requested) or [float(f"{share * mean_total:.2g}") for share in SHARES])
-    columns = [Series("deadline (ms)", deadlines, "deadline_ms")]
-    columns.append(Series(f"steps of {steps}", times.prefixes(deadlines).mean, "prefix", ".2f"))
-    for name, values in evaluation.measures.items():
-        if name not in ("coverage", "size", "mse" if evaluation.deviance is not None else ""):
-            mean, error = times.expected(values, deadlines)
-            columns.append(Series(f"test {name}", mean, name, R2 if name == "r2" else NUMBER))
-            columns.append(Series("±", error, f"{name}_error", ".1g"))
-    return Tabulated.of(*columns)
+    omitted = ("coverage", "size", "mse" if evaluation.deviance is not None else "")
+    measured = (
+        (name, times.expected(values, deadlines)) for name, values in evaluation.measures.items() if name not in omitted
+    )
+    pairs = (
+        (Series(f"test {name}", mean, name, R2 if name == "r2" else NUMBER), Series("±", error, f"{name}_error", ".1g"))
+        for name, (mean, error) in measured
+    )
+    return Tabulated.of(
+        Series("deadline (ms)", deadlines, "deadline_ms"),
+        Series(f"steps of {steps}", times.prefixes(deadlines).mean, "prefix", ".2f"),
+        *chain.from_iterable(pairs),
+    )
 
 
 def _timeliness(evaluation: Evaluation, times: RandomTimes) -> dict[str, float | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import os
 import signal
 import sys
@@ -27,7 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from anytime._version import __version__
-from anytime.cli.streams import complain, prepare_streams, redirect_to_nothing
+from anytime.cli.streams import complain, redirect_to_nothing
 from anytime.errors import AnytimeError, EnvironmentFailure, reason_of, summary
 
 INTERRUPTED = 130
@@ -38,13 +39,13 @@ WIDTH = {"max_content_width": 120}
 COMMANDS = {
     "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
-    "basis": ("basis", "Learn the bases of the columns of a table, and write a groups file that states them."),
-    "moments": ("moments", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
+    "basis": ("groups", "Learn the bases of the columns of a table, and write a groups file that states them."),
+    "moments": ("train", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
     "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
-    "report": ("report", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
-    "what-if": ("what_if", "Show what a model would lose at other costs or without some groups."),
+    "report": ("model_file", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
+    "what-if": ("resequence", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
     "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
@@ -119,14 +120,12 @@ class _Commands(TyperGroup):
         return items or super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        texts = {name: text for name, (_, text) in COMMANDS.items()}
-        texts |= {name: _summary(name) for name in self.list_commands(ctx) if name not in COMMANDS}
+        texts = {name: COMMANDS[name][1] if name in COMMANDS else _summary(name) for name in self.list_commands(ctx)}
         placed = {name for names in SECTIONS.values() for name in names}
         sections = SECTIONS | {"Others": tuple(name for name in texts if name not in placed)}
         width = max(map(len, texts))
         for title, names in sections.items():
-            lines = [(name.ljust(width), texts[name]) for name in names if name in texts]
-            if lines:
+            if lines := [(name.ljust(width), texts[name]) for name in names if name in texts]:
                 with formatter.section(title):
                     formatter.write_dl(lines)
 
@@ -147,15 +146,10 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of characters that it cannot represent
     before, AnytimeError.names_flags = AnytimeError.names_flags, True
-    try:
-        return _run(arguments)
-    finally:
-        AnytimeError.names_flags = before
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
     try:
@@ -181,6 +175,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             where = f": {error.filename!r}" if error.filename else ""
             return _failed(f"{reason_of(error)}{where}" if error.strerror else str(error), 1)
         return _failed(f"internal error: {summary(error)}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+    finally:
+        AnytimeError.names_flags = before
     if code == INTERRUPTED:
         return _failed("stopped", code)
     return code if isinstance(code, int) else 0

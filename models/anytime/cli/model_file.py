@@ -1,4 +1,4 @@
-"""The commands about one model file: `anytime show`, `plot`, `export` and `certify`.
+"""The commands about one model file: `anytime show`, `plot`, `report`, `export` and `certify`.
 
 Each imports its own part of the library when it runs, so that `show` starts quickly.
 """
@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, progress, remark
-from anytime.cli.options import AsJson, ModelFile, workers
-from anytime.cli.streams import remember_written
+from anytime.cli.console import print_json, print_results, progress, remark, working
+from anytime.cli.options import AsJson, Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage, workers
 from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
@@ -62,8 +61,7 @@ def show(
         else:
             parts = (sharing_table(groups), "") if groups else ()
             print_results(*parts, shapes_table(columns), *filter(None, [cancelling(groups)]))
-        return
-    if json:
+    elif json:
         values = {
             "cost_unit": loaded.groups.cost_unit,
             "features": len(loaded.groups.features),
@@ -71,23 +69,21 @@ def show(
             **({"budgets": [_at_budget(loaded, each) for each in budget]} if budget else {}),
         }
         print_json(loaded.manifest.model_dump(mode="json") | values)
-        return
-    if budget:
+    elif budget:
         print_results(*(line for each in budget for line in budget_lines(loaded, each)))
-        return
-    print_results(steps_table(loaded), summary(loaded))
+    else:
+        print_results(steps_table(loaded), summary(loaded))
 
 
 def _at_budget(model: Model, budget: float) -> dict[str, Any]:
     prefix = model.affordable(budget)
-    following = model.manifest.steps[prefix : prefix + 1]
     return {
         "budget": budget,
         "prefix": prefix,
         "groups": model.computed[prefix],
         "cost": float(model.costs[prefix]),
         "r2": model.expected(prefix).r2,
-        "next": [name for step in following for name in step.adds],
+        "next": [name for step in model.manifest.steps[prefix : prefix + 1] for name in step.adds],
     }
 
 
@@ -113,7 +109,6 @@ def plot(
         plot_shapes(loaded, out, prefix=prefix, top=SHAPES_DRAWN if top is None else top)
     else:
         plot_model(loaded, out)
-    remember_written(out)
     remark(f"wrote {out}")
 
 
@@ -122,6 +117,36 @@ def _check_shapes(shapes: bool, **options: int | None) -> None:
     for name, value in options.items():
         if value is not None and not shapes:
             raise TrainingError(f"--{name} is {value} without --shapes; add --shapes, or omit --{name}")
+
+
+@spread
+def report(
+    model: ModelFile,
+    out: Annotated[Path, typer.Option(help="Write the page to this file (*.html).")],
+    test: TestTable = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows, for the page only.")
+    ] = None,
+    coverage: Coverage = None,
+    *,
+    tables: TableFormat,
+) -> None:
+    """Write a report of a model as one page: quality by cost, groups, shapes, reliability, warnings and their remedies.
+
+    The page is one file without scripts, and loads nothing from a network.
+
+    Example: anytime report model.safetensors --test test.csv --out report.html
+    """
+    from anytime.evaluation.report import report as written  # noqa: PLC0415
+
+    check_writable(out, (".html", ".htm"))
+    share = stated_coverage(coverage, calibrate)
+    loaded = load(model)
+    opened = [None if path is None else tables.open(path) for path in (test, calibrate)]
+    with working(f"measuring {loaded.name}"):
+        text = written(loaded, *opened, coverage=share)
+    write_text(text, out)
+    remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")
 
 
 def _export_names(incomplete: str) -> list[str]:
@@ -154,10 +179,9 @@ def export(
     text = EXPORTS[to].text(load(model))
     if out is None:
         print(text, end="")
-        return
-    write_text(text, out)
-    remember_written(out)
-    remark(f"wrote {out}")
+    else:
+        write_text(text, out)
+        remark(f"wrote {out}")
 
 
 def certify(
@@ -192,12 +216,11 @@ def certify(
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
     if out is not None:
         certified = certified.save(out)
-        remember_written(out)
     if json:
-        print_json(_certificate_values(certified))
-        return
-    written = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
-    print_results(steps_table(certified), certificate_line(certified), written)
+        print_json(_certificate_values(certified), written=[out])
+    else:
+        result = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
+        print_results(steps_table(certified), certificate_line(certified), result, written=[out])
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

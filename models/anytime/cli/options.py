@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
 from anytime.families import FAMILIES
-from anytime.features.bases import BASES
+from anytime.features.bases import BASES, MIN_LEVEL_ROWS
 from anytime.selection import methods
+from anytime.training.options import FOLDS, Options
 from anytime.types import ColumnType, FamilyName, Method, Task
 
 _BASES = [basis.example or name for name, basis in BASES.items()]
@@ -37,29 +38,9 @@ DataOrMoments = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(help="Read this model file (*.safetensors).")]
 Out = Annotated[Path, typer.Option(help="Write the model to this file (*.safetensors).")]
-TargetColumns = Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")]
 MaybeGroups = Annotated[
     Path | None,
     typer.Option(help="Read the feature groups from this file (JSON or YAML); by default each column costs 1."),
-]
-RowsOfCall = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, or 1.",
-        rich_help_panel=RARE,
-    ),
-]
-MaybeTarget = Annotated[
-    list[str] | None,
-    typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
-]
-TaskName = Annotated[
-    Literal["auto", Task],
-    typer.Option(
-        help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
-        "binary, text is multiclass, others regression."
-    ),
 ]
 TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every prefix on this table.")]
 Coverage = Annotated[
@@ -68,37 +49,6 @@ Coverage = Annotated[
         help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.", rich_help_panel=RARE
     ),
 ]
-Alpha = Annotated[
-    str,
-    typer.Option(
-        help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.", autocompletion=_candidates("cv")
-    ),
-]
-Folds = Annotated[
-    int,
-    typer.Option(
-        help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
-    ),
-]
-FamilyOption = Annotated[
-    FamilyName | None,
-    typer.Option(
-        help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
-        "--task count.",
-        autocompletion=_candidates(*FAMILIES),
-    ),
-]
-MethodName = Annotated[
-    Method,
-    typer.Option(
-        help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
-        autocompletion=_candidates(*methods()),
-    ),
-]
-Query = Annotated[
-    str | None, typer.Option(help="Keep rows with the same value of this column in one fold, and report NDCG.")
-]
-Weights = Annotated[str | None, typer.Option(help="Weight the rows by this column.")]
 Basis = Annotated[
     str | None,
     typer.Option(
@@ -128,48 +78,18 @@ ClampAt = Annotated[
         rich_help_panel=RARE,
     ),
 ]
-Pairs = Annotated[
-    str | None,
-    typer.Option(
-        help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their number.",
-        autocompletion=_candidates("auto"),
-    ),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        help="Read CSV files with this mark between cells; by default a comma, or as the header shows.",
-        rich_help_panel=RARE,
-    ),
-]
-Decimal = Annotated[str, typer.Option(help="Read this decimal mark in CSV files.", rich_help_panel=RARE)]
-Thousands = Annotated[
-    str | None,
-    typer.Option(
-        help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE
-    ),
-]
 TextColumns = Annotated[
     list[str] | None, typer.Option("--text", help="Read this column as text, also if it holds digits; repeatable.")
 ]
 NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
 ]
-Drop = Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")]
 Costs = Annotated[
     list[str] | None,
     typer.Option(help="Set the cost of this group, such as hog=2.5 or hog=5ms; repeat for several.", metavar="NAME=C"),
 ]
 First = Annotated[list[str] | None, typer.Option(help="Place this group before all others; repeat for an order.")]
 Without = Annotated[list[str] | None, typer.Option(help="Leave out this group; repeat for several.")]
-MissingTarget = Annotated[
-    Literal["drop", "error"],
-    typer.Option(
-        "--missing-target",
-        help="Leave out rows without a target, and say how many, or refuse them.",
-        rich_help_panel=RARE,
-    ),
-]
 
 
 def workers(jobs: int) -> int:
@@ -179,10 +99,6 @@ def workers(jobs: int) -> int:
     return jobs
 
 
-Jobs = Annotated[
-    int,
-    typer.Option(callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE),
-]
 Seed = Annotated[
     int, typer.Option(min=0, help="Seed the random numbers: folds, samples of rows, simulations.", rich_help_panel=RARE)
 ]
@@ -206,9 +122,20 @@ GROUPS_OUT = "Write the groups with the measured costs, in ms, to this file (JSO
 class TableFormat:
     """How CSV files are read."""
 
-    separator: Separator = None
-    decimal: Decimal = "."
-    thousands: Thousands = None
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="Read CSV files with this mark between cells; by default a comma, or as the header shows.",
+            rich_help_panel=RARE,
+        ),
+    ] = None
+    decimal: Annotated[str, typer.Option(help="Read this decimal mark in CSV files.", rich_help_panel=RARE)] = "."
+    thousands: Annotated[
+        str | None,
+        typer.Option(
+            help="Read this mark between groups of three digits in CSV files, such as 1,234.5.", rich_help_panel=RARE
+        ),
+    ] = None
 
     def open(self, path: Path) -> Table:
         separator = {"\\t": "\t", "tab": "\t"}.get(self.separator or "", self.separator)
@@ -219,14 +146,21 @@ class TableFormat:
 class RowOptions(TableFormat):
     """Which rows of a table count, how much, and how they are read."""
 
-    weights: Weights = None
-    missing_target: MissingTarget = "drop"
-    n_jobs: Jobs = -1
-
-    @property
-    def drops_missing(self) -> bool:
-        """Return whether rows without a target are left out; otherwise they are an error."""
-        return self.missing_target == "drop"
+    weights: Annotated[str | None, typer.Option(help="Weight the rows by this column.")] = None
+    missing_target: Annotated[
+        Literal["drop", "error"],
+        typer.Option(
+            "--missing-target",
+            help="Leave out rows without a target, and say how many, or refuse them.",
+            rich_help_panel=RARE,
+        ),
+    ] = "drop"
+    n_jobs: Annotated[
+        int,
+        typer.Option(
+            callback=workers, help="Read rows with this many threads; -1 uses all cores.", rich_help_panel=RARE
+        ),
+    ] = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,16 +181,16 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     bundles: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for parameter in signature(command, eval_str=True).parameters.values():
         bundle: Any = parameter.annotation
-        if not is_dataclass(bundle):
+        if is_dataclass(bundle):
+            hints = get_type_hints(bundle, include_extras=True)
+            found = sorted(fields(bundle), key=lambda field: field in fields(RowOptions))
+            parameters += [
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+                for field in found
+            ]
+            bundles[parameter.name] = parameter.annotation, [field.name for field in found]
+        else:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-            continue
-        hints = get_type_hints(bundle, include_extras=True)
-        found = sorted(fields(bundle), key=lambda field: field in fields(RowOptions))
-        parameters += [
-            Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-            for field in found
-        ]
-        bundles[parameter.name] = parameter.annotation, [field.name for field in found]
 
     @wraps(command)
     def spread_command(**values: Any) -> None:
@@ -269,8 +203,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 def stated_types(text: list[str] | None, number: list[str] | None) -> dict[str, ColumnType]:
     """Return the types that --text and --number state; raise GroupsError for a column of both."""
-    both = set(text or ()) & set(number or ())
-    if both:
+    if both := {*(text or ())} & {*(number or ())}:
         raise GroupsError(f"--text and --number both name {listed(sorted(both))}; expected one type for each column")
     return {**dict.fromkeys(text or (), "text"), **dict.fromkeys(number or (), "number")}
 
@@ -291,10 +224,7 @@ def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:
             raise GroupsError(f"--cost is {each!r}; expected GROUP=COST, such as hog=2.5 or hog=5ms")
         if name in found:
             raise GroupsError(f"--cost names the group {name!r} twice; expected one cost for each group")
-        try:
-            found[name] = float(cost)
-        except ValueError:
-            found[name] = cost
+        found[name] = number_or_word(cost)
     return found
 
 
@@ -338,3 +268,156 @@ def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
     return quantile
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "alpha": number_or_word,
+    "clamp": number_or_word,
+    "min_level_rows": partial(number_or_word, number=int),
+    "pairs": partial(number_or_word, number=int),
+    "method": checked_method,
+    **dict.fromkeys(("drop", "first", "without"), tuple),
+}
+"""What the values of some options become in the options of training; the others stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(RowOptions):
+    """What the columns of a table mean, and the folds of its rows: the options of `moments`."""
+
+    fixed: ClassVar[Mapping[str, Any]] = {"alpha": 0.0}
+    """Options of training that the command has no option for; moments do not depend on the penalty."""
+    selects: ClassVar[bool] = False
+    """Whether cross-validation may select the clamp and the levels."""
+
+    groups: MaybeGroups = None
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Predict this column; repeat for several responses. Required for a table, not for moments."),
+    ] = None
+    task: Annotated[
+        Literal["auto", Task],
+        typer.Option(
+            help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
+            "binary, text is multiclass, others regression."
+        ),
+    ] = Options.task
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="Assign rows to this many folds: 2 or more, or 0 for no cross-validation (with a fixed --alpha)."
+        ),
+    ] = FOLDS
+    query: Annotated[
+        str | None, typer.Option(help="Keep rows with the same value of this column in one fold, and report NDCG.")
+    ] = None
+    drop: Annotated[list[str] | None, typer.Option(help="Leave out this feature; repeat for several.")] = None
+    basis: Basis = None
+    text: TextColumns = None
+    number: NumberColumns = None
+    clamp: ClampAt = None
+    min_level_rows: MinLevelRows = str(MIN_LEVEL_ROWS)
+    seed: Seed = Options.seed
+
+    @cached_property
+    def training(self) -> Options:
+        """Return all options of training, which are checked here."""
+        if not self.selects:
+            checked_fixed(self.clamp, self.min_level_rows)
+        stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
+        stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
+        with naming_options():  # None is the default of all but the basis
+            read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
+            return Options(**read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPlan(Plan):
+    """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
+
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    selects: ClassVar[bool] = True
+
+    basis: Basis = Options.basis
+    min_level_rows: MinLevelRows = str(Options.min_level_rows)
+    alpha: Annotated[
+        str,
+        typer.Option(
+            help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.",
+            autocompletion=_candidates("cv"),
+        ),
+    ] = str(Options.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan(FitPlan):
+    """The plan of `train`, which states everything."""
+
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, "
+            "or 1.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.rows
+    family: Annotated[
+        FamilyName | None,
+        typer.Option(
+            help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
+            "--task count.",
+            autocompletion=_candidates(*FAMILIES),
+        ),
+    ] = Options.family
+    method: Annotated[
+        Method,
+        typer.Option(
+            help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
+            autocompletion=_candidates(*methods()),
+        ),
+    ] = str(Options.method)
+    cost_blind: Annotated[
+        bool, typer.Option("--cost-blind", help="Ignore costs in selection.", rich_help_panel=RARE)
+    ] = Options.cost_blind
+    doubling: Annotated[
+        bool,
+        typer.Option(
+            "--doubling", help="Limit the cost of each step to the cost of all steps before it.", rich_help_panel=RARE
+        ),
+    ] = Options.doubling
+    class_weight: Annotated[
+        Literal["balanced"] | None,
+        typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
+    ] = None
+    first: First = None
+    without: Without = None
+    one_se: Annotated[
+        bool,
+        typer.Option(
+            "--one-se", help="Select the largest penalty within one standard error of the best.", rich_help_panel=RARE
+        ),
+    ] = Options.one_se
+    nested: Annotated[
+        bool,
+        typer.Option(
+            "--nested",
+            help="Learn the order again in each fold, to measure errors without selection bias.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.nested
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop when no remaining group has a projection of the residual longer than this number >= 0.",
+            rich_help_panel=RARE,
+        ),
+    ] = Options.epsilon
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
+            "number.",
+            autocompletion=_candidates("auto"),
+        ),
+    ] = None

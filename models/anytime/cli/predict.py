@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from anytime._files import ENDING, check_writable, cleanup_on
 from anytime.cli.console import progress, remark
 from anytime.cli.options import Data, ModelFile, TableFormat, spread
-from anytime.cli.streams import remember_written
-from anytime.data.formats import Batch, ReadAs, Table
+from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.writing import WRITABLE, TableWriter
 from anytime.errors import TableError, ValuesError, clipped, listed
@@ -62,50 +61,32 @@ def predict(
     """
     check_writable(out, WRITABLE)
     loaded = load(model)
-    columns = OutputColumns(loaded, tuple(keep or ()), proba=proba, interval=interval)
+    if proba and loaded.manifest.classes is None:
+        raise ValuesError(f"--proba requires a model of classes; {loaded.name!r} predicts {loaded.manifest.task}")
+    if interval and loaded.manifest.calibration is None:
+        raise ValuesError(
+            f"--interval requires a calibrated model; train {loaded.name!r} with --calibrate TABLE of held-out rows"
+        )
     for path, what in ((out, "the table itself"), (out.parent, "in the folder that is the table")):
         if data.exists() and path.exists() and data.samefile(path):
             raise TableError(f"--out is {str(out)!r}, {what}; name another file")
     table = tables.open(data)
-    kept_as = _kept_as(table, columns.keep, out)
+    kept = tuple(dict.fromkeys(keep or ()))
+    kept_as = _kept_as(table, kept, out)
     scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
-    last, imputed = None, dict[str, None]()
+    imputed = dict[str, None]()
     shown = progress(f"predicting {data.name}", table.known_rows)
     with cleanup_on(*ENDING), shown as advance, TableWriter(out) as writer:
-        for answer, batch in scorer.answers(columns.keep, kept_as):
-            writer.add(columns.of(answer, batch))
+        for answer, batch in scorer.answers(kept, kept_as):
+            predicted = answer.columns(proba=proba, interval=interval)
+            if both := [name for name in predicted if name in kept]:
+                raise TableError(f"--keep {both[0]}: a column of the predictions has this name; rename the table's")
+            writer.add({name: batch.column(name) for name in kept} | predicted)
             imputed |= dict.fromkeys(answer.imputed)
-            last = answer
             advance(batch.rows)
-    remember_written(out)
-    assert last is not None  # noqa: S101  (a table has rows)
-    for line in _remarks(loaded, last, [name for name in imputed if name not in last.absent]):
+    for line in _remarks(loaded, answer, [name for name in imputed if name not in answer.absent]):
         remark(line)
     remark(f"wrote {out}")
-
-
-class OutputColumns:
-    """The columns to write, by the options of the command; raises where the model does not have one of them."""
-
-    def __init__(self, model: Model, keep: tuple[str, ...], *, proba: bool, interval: bool) -> None:
-        manifest = model.manifest
-        if proba and manifest.classes is None:
-            raise ValuesError(f"--proba requires a model of classes; {model.name!r} predicts {manifest.task}")
-        if interval and manifest.calibration is None:
-            raise ValuesError(
-                f"--interval requires a calibrated model; train {model.name!r} with --calibrate TABLE of held-out rows"
-            )
-        self.keep = tuple(dict.fromkeys(keep))
-        self._proba, self._interval = proba, interval
-
-    def of(self, answer: TableAnswer, batch: Batch) -> dict[str, Any]:
-        """Return the columns of a batch by name, those of the table first."""
-        found: dict[str, Any] = {name: batch.column(name) for name in self.keep}
-        for name, values in answer.columns(proba=self._proba, interval=self._interval).items():
-            if name in found:
-                raise TableError(f"--keep {name}: a column of the predictions has this name; rename the table's")
-            found[name] = values
-        return found
 
 
 def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, ReadAs]:
@@ -116,25 +97,19 @@ def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, Rea
     return {name: "text" if kind == "date" else kind for name, kind in table.types(keep).items()} if keep else {}
 
 
-def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> list[str]:
-    used = f"{listed(answer.groups, 10)} (cost {model.groups.amount(answer.cost)} a row)"
-    of = (
-        "the optimum of the table's groups" if answer.policy == "arrived" else f"step {answer.prefix} of {answer.steps}"
-    )
-    lines = [f"predicted by {of}: {used}"] if answer.groups else []
+def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> Iterator[str]:
+    if answer.groups:
+        prefix = f"step {answer.prefix} of {answer.steps}"
+        by = "the optimum of the table's groups" if answer.policy == "arrived" else prefix
+        yield f"predicted by {by}: {listed(answer.groups, 10)} (cost {model.groups.amount(answer.cost)} a row)"
     if answer.note:
-        lines.append(answer.note)
+        yield answer.note
     if answer.contributions is not None and answer.probabilities is not None and answer.scores.shape[1] == 1:
-        lines.append(f"contributions add to the score of {answer.names[-1]!r}")
+        yield f"contributions add to the score of {answer.names[-1]!r}"
     if answer.missing:
-        lines.append(f"missing: {listed(answer.missing, 10)} (the table has none of their columns)")
-    lacking = [name for name in answer.absent if name in _columns_of(model, answer.groups)]
-    if lacking:
-        lines.append(f"imputed: {listed(map(clipped, lacking), 10)} (the table lacks these columns)")
+        yield f"missing: {listed(answer.missing, 10)} (the table has none of their columns)"
+    used = {column for name in answer.groups for column in model.places[name].features}
+    if lacking := [name for name in answer.absent if name in used]:
+        yield f"imputed: {listed(map(clipped, lacking), 10)} (the table lacks these columns)"
     if imputed:
-        lines.append(f"imputed: {listed(map(clipped, imputed), 10)} (missing or unknown values in some rows)")
-    return lines
-
-
-def _columns_of(model: Model, groups: tuple[str, ...]) -> set[str]:
-    return {column for name in groups for column in model.places[name].features}
+        yield f"imputed: {listed(map(clipped, imputed), 10)} (missing or unknown values in some rows)"

@@ -14,11 +14,9 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import print_json, print_results, progress, remark
-from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile
-from anytime.cli.streams import remember_written
+from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile, number_or_word
+from anytime.costs import profiling
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
-from anytime.costs.profiling import Inputs, ModuleInputs, Profile, TableInputs, measurements
-from anytime.costs.profiling import profile as profile_extractors
 from anytime.data.formats import open_table
 from anytime.errors import ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
@@ -70,8 +68,8 @@ def profile(
     known = load(groups).groups.bare if groups.suffix == ".safetensors" else load_groups(groups)
     priced(known, dict.fromkeys(known.featured, 0.0))  # check before the work
     loaded, rows_of = imported_extractors(extractors), _inputs(data, inputs, limit)
-    with progress("measuring", measurements(rows_of, counts, repeats), "inputs") as advance:
-        measured = profile_extractors(
+    with progress("measuring", profiling.measurements(rows_of, counts, repeats), "inputs") as advance:
+        measured = profiling.profile(
             known, loaded, rows_of, rows=counts, parallel=parallel, warm_up=warm_up, repeats=repeats, progress=advance
         )
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
@@ -80,40 +78,35 @@ def profile(
     write_groups(costs, out)
     if distributions is not None:
         write_text(times.text(), distributions)
-    remember_written(out, distributions)
+    table = _table(measured, costs)
+    written = (out, distributions)
     if json:
-        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": _table(measured, costs).records()})
+        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": table.records()}, written)
         return
-    print_results(_table(measured, costs))
+    print_results(table, written=written)
     priced_groups = zip(costs.groups, costs.costs, strict=True)
-    unmeasured = [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]
-    if unmeasured:
+    if unmeasured := [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
-    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""))
+    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""), written=written)
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:
-    if rows is None:
-        return ()
-    try:
-        counts = tuple(int(part) for part in rows.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1 or len(set(counts)) < len(counts):
+    counts = () if rows is None else tuple(number_or_word(part, int) for part in rows.split(","))
+    if not all(isinstance(count, int) and count > 0 for count in counts) or len(set(counts)) < len(counts):
         raise ExtractorError(f"--rows is {rows!r}; expected distinct whole numbers, 1 or more, like 1,8,64")
     return counts
 
 
-def _inputs(data: Path | None, inputs: str | None, limit: int) -> Inputs:
+def _inputs(data: Path | None, inputs: str | None, limit: int) -> profiling.Inputs:
     if data is not None and inputs is None:
-        return TableInputs.of(open_table(data), limit)
+        return profiling.TableInputs.of(open_table(data), limit)
     if data is None and inputs is not None:
-        return ModuleInputs.of(imported(inputs), limit, inputs)
+        return profiling.ModuleInputs.of(imported(inputs), limit, inputs)
     what = "no inputs are given" if data is None else "a table and --inputs are given"
     raise ExtractorError(f"{what}; give a table, or --inputs MODULE:INPUTS")
 
 
-def _table(measured: Profile, costs: FeatureGroups) -> Tabulated:
+def _table(measured: profiling.Profile, costs: FeatureGroups) -> Tabulated:
     names, times = list(measured.groups), list(measured.groups.values())
     median, *others = np.transpose([np.percentile(each.per_row, (50, *PERCENTILES)) for each in times])
     scaling = [each.scaling for each in times if each.scaling is not None]

@@ -1,15 +1,19 @@
-"""`anytime resequence`: reorder the groups of a model; least squares needs no data."""
+"""`anytime resequence`: reorder the groups of a model; least squares needs no data. `what-if`: what it would lose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_results, remark, working
+from anytime.cli.console import print_json, print_results, remark, working
 from anytime.cli.options import (
+    AsJson,
     Costs,
     First,
     ModelFile,
@@ -21,13 +25,14 @@ from anytime.cli.options import (
     spread,
 )
 from anytime.cli.sources import open_refit
-from anytime.cli.streams import remember_written
 from anytime.cli.summary import steps_table, summary
-from anytime.errors import TrainingError, listed
+from anytime.errors import TrainingError, clipped, listed
 from anytime.groups import load_groups
 from anytime.loaded import load
-from anytime.training.resequencing import Changes, left_out
-from anytime.training.resequencing import resequence as resequenced
+from anytime.model.model import Model
+from anytime.selection import Rule
+from anytime.tabulated import Series, Tabulated
+from anytime.training import resequencing
 from anytime.types import Method
 
 
@@ -67,16 +72,17 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = Changes(method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ()))
+    changes = resequencing.Changes(
+        method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ())
+    )
     stated = parsed_costs(cost)
-    if costs is None and not stated and changes == Changes():
+    if costs is None and not stated and changes == resequencing.Changes():
         raise TrainingError(
             "no change requested; give --cost, --costs, --method, --alpha, --first, --without or others"
         )
     loaded = load(model)
     groups = None if costs is None else load_groups(costs)
-    ignored = [] if groups is None else left_out(loaded, groups)
-    if ignored:
+    if groups is not None and (ignored := resequencing.left_out(loaded, groups)):
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     if stated:
         priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
@@ -86,11 +92,75 @@ def resequence(
     if refit.data is not None and retrained is None:
         remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
-        changed = resequenced(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
-    remember_written(out)
+        changed = resequencing.resequence(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
     if loaded.manifest.calibration is not None:
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    print_results(steps_table(changed), summary(changed), f"wrote {out}")
+    print_results(steps_table(changed), summary(changed), f"wrote {out}", written=[out])
+
+
+@spread
+def what_if(
+    model: ModelFile,
+    cost: Costs = None,
+    without: Without = None,
+    budget: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Compare at this budget, in the model's cost unit; repeat for several. Default: half and all."
+        ),
+    ] = None,
+    json: AsJson = False,
+    *,
+    refit: RefitOptions,
+) -> None:
+    """Show what a model would lose if a group cost more, or were not there: both curves, and both at some budgets.
+
+    Example: anytime what-if model.safetensors --without cuff --cost scales=4 --budget 10
+    """
+    loaded, costs = load(model), parsed_costs(cost)
+    kept = Rule(without=tuple(without or ())).remaining(loaded.groups.with_stated_costs(costs))
+    retrained = open_refit(loaded, kept, refit)
+    if refit.data is not None and retrained is None:
+        remark("--data is ignored: the model contains its moments")
+    orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
+    with working("ordering the groups of the changed model") if orders else nullcontext():
+        found = resequencing.what_if(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
+    if json:
+        print_json(_values(found))
+    else:
+        curves = () if found.after is found.before else (_curves(found), "")
+        print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
+
+
+def _curves(found: resequencing.WhatIf) -> Tabulated:
+    """Return both curves, a step a line; the order of one may differ from that of the other."""
+
+    def side(model: Model, new: str, heading: str) -> Iterator[Series]:
+        _, adds, _, total, r2, *_ = model.table.columns
+        yield replace(total, heading=f"{new}total")
+        yield replace(r2, heading=f"{new}r2")
+        yield replace(adds, heading=heading, values=list(map(clipped, adds)))
+
+    steps = Series("step", range(max(found.before.steps, found.after.steps) + 1))
+    return Tabulated.of(steps, *side(found.before, "", "before"), *side(found.after, "new ", "after"))
+
+
+def _values(found: resequencing.WhatIf) -> dict[str, Any]:
+    def curve(model: Model) -> list[dict[str, Any]]:
+        return [
+            {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": list(adds)}
+            for k, adds in enumerate([(), *(step.adds for step in model.manifest.steps)])
+        ]
+
+    return {
+        "model": found.before.name,
+        "changes": found.changes,
+        "before": curve(found.before),
+        "after": curve(found.after),
+        "budgets": [
+            asdict(each) | {"enters": each.enters, "leaves": each.leaves, "loss": each.loss} for each in found.budgets
+        ],
+    }

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from anytime._files import has_kind
 from anytime.cli import console
 from anytime.cli.console import remark
-from anytime.cli.options import RefitOptions, TableFormat
-from anytime.cli.plan import Plan
+from anytime.cli.options import Plan, RefitOptions, TableFormat
 from anytime.data.dataset import Dataset, Progress
 from anytime.data.draft import default_groups
 from anytime.data.formats import Table
@@ -60,24 +59,6 @@ def open_cluster(backend: Literal["local", "dask"], scheduler: str | None) -> It
         yield cluster
 
 
-def open_source(data: Path, plan: Plan, cluster: Cluster | None = None, observer: Observer | None = None) -> Source:
-    """Open and check a table or moments; options that the one requires do not apply to the other."""
-    if not has_kind(data, KIND):
-        return open_table_source(data, plan, cluster, observer=observer)
-    if cluster is not None:
-        raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")
-    costs = None if plan.groups is None else load_groups(plan.groups)
-    return open_moments(
-        data,
-        plan.training,
-        costs=costs,
-        target=plan.target or (),
-        query=plan.query,
-        weights=plan.weights,
-        observer=observer,
-    )
-
-
 def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> FeatureGroups:
     """Return the groups of a file, or each column at cost 1; a remark names the index if left out.
 
@@ -91,13 +72,12 @@ def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> Feature
         known = loaded.matched(name for name in table.columns if name not in {*used} | table.index)
         if known is loaded:
             return known
-    left = [name for name in table.columns if name in table.index - {*used, *known.features}]
-    if left:
+    if left := [name for name in table.columns if name in table.index - {*used, *known.features}]:
         remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
     return known
 
 
-def open_table_source(
+def open_source(
     data: Path,
     plan: Plan,
     cluster: Cluster | None = None,
@@ -106,8 +86,24 @@ def open_table_source(
     known: Target | None = None,
     learned: FeatureGroups | None = None,
     observer: Observer | None = None,
-) -> TrainingTable:
-    """Open a table as `open_training`; remarks report excluded columns and rows."""
+) -> Source:
+    """Open and check a table as `open_training`, or moments; options that the one requires do not apply to the other.
+
+    Remarks report excluded columns and rows.
+    """
+    options = plan.training
+    if has_kind(data, KIND):
+        if cluster is not None:
+            raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")
+        return open_moments(
+            data,
+            options,
+            costs=None if plan.groups is None else load_groups(plan.groups),
+            target=plan.target or (),
+            query=plan.query,
+            weights=plan.weights,
+            observer=observer,
+        )
     if not plan.target:
         raise TrainingError(f"{str(data)!r} is a table; give --target")
     table = plan.open(data if cluster is None else data.resolve())
@@ -118,40 +114,40 @@ def open_table_source(
     source = open_training(
         table,
         Roles(groups, tuple(plan.target), plan.query, plan.weights),
-        plan.training,
+        options,
         known=known,
         learned=learned,
         partial=partial,
         cluster=cluster,
         observer=observer,
     )
-    dataset, options = source.dataset, plan.training
-    if dataset.class_weights is not None:
-        pairs = zip(source.target.classes or (), dataset.class_weights, strict=True)
+    if (factors := source.dataset.class_weights) is not None:
+        pairs = zip(source.target.classes or (), factors, strict=True)
         weights = ", ".join(f"{label} {weight:.3g}" for label, weight in pairs)
         remark(f"class weights: {weights}; probabilities are those of equally frequent classes")
     left_out = {name for group in groups.groups if group.name in options.without for name in group.features}
-    for option, names in (("--without", left_out), ("--drop", {*options.drop})):
-        if left := [name for name in source.unused if name in names]:
-            remark(f"left out: {listed(left, 10)} ({option})")
-    if unknown := [name for name in source.unused if name not in left_out | {*options.drop}]:
-        remark(f"ignored: {listed(unknown, 10)} (in no group)")
+    for what, why, names in (
+        ("left out", "--without", left_out),
+        ("left out", "--drop", {*options.drop}),
+        ("ignored", "in no group", {*source.unused} - left_out - {*options.drop}),
+    ):
+        if found := [name for name in source.unused if name in names]:
+            remark(f"{what}: {listed(found, 10)} ({why})")
     remark_missing(source.found)
     return source
 
 
 def described(source: Source) -> str:
     """Return the task of a source, and what users may want to state otherwise."""
-    target = source.target
-    text = f"task: {target.task}"
+    target, hint = source.target, ""
     if isinstance(source, TrainingMoments):
-        return f"{text}, {source.stored.total.rows} rows in {source.folds} folds"
+        return f"task: {target.task}, {source.stored.total.rows} rows in {source.folds} folds"
     if target.classes is not None:
-        text += f", classes {', '.join(map(str, target.classes))}"
+        hint = f", classes {', '.join(map(str, target.classes))}"
     elif len(target.columns) == 1 and source.found.types[target.columns[0]] == "integer":
         count = len(source.found.values[0])
-        text += f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
-    return text if source.family is None else f"{text}; {source.family.why}"
+        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
+    return f"task: {target.task}{hint}" + ("" if source.family is None else f"; {source.family.why}")
 
 
 def remark_missing(found: Survey) -> None:
@@ -190,9 +186,14 @@ def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> Retr
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     if refit.data is None or model.manifest.learned.family.least_squares:
         return None
-    drops = refit.missing_target == "drop"
-    table = refit.open(refit.data)
-    found = open_retrained(model, table, groups, weights=refit.weights, drop_missing=drops, n_jobs=refit.n_jobs)
+    found = open_retrained(
+        model,
+        refit.open(refit.data),
+        groups,
+        weights=refit.weights,
+        drop_missing=refit.missing_target == "drop",
+        n_jobs=refit.n_jobs,
+    )
     if found is not None and found.found is not None:
         remark_missing(found.found)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,8 +45,8 @@ def budget_lines(model: Model, budget: float) -> list[str]:
         return [*lines, "these are all steps"]
     step, after = model.manifest.steps[prefix], model.expected(prefix + 1).r2
     gain = "" if r2 is None or after is None else f" and adds {after - r2:.2g} to r2"
-    lacking = amount(model.costs[prefix + 1] - budget)
-    return [*lines, f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}; the budget lacks {lacking}"]
+    following = f"next: {' + '.join(step.adds)} costs {amount(step.cost)}{gain}"
+    return [*lines, f"{following}; the budget lacks {amount(model.costs[prefix + 1] - budget)}"]
 
 
 def shapes_table(shapes: Sequence[ColumnShape]) -> Tabulated:
@@ -66,8 +67,8 @@ def certificate_line(model: Model) -> str:
         return "not certified"
     best = words[1:].count("best")
     among = " of the retained groups" if _of_groups(model) else ""
-    limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each"
-    limits += "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
+    time = "" if certificate.seconds is None else f", {certificate.seconds:g} s for all"
+    limits = f"{certificate.nodes} node{'s' * (certificate.nodes != 1)} for each{time}"
     if best == model.steps:
         return f"certified: every step is the best set{among} at its cost on the training data ({limits})"
     return (
@@ -78,65 +79,57 @@ def certificate_line(model: Model) -> str:
 
 def summary(model: Model) -> str:
     manifest = model.manifest
-    origin, redundant, calibration = manifest.provenance, manifest.redundant, manifest.calibration
-    kind = manifest.rule_in_words
+    origin, redundant = manifest.provenance, manifest.redundant
+    selected, calibration = manifest.selected, manifest.calibration
+    first = f", {listed(manifest.first)} first" if manifest.first else ""
     columns, terms = len(model.groups.features), model.expansion.column_terms
-    size = f"{columns} columns" if model.expansion.is_identity else f"{columns} columns, {terms} terms"
+    size = f"{columns} columns" + ("" if model.expansion.is_identity else f", {terms} terms")
     used = terms - len(redundant.constant) - len(redundant.collinear)
-    kind += f", {listed(manifest.first)} first" if manifest.first else ""
-    lines = [
-        f"model {model.name} {model.version}".rstrip()
-        + f": {manifest.task}, {manifest.family} by {kind}, alpha {manifest.alpha:.3g}",
-        f"learned from {origin.rows} rows of {origin.data}; {size}: "
-        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
-    ]
+    pairs = [" * ".join(pair) for step in manifest.steps for pair in step.pairs]
+    sets = "intervals" if manifest.classes is None else "sets of classes"
     features = {
         "constant": redundant.constant,
         "collinear": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
-    if origin.nested:
-        lines.append(f"cross-validated errors: nested, each of {origin.folds} folds learned its own order")
-    if model.groups.shared_by:
-        lines.append(f"costs are per row, {model.groups.shared_by}")
-    if pairs := [" * ".join(pair) for step in manifest.steps for pair in step.pairs]:
-        lines.append(f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)")
-    lines += [f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names]
-    if manifest.selected is not None and (manifest.selected.hinges, manifest.selected.clamp) != (None, None):
-        lines.append(_selected(manifest.selected))
-    if manifest.stopped is not None:
-        lines.append(_stop(manifest.stopped))
-    lines.append(f"guarantee: {_guarantee(model)}")
-    lines += [f"warning: {text}" for text in manifest.warnings]
-    if manifest.certificate is not None:
-        lines.append(certificate_line(model))
-    if calibration is not None:
-        what = "intervals" if manifest.classes is None else "sets of classes"
-        lines.append(
-            f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {what}"
-        )
-    return "\n".join(lines)
+    lines = [
+        f"model {model.name} {model.version}".rstrip()
+        + f": {manifest.task}, {manifest.family} by {manifest.rule_in_words}{first}, alpha {manifest.alpha:.3g}",
+        f"learned from {origin.rows} rows of {origin.data}; {size}: "
+        f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
+        f"cross-validated errors: nested, each of {origin.folds} folds learned its own order" if origin.nested else "",
+        f"costs are per row, {model.groups.shared_by}" if model.groups.shared_by else "",
+        f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)" if pairs else "",
+        *(f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names),
+        *manifest.decisions,
+        "" if selected is None or (selected.hinges, selected.clamp) == (None, None) else _selected(selected),
+        "" if manifest.stopped is None else _stop(manifest.stopped),
+        f"guarantee: {_guarantee(model)}",
+        *(f"warning: {text}" for text in manifest.warnings),
+        "" if manifest.certificate is None else certificate_line(model),
+        ""
+        if calibration is None
+        else f"calibrated on {calibration.rows} rows of {calibration.data}: {100 * calibration.coverage:.10g}% {sets}",
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _selected(selected: Selected) -> str:
     """Return a line on the terms that cross-validation selected, and the errors of the others."""
-    counts = {0: "no hinges", 1: "1 hinge a column"}
-    words = {"off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
-
-    def named(each: Candidate) -> str:
-        parts = [] if each.hinges is None else [counts.get(each.hinges, f"{each.hinges} hinges a column")]
-        parts += [] if each.clamp is None else [words[each.clamp]]
-        parts += [] if each.min_level_rows is None else [f"levels of {each.min_level_rows} rows"]
-        return ", ".join(parts)
-
     least: dict[tuple[int | None, str | None], Candidate] = {}
-    for each in sorted(selected.candidates, key=lambda each: each.error):
+    for each in sorted(selected.candidates, key=attrgetter("error")):
         least.setdefault((each.hinges, each.clamp), each)
     least.pop((selected.hinges, selected.clamp), None)
-    simplest = next((each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))), None)
-    other = simplest or next(iter(least.values()), None)
-    than = "" if other is None else f" ({named(other)}: {shown(other.error)})"
-    return f"terms by cross-validation: {named(selected)}; mean error over the cost {shown(selected.error)}{than}"
+    simple = [each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))]
+    compared = [selected, *[*simple, *least.values()][:1]]
+    hinges = {None: "", 0: "no hinges", 1: "1 hinge a column"}
+    clamps = {None: "", "off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
+    names = [
+        ", ".join(filter(None, (hinges.get(each.hinges, f"{each.hinges} hinges a column"), clamps[each.clamp])))
+        for each in compared
+    ]
+    than = f" ({names[1]}: {shown(compared[1].error)})" if len(compared) > 1 else ""
+    return f"terms by cross-validation: {names[0]}; mean error over the cost {shown(selected.error)}{than}"
 
 
 def _stop(stopped: Stopped) -> str:
@@ -170,9 +163,10 @@ def _guarantee(model: Model) -> str:
     if buys_no_group(model.costs, guarantee.doubling_until):
         spent = model.groups.amount(model.costs[guarantee.doubling_until])
         return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
-    share = doubling_bound(guarantee.doubling_gamma)
-    sets = f"any set {_of_groups(model)}of cost B/4"
-    return f"F(within any budget B) > {share:.3g} F({sets}), {until} (gamma {guarantee.doubling_gamma:.3g})"
+    return (
+        f"F(within any budget B) > {doubling_bound(guarantee.doubling_gamma):.3g} F(any set {_of_groups(model)}of cost "
+        f"B/4), {until} (gamma {guarantee.doubling_gamma:.3g})"
+    )
 
 
 def _of_groups(model: Model) -> str:

@@ -329,8 +329,7 @@ def simulate(
     not a time, or if a group with features has no distribution. A standard error falls as 1 / sqrt(draws).
     """
     groups = model.groups
-    missing = [name for name in groups.featured if name not in distributions.groups]
-    if missing:
+    if missing := [name for name in groups.featured if name not in distributions.groups]:
         raise GroupsError(f"no distribution for {listed(missing)}; expected one for each group with features")
     rows = distributions.rows if rows is None else rows
     then, now = groups.call_costs(distributions.rows), groups.call_costs(rows)

@@ -81,11 +81,11 @@ def drift(model: Model, groups: FeatureGroups, data: Retrained | None = None) ->
     """
     priced = model.groups.with_costs(groups)
     current = _order(model, priced)
-    learnable = model.moments is not None if family_of(model.manifest.family).least_squares else data is not None
-    if not learnable:
+    least_squares = family_of(model.manifest.family).least_squares
+    if (model.moments if least_squares else data) is None:
         return Drift(current, _sorted(model, current, priced), estimated=True)
-    relearned = _order(resequence(model, priced, data=data), priced)
-    return Drift(current, _equal_on_equal_sets(relearned, current), estimated=False)
+    relearned = _equal_on_equal_sets(_order(resequence(model, priced, data=data), priced), current)
+    return Drift(current, relearned, estimated=False)
 
 
 def _equal_on_equal_sets(relearned: Order, current: Order) -> Order:

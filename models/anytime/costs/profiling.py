@@ -178,11 +178,10 @@ def profile(
     order = required_first(groups, extractors)
     (tasks,) = tasks_of([order], {group.name: group for group in groups.groups}, extractors)
     times: dict[str, dict[int, Float]] = {name: {} for name in order}
-    first: dict[str, Float] = {}
     widths: dict[str, int] = {}
     with single_blas_thread(), Workers(extractors, max_workers=parallel) as workers:
         for count in rows or (0,):
-            batches = list(_batches(inputs, count))
+            batches = _batches(inputs, count)
             durations: dict[str, list[float]] = {name: [] for name in order}
             earliest: dict[str, dict[int, float]] = {name: {} for name in order}
 
@@ -202,14 +201,14 @@ def profile(
                 progress(1)
             for name in order:
                 times[name][max(count, 1)] = np.array(durations[name])
-                first[name] = np.array(list(earliest[name].values()))
     timer_ms = float(np.median([-(clock() - clock()) for _ in range(1001)])) / 1e6
+    first = {name: np.array(list(earliest[name].values())) for name in order}  # with the last number of rows
     return Profile({name: GroupTimes(times[name], first[name]) for name in order}, timer_ms)
 
 
 def measurements(inputs: Inputs, rows: Sequence[int], repeats: int) -> int:
     """Return the number of inputs, or batches of them, that `profile` measures."""
-    return repeats * sum(len(list(_batches(inputs, count))) for count in rows or (0,))
+    return repeats * sum(len(_batches(inputs, count)) for count in rows or (0,))
 
 
 def required_first(groups: FeatureGroups, extractors: Collection[str]) -> list[str]:
@@ -245,19 +244,17 @@ def _side_by_side(tasks: Sequence[Task], workers: Workers, x: Any) -> Iterator[t
     extraction = Extraction(tasks, x, receive, workers=workers.max_workers)
     workers.start(extraction)
     extraction.wait(math.inf)
-    for arrival in arrivals:
-        if arrival.error is not None:
-            raise _failed(arrival.group, arrival.error)
+    if failed := [arrival for arrival in arrivals if arrival.error is not None]:
+        raise _failed(failed[0].group, str(failed[0].error))
     yield from ((arrival.group, arrival.values, arrival.took_ms) for arrival in arrivals)
 
 
-def _batches(inputs: Inputs, count: int) -> Iterator[int | list[int]]:
-    """Yield the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
+def _batches(inputs: Inputs, count: int) -> Sequence[int | list[int]]:
+    """Return the rows of each call: every input separately, or `count` at a time, starting over after the last row."""
     if not count:
-        yield from range(len(inputs))
-        return
-    for number in range(max(-(-len(inputs) // count), MIN_BATCHES)):
-        yield [(number * count + row) % len(inputs) for row in range(count)]
+        return list(range(len(inputs)))
+    calls = max(-(-len(inputs) // count), MIN_BATCHES)
+    return [[(call * count + row) % len(inputs) for row in range(count)] for call in range(calls)]
 
 
 def _failed(group: str, why: str) -> ExtractorError:

@@ -217,8 +217,7 @@ def call_times(timings: Tallies) -> dict[str, list[CallTimes]]:
         by_size.setdefault((group, size), {})[key] = value
     by_group: dict[str, list[CallTimes]] = {}
     for (group, size), values in by_size.items():
-        times = _histogram(group, values)
-        if times is not None:
+        if (times := _histogram(group, values)) is not None:
             by_group.setdefault(group, []).append(
                 CallTimes(_mean_rows(group, size, values.get(ROWS), times.count), times)
             )

@@ -67,6 +67,8 @@ class Survey:
         Why the groups do not have some columns of their file, by column: sentences without a subject.
     remarks : tuple[str, ...]
         What else users should know of the columns.
+    decisions : tuple[str, ...]
+        What was decided about the columns without the user.
     """
 
     table: str
@@ -80,6 +82,7 @@ class Survey:
     layout: str = ""
     unusable: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -314,7 +317,7 @@ def surveyed(
     features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    remarks: tuple[str, ...] = ()
+    remarks = decisions = tuple[str, ...]()
     if found.sample is None:
         limit = min(FIRST_ROWS, sample_size(len(groups.features)))
         first = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=limit)
@@ -322,11 +325,11 @@ def surveyed(
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     else:
         sample = replace(found.sample, **rule)
+        as_text = {
+            f for f, basis in groups.bases.items() if basis.basis and "text" in parsed_basis(basis.basis)[0].fits
+        }
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
-        given = {name: groups.bases[name].basis for name in groups.bases}
-        sample, dates = with_dates(
-            sample, [f for f in free if (basis := given.get(f)) is None or "text" not in parsed_basis(basis)[0].fits]
-        )
+        sample, dates = with_dates(sample, [f for f in free if f not in as_text])
         unstated = [name for name in free if name not in dates and name not in groups.bases]
         _check_numbers(table, sample, unstated)
         for name in unstated:
@@ -339,13 +342,15 @@ def surveyed(
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
         stated_bases = set(groups.bases)
         groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
-        lost, rare = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
+        lost, decisions = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
-            reasons = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
-            groups, unusable = _without(groups, reasons, table.name), unusable | reasons
-        remarks = tuple(filter(None, (rare, _same_but_for_blanks(sample, unstated))))
+            rare = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
+            groups, unusable = _without(groups, rare, table.name), unusable | rare
+        remarks = tuple(filter(None, [_same_but_for_blanks(sample, unstated)]))
     remarks += suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
-    return groups, replace(found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks)
+    return groups, replace(
+        found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks, decisions=decisions
+    )
 
 
 @contextmanager
@@ -433,7 +438,12 @@ def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
         same = next((level for level in levels if level != level.strip() and level.strip() in levels), None)
         if same is not None:
             said.append(f"{same!r} and {same.strip()!r} of {name!r}")
-    return f"levels that differ in blanks only are different levels: {', '.join(said[:5])}" if said else ""
+    return (
+        f"levels that differ in blanks only are different levels: {', '.join(said[:5])}; write them alike if they are "
+        "the same"
+        if said
+        else ""
+    )
 
 
 def _is_missing(value: str) -> bool:

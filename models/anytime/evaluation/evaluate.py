@@ -95,6 +95,12 @@ class Evaluation(Tabular):
     def table(self) -> Tabulated:
         """Return cost, F and measures as a table with a row for each prefix, with notes on accuracy and NDCG@5."""
         classes, steps = self.classes, len(self.costs)
+        note = None if classes is None else classes.note
+        if self.ndcg_queries is not None:
+            queries, without = self.ndcg_queries
+            note = (
+                f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"
+            )
         return Tabulated.of(
             Series("prefix", range(steps)),
             Series("cost", self.costs),
@@ -110,17 +116,8 @@ class Evaluation(Tabular):
             Series("NDCG@5", self.ndcg, "ndcg@5"),
             Series("coverage", self.coverage),
             Series("width" if classes is None else "set size", self.size, "size"),
-            notes=self._notes(),
+            notes=[] if note is None else [note],
         )
-
-    def _notes(self) -> list[str]:
-        """Return sentences on the queries that NDCG@5 averages, and on an accuracy that says nothing."""
-        if self.classes is not None and self.classes.note is not None:
-            return [self.classes.note]
-        if self.ndcg_queries is None:
-            return []
-        queries, without = self.ndcg_queries
-        return [f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"]
 
 
 def evaluate(

@@ -88,8 +88,7 @@ def _draw_bound(axis: Any, model: Model) -> None:
 def _label_steps(axis: Any, model: Model, values: Any) -> None:
     """Name the steps with the largest gains, where there is space."""
     gains = np.diff(values)
-    worth = [k for k in np.argsort(-gains)[:6] if gains[k] > 0.04 * max(values[-1], 1e-12)]
-    for k in worth:
+    for k in (k for k in np.argsort(-gains)[:6] if gains[k] > 0.04 * max(values[-1], 1e-12)):
         cost = model.costs[k + 1]
         # Above and to the left of its point, a long name of a late step stays inside the axes and above the curve.
         side, offset = ("right", (-5, 3)) if cost > model.costs[-1] / 2 else ("left", (4, -9))
@@ -217,8 +216,15 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
             hatches = ["////" if level is shape.missing else "" for _, level in drawn]
             axis.bar(places, values, 0.6, hatch=hatches, **bar)
         else:
-            marker = "osD^vPX*<>"[j % 10]
-            axis.plot(places, values, marker, color="black", markerfacecolor="0.75", markersize=5, label=scores[j])
+            axis.plot(
+                places,
+                values,
+                "osD^vPX*<>"[j % 10],
+                color="black",
+                markerfacecolor="0.75",
+                markersize=5,
+                label=scores[j],
+            )
     below.bar(places, [level.share for _, level in drawn], 0.6, **bar)
     labels = [clipped(name, 14) for name, _ in drawn]
     below.set_xticks(places, labels, rotation=30 if sum(map(len, labels)) > 30 else 0, ha="center")

@@ -5,22 +5,22 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
+from anytime._files import check_writable, write_atomically
 from anytime.data.formats import Table
 from anytime.data.survey import Survey
 from anytime.errors import clipped, listed
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_auc, roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
-from anytime.evaluation.explained import model_curve
-from anytime.evaluation.page.charts import Chart, bar_rows
-from anytime.evaluation.page.document import Picture, grid, page, paragraph, table
-from anytime.evaluation.page.pictures import curve_chart, shape_pictures, text_of
+from anytime.evaluation.page.charts import STYLE, Chart, bar_rows
+from anytime.evaluation.page.pictures import curve_chart, model_curve, shape_pictures, text_of
 from anytime.families import family_of
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis
@@ -47,6 +47,96 @@ SAMPLE = 200_000
 
 BINS, MIN_BIN = 10, 5
 """Bins of a diagram of the reliability, and the least rows of one: fewer have no standard error to speak of."""
+
+
+PAGE_STYLE = """
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1000px;padding:16px;background:var(--card);color:var(--text);
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:1.5em;margin:.2em 0}
+h2{font-size:1.15em;margin:1.6em 0 .4em;border-top:1px solid var(--line);padding-top:.8em}
+p{margin:.4em 0;max-width:72ch}.soft{color:var(--soft)}.lead{font-size:1.1em}
+.grid{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}
+.one{max-width:620px}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9em;font-variant-numeric:tabular-nums}
+th,td{padding:2px 10px 2px 0;text-align:right;vertical-align:top;font-weight:normal}
+thead th{color:var(--soft);border-bottom:1px solid var(--line)}th:first-child,td.words,th.words{text-align:left}
+td.words{min-width:9em;overflow-wrap:anywhere}
+td.cell{padding:4px 12px;border:1px solid var(--line);text-align:center}
+ul{padding-left:1.2em;margin:.4em 0}li{margin:.25em 0}.warn{border-left:3px solid var(--c1);padding-left:10px}
+summary{cursor:pointer;color:var(--soft)}
+code{background:var(--back);padding:1px 4px;border-radius:3px;overflow-wrap:anywhere}
+@media print{body{max-width:none;font-size:11pt;padding:0}h2{break-after:avoid}.wide{overflow:visible}
+table{font-size:7.5pt}th,td{padding-right:5px}}
+"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A part of the report: notebooks show it, and `save` writes it as a page of its own.
+
+    Attributes
+    ----------
+    html : str
+        The part as HTML, without its style.
+    """
+
+    html: str
+
+    def __repr__(self) -> str:
+        return f"<Picture of {len(self.html):,} characters of HTML; show it in a notebook, or save it to a file>"
+
+    def _repr_html_(self) -> str:
+        style = STYLE.read_text(encoding="utf-8").replace(":root", "&")  # of this element only
+        own = "padding:8px;background:var(--card);color:var(--text);"
+        grid = ".grid{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr))}"
+        return f'<div class="anytime"><style>.anytime{{{own}{grid}{style}}}</style>{self.html}</div>'
+
+    def save(self, path: str | Path) -> None:
+        """Write a page that loads nothing from elsewhere; raise AnytimeError if writing fails."""
+        path = Path(path)
+        check_writable(path, (".html", ".htm"))
+        write_atomically(path, page(path.stem, (), [("", self.html)]).encode())
+
+
+def page(title: str, lead: Iterable[str], sections: Sequence[tuple[str, str]]) -> str:
+    """Return a page: its title, its first sentences as text, and sections (heading, HTML) that are not empty."""
+    body = "".join(
+        f"<section>{f'<h2>{escape(name)}</h2>' if name else ''}{html}</section>" for name, html in sections if html
+    )
+    sentences = "".join(f'<p class="lead">{escape(each)}</p>' for each in lead)
+    meta = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+    )
+    head = (
+        f"<head>{meta}<title>{escape(title)}</title>"
+        f"<style>{STYLE.read_text(encoding='utf-8')}{PAGE_STYLE}</style></head>"
+    )
+    return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{sentences}{body}</body></html>\n'
+
+
+ROWS_SHOWN = 40
+"""Rows of a long table that a page shows at once; a click shows the others."""
+
+
+def table(results: Tabulated) -> str:
+    rows = len(results.rows)
+    at_once = rows if rows <= 2 * ROWS_SHOWN else ROWS_SHOWN
+    first, rest = (results.take(part).html() for part in (range(at_once), range(at_once, rows)))
+    more = f"<details><summary>{rows - at_once:,} more rows</summary>{rest}</details>" if at_once < rows else ""
+    return f'<div class="wide">{first}{more}</div>'
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """Return a paragraph of text; what stands between back quotes is code."""
+    parts = text.split("`")
+    inner = "".join(f"<code>{escape(part)}</code>" if k % 2 else escape(part) for k, part in enumerate(parts))
+    return f'<p class="{kind}">{inner}</p>' if kind else f"<p>{inner}</p>"
+
+
+def grid(parts: Iterable[str]) -> str:
+    return f'<div class="grid">{"".join(parts)}</div>'
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +177,11 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
         model = calibrated(model, dataset, coverage)
     tested = None if test is None else measured_on(model, test)
     warnings = [
-        *_left_out(None if tested is None else tested.survey),
-        *_left_out(calibrated_on),
+        *(
+            f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
+            for found in (None if tested is None else tested.survey, calibrated_on)
+            if found is not None and found.missing
+        ),
         *_warnings(model, tested),
     ]
     sections = [
@@ -134,12 +227,14 @@ def measured_on(model: Model, test: Table) -> _Tested:
     evaluation = evaluated(model, dataset)
     wanted = {_half(model), model.steps}
     P, steps = len(model.prefixes.intercept), model.steps + 1
-    count, kept = 0, 0
+    count = 0
     sums, squares = np.zeros((steps, P)), np.zeros((steps, P))
     parts: list[tuple[Float, dict[int, Float]]] = []
     family = family_of(model.manifest.family)
     for rows in dataset.rows_for(model.prefixes.scores):
         scores = model.prefixes.predict_all(rows.X)
+        if count < SAMPLE:
+            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
         count += len(rows.Y)
         for k in range(steps):
             losses = (
@@ -149,9 +244,6 @@ def measured_on(model: Model, test: Table) -> _Tested:
             )
             sums[k] += losses.sum(axis=0)
             squares[k] += np.square(losses).sum(axis=0)
-        if kept < SAMPLE:
-            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
-            kept += len(rows.Y)
     Y = np.concatenate([part for part, _ in parts])
     outputs = {k: np.concatenate([of[k] for _, of in parts]) for k in wanted}
     errors = None
@@ -171,12 +263,9 @@ def _training(model: Model) -> Float:
 def _summary(model: Model, tested: _Tested | None) -> list[str]:
     manifest, amount = model.manifest, model.groups.amount
     origin, full, half = manifest.provenance, _training(model)[-1], _half(model)
-    r2 = _training(model) if tested is None or tested.evaluation.r2 is None else tested.evaluation.r2
-    where = (
-        f"{origin.rows:,} training rows"
-        if r2 is not getattr(tested and tested.evaluation, "r2", None)
-        else (f"{tested.evaluation.rows:,} rows of {tested.name}" if tested else "")
-    )
+    r2, where = _training(model), f"{origin.rows:,} training rows"
+    if tested is not None and tested.evaluation.r2 is not None:
+        r2, where = tested.evaluation.r2, f"{tested.evaluation.rows:,} rows of {tested.name}"
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
     sentences = [
@@ -200,11 +289,11 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
 
 
 def _curve(model: Model, tested: _Tested | None) -> str:
-    curve, found = model_curve(model), None
+    curve = model_curve(model)
     if curve.points[-1].r2 is None:
         return paragraph("The target is constant in the training table, so no share is explained.")
-    if tested is not None and tested.evaluation.r2 is not None:
-        found = (tested.name, tested.evaluation.r2, tested.errors)
+    r2 = None if tested is None else tested.evaluation.r2
+    found = None if tested is None or r2 is None else (tested.name, r2, tested.errors)
     said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
     optimistic = " Folds share the order of all rows, so their values are optimistic." * (
         curve.points[-1].cv_r2 is not None
@@ -265,11 +354,12 @@ def _groups(model: Model) -> str:
         )
         return grid([left]) + paragraph(f"What the absence of a group costs is not measured: {why}.", "soft")
     every, full = frozenset(model.needed[-1]), training[-1]
-    losses = []
-    for name in ranked[:ABSENCES]:
-        if name in every:
-            r2 = arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
-            losses.append((clipped(name, 40), full - (np.nan if r2 is None else r2)))
+    others = {
+        name: arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
+        for name in ranked[:ABSENCES]
+        if name in every
+    }
+    losses = [(clipped(name, 40), full - (np.nan if r2 is None else r2)) for name, r2 in others.items()]
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = (
         "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
@@ -299,10 +389,9 @@ def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
 
 def _pairs(model: Model) -> str:
     pairs = [" * ".join(pair) for step in model.manifest.steps for pair in step.pairs]
-    if not pairs:
-        return ""
     more = f" and {len(pairs) - PAIRS_SHOWN} more" if len(pairs) > PAIRS_SHOWN else ""
-    return paragraph(f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}.")
+    said = f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}."
+    return paragraph(said) if pairs else ""
 
 
 def _reliability(model: Model, tested: _Tested | None) -> str:
@@ -380,11 +469,10 @@ def _residuals(model: Model, predicted: Float, truth: Float) -> str:
     variances = np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0)
     spread = np.sqrt(variances / np.maximum(counts - 1, 1))
     ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
-    name = clipped(model.manifest.target[0])
     picture, outside, agree = _binned_picture(
         "predicted and observed",
         ends,
-        f"mean prediction of {name}",
+        f"mean prediction of {clipped(model.manifest.target[0])}",
         "mean of the target",
         ".4g",
         (means, shares, counts),
@@ -403,12 +491,10 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
         return ""
     if len(classes) > CLASSES_SHOWN:
         return paragraph(f"{len(classes)} classes are too many for a table.", "soft")
-    parts = []
+    parts, names = [], [clipped(str(label), 20) for label in classes]
     for k in sorted({_half(model), model.steps}):
-        guess, codes = tested.outputs[k].argmax(axis=1), class_codes(tested.Y)
-        counts = np.zeros((len(classes), len(classes)), dtype=int)
-        np.add.at(counts, (codes, guess), 1)
-        names = [clipped(str(label), 20) for label in classes]
+        cells = class_codes(tested.Y) * len(classes) + tested.outputs[k].argmax(axis=1)
+        counts = np.bincount(cells, minlength=len(classes) ** 2).reshape(len(classes), -1)
         columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
         parts.append(
             f"<figure><figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
@@ -464,9 +550,8 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
     ) + table(Tabulated.of(step, total, Series(f"mean {what}", calibration.sizes), covered))
 
 
-def _left_out(found: Survey | None) -> Iterator[str]:
-    if found is not None and found.missing:
-        yield f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
@@ -474,7 +559,7 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
     origin, redundant = manifest.provenance, manifest.redundant
     if tested is None:
         yield "No test rows: all values are of the training rows. Give `--test TABLE`."
-    yield from (f"{text[0].upper()}{text[1:]}." for text in manifest.warnings)
+    yield from map(_sentence, manifest.warnings)
     if manifest.prior_error is None:
         yield "No cross-validated errors: train with `--folds 5`, on the table."
     if redundant.constant:
@@ -495,9 +580,9 @@ def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
             )
     classes = None if tested is None else tested.evaluation.classes
     if classes is not None and classes.note is not None:
-        yield f"{classes.note[0].upper()}{classes.note[1:]}."
+        yield _sentence(classes.note)
     if (cancel := cancelling(group_sharing(model))) is not None:
-        yield f"{cancel[0].upper()}{cancel[1:]}."
+        yield _sentence(cancel)
     if origin.rows < 10 * len(model.prefixes.mean):
         yield (
             f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
@@ -520,7 +605,8 @@ def _data(model: Model) -> str:
         Series("terms", [len(each.terms) for each in columns]),
         Series("missing values", ["marked" if each.indicator else "" for each in columns]),
     )
-    return table(described) + (paragraph(f"{more} more columns are not shown.", "soft") if more > 0 else "")
+    notes = [*[f"{more} more columns are not shown."] * (more > 0), *map(_sentence, model.manifest.decisions)]
+    return table(described) + "".join(paragraph(each, "soft") for each in notes)
 
 
 def _range(column: Column, basis: ColumnBasis | None) -> str:

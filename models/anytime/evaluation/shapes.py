@@ -96,8 +96,7 @@ class ColumnShape:
 
     def values(self) -> Float:
         """Return equally likely values of the column, ascending, for a histogram."""
-        knots = self.quantiles or tuple(point.x for point in self.points)
-        return _at(np.array(knots))
+        return _at(np.array(self.quantiles or [point.x for point in self.points]))
 
 
 def column_shapes(model: Model, prefix: int | None = None, only: str | None = None) -> tuple[ColumnShape, ...]:
@@ -116,20 +115,17 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
     named = {column.name: column for column in columns}
     sized, covariance = [], covariances(model, every=only is None)
-    for group in model.computed[prefix]:
-        for name in model.places[group].features:
-            if only not in (None, name):
-                continue
-            start, stop = spans[name]
-            terms = slice(start, stop)
-            quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
-            drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
-            strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
-            size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
-            sized.append((size, drawn.shape(group, strength)))
-    if only is not None and not sized:
-        used = [name for group in model.computed[prefix] for name in model.places[group].features]
-        raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, used)}")
+    group_of = {name: group for group in model.computed[prefix] for name in model.places[group].features}
+    if only is not None and only not in group_of:
+        raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, list(group_of))}")
+    for name in group_of if only is None else (only,):
+        start, stop = spans[name]
+        terms = slice(start, stop)
+        quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
+        drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
+        strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
+        size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
+        sized.append((size, drawn.shape(group_of[name], strength)))
     own = {shape.name: shape for _, shape in sorted(sized, key=lambda each: -each[0])}
     sharing = () if only is not None else column_sharing(model, prefix)
     alone = tuple(replace(own[each.name], unique=each.unique, shared=each.shared) for each in sharing)

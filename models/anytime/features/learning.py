@@ -237,8 +237,10 @@ def learned_groups(
     return groups.with_bases(bases)
 
 
-def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -> tuple[list[tuple[str, str]], str]:
-    """Return which columns of text lost all their levels, and why; and a remark on those that lost some.
+def rare_levels(
+    groups: FeatureGroups, sample: Sample, columns: Iterable[str]
+) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """Return which columns of text lost all their levels, and why; and a line for each reason to lose some.
 
     A column whose gaps have an indicator keeps that.
     """
@@ -263,7 +265,7 @@ def rare_levels(groups: FeatureGroups, sample: Sample, columns: Iterable[str]) -
         (f"levels of fewer than {least} rows share one term", rare),
         (f"levels beyond the {MAX_LEVELS} most frequent share one term", beyond),
     )
-    return lost, "; ".join(f"{what}: of {_first_ten(names)}" for what, names in said if names)
+    return lost, tuple(f"{what}: {_first_ten(names)}" for what, names in said if names)
 
 
 def _first_ten(names: Sequence[str]) -> str:

@@ -191,7 +191,8 @@ class Manifest(_Record):
     `groups` are those of the steps; where a rule stopped the sequence, `guarantee` covers sets of all groups that it
     chose from. `selected` are the terms, where cross-validation selected them. `first` names the groups that the user
     placed before all others. `warnings` of training are sentences for the reader, each with a remedy; the
-    first `table_warnings` of them are about the table and its terms, which another order of the groups does not change.
+    first `table_warnings` of them are about the table, which another order of the groups does not change. `decisions`
+    are sentences on what training decided about the terms by itself.
     """
 
     format: int = FORMAT
@@ -221,6 +222,7 @@ class Manifest(_Record):
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     table_warnings: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    decisions: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
 
     @field_validator("family")

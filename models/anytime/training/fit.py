@@ -33,7 +33,7 @@ from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
 from anytime.training.options import Options
 from anytime.training.term_selection import Found, least_error
-from anytime.training.terms import Terms, TermSets, level_remarks
+from anytime.training.terms import Terms, TermSets, level_decisions
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -80,8 +80,8 @@ class Fit:
     prefixes: PrefixModels
     learned: Learned
     held: Validated | None = None
-    levels: tuple[str, ...] = ()
-    """What is said of the least number of rows of a level, if it was selected."""
+    decisions: tuple[str, ...] = ()
+    """Sentences on what was decided about the levels, if that was selected."""
     selected_terms: Selected | None = None
     """Which terms were selected, if some were."""
 
@@ -158,10 +158,12 @@ class Fit:
         keep_moments: bool = True,
         left_out: tuple[str, ...] = (),
         remarks: tuple[str, ...] = (),
+        decisions: tuple[str, ...] = (),
     ) -> Model:
         """Return the model of the groups in the sequence.
 
-        `left_out` names groups that were excluded before, and `remarks` are warnings about the table.
+        `left_out` names groups that were excluded before. `remarks` are warnings about the table, and `decisions` what
+        was decided about it.
         """
         groups, columns = self.selected
         stopped, rule = self.stopped, self.options
@@ -202,8 +204,9 @@ class Fit:
             guarantee=self.guarantee,
             stopped=stopped,
             selected=self.selected_terms,
-            warnings=(*remarks, *self.levels, *warnings_of(self, target)),
-            table_warnings=len(remarks) + len(self.levels),
+            warnings=(*remarks, *warnings_of(self, target)),
+            table_warnings=len(remarks),
+            decisions=(*decisions, *self.decisions),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -314,7 +317,7 @@ def fit(
         prefixes=prefixes,
         learned=learned,
         held=held,
-        levels=level_remarks(groups, terms),
+        decisions=level_decisions(groups, terms),
         selected_terms=selected,
     )
 
@@ -355,7 +358,8 @@ def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
     """
     constant = [name for name, yy in zip(target.responses, fitted.gram.yy.tolist(), strict=True) if yy == 0]
     if constant:
-        yield f"target {listed(constant)} has one value in every row: every prefix predicts it"
+        remedy = "every prefix predicts it; check the rows, or leave it out"
+        yield f"target {listed(constant)} has one value in every row: {remedy}"
     sequence, measured = fitted.sequence, fitted.measured
     if measured is not None:
         mean = measured.mean

@@ -70,7 +70,7 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
         return additive
     groups, parts = with_pairs(found)
     fitted = fit(parts, groups, options, rows.observed(), validation=validation)
-    return replace(fitted, levels=additive.levels, selected_terms=additive.selected_terms)
+    return replace(fitted, decisions=additive.decisions, selected_terms=additive.selected_terms)
 
 
 def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:

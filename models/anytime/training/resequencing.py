@@ -103,7 +103,7 @@ def resequence(
 
     All prefixes share one penalty, and none has a cross-validated error: both need folds, which a model does not
     store. For the same reason the new model has no record of a stopping rule; groups that were left out stay out. The
-    record of selected terms and the warnings about the training table stay, too.
+    record of selected terms, the warnings about the training table and what was decided about it stay, too.
 
     Parameters
     ----------
@@ -143,8 +143,15 @@ def resequence(
     fitted = replace(fitted, selected_terms=old.selected)
     origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
     out = () if old.stopped is None else old.stopped.left_out
-    remarks = old.warnings[: old.table_warnings]
-    return fitted.model(name or old.name, target, origin, query=old.query, left_out=out, remarks=remarks)
+    return fitted.model(
+        name or old.name,
+        target,
+        origin,
+        query=old.query,
+        left_out=out,
+        remarks=old.warnings[: old.table_warnings],
+        decisions=old.decisions,
+    )
 
 
 def left_out(model: Model, groups: FeatureGroups) -> list[str]:

@@ -116,6 +116,11 @@ class TrainingTable:
         """Return what users should know of the columns."""
         return self.found.warnings
 
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """Return what was decided about the columns without the user."""
+        return self.found.decisions
+
     def like(self, table: Table) -> Dataset:
         """Return another table whose columns have the same meaning."""
         return replace(self.dataset, table=table, fold=None, class_weights=None)
@@ -285,7 +290,7 @@ class TrainingMoments:
     target: Target
     query: str | None
     observer: Observer
-    given = warnings = ()
+    given = warnings = decisions = ()
 
     def like(self, table: Table) -> Dataset:
         """Return a table whose columns have the meaning of those of the moments."""

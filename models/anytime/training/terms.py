@@ -65,7 +65,7 @@ class TermSets:
         return Terms(expansion, parts, all_rows, choice)
 
 
-def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
+def level_decisions(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
     """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
     if terms.choice.level_rows is None:
         return ()
@@ -80,4 +80,5 @@ def level_remarks(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
         for name, few, count in rare
     ]
     listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return (f"a level has its own term from {least} rows on, by cross-validation (--min-level-rows): {listing}",)
+    selected = f"levels of {least} rows or more have a term of their own, by cross-validation (--min-level-rows)"
+    return (f"{selected}: {listing}",)

@@ -61,6 +61,7 @@ class Trained:
             keep_moments=keep_moments,
             left_out=tuple(name for name in source.given if name not in source.groups.positions),
             remarks=source.warnings,
+            decisions=source.decisions,
         )
 
 

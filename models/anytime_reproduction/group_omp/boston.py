@@ -16,8 +16,20 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroup, FeatureGroups
 from anytime.types import Float
-from anytime_reproduction.estimates import Estimate, merged, published, unanimous
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
+from anytime_reproduction.experiment import (
+    Estimate,
+    Experiment,
+    Figure,
+    Finding,
+    Result,
+    Results,
+    Section,
+    Setting,
+    Table,
+    merged,
+    published,
+    unanimous,
+)
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
 from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import mean, panels

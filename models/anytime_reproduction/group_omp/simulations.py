@@ -23,8 +23,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
 from anytime.selection.criteria import whitening
 from anytime.types import Bool, Float
-from anytime_reproduction.estimates import merged
-from anytime_reproduction.experiment import Result, Setting
+from anytime_reproduction.experiment import Result, Setting, merged
 from anytime_reproduction.lasso.sparse import group_lasso_path
 from anytime_reproduction.sets import consecutive_groups
 

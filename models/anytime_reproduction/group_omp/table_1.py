@@ -10,8 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from anytime_reproduction.estimates import Estimate, published, unanimous
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Section, Setting, Table
+from anytime_reproduction.experiment import (
+    Estimate,
+    Experiment,
+    Figure,
+    Finding,
+    Results,
+    Section,
+    Setting,
+    Table,
+    published,
+    unanimous,
+)
 from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
 from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import STYLES, mean, panels

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anytime_reproduction.estimates import Estimate, merged
-from anytime_reproduction.experiment import Finding, Result, Results, Run, Setting
+from anytime_reproduction.experiment import Estimate, Finding, Result, Results, Run, Setting, merged
 
 BATCHES, BATCH = 10, 10  # 100 repetitions, as in the Group-OMP paper, ten to a run
 ERRORS = 3.0  # standard errors within which means agree: 95 % intervals would exclude one in twenty of many cells

@@ -16,8 +16,20 @@ from anytime.moments.accumulate import fold_moments_of
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime_reproduction.comparison import Comparison, compare
-from anytime_reproduction.estimates import Estimate, merged, published, unanimous
-from anytime_reproduction.experiment import Experiment, Finding, Result, Results, Run, Section, Setting, Table
+from anytime_reproduction.experiment import (
+    Estimate,
+    Experiment,
+    Finding,
+    Result,
+    Results,
+    Run,
+    Section,
+    Setting,
+    Table,
+    merged,
+    published,
+    unanimous,
+)
 from anytime_reproduction.sets import SetName, load_set, regrouping
 
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")

@@ -209,7 +209,10 @@ def test_dates_in_another_form_leave_the_column_out_unless_levels_are_common(for
 def test_levels_that_differ_in_blanks_only_are_said() -> None:
     blanks = table(c=["a", " a", "b", "b "] * 10, d=["a", "b"] * 20)
     _, found = surveyed(blanks, singletons(["c", "d"]), ["y"])
-    assert found.remarks == ("levels that differ in blanks only are different levels: ' a' and 'a' of 'c'",)
+    assert found.remarks == (
+        "levels that differ in blanks only are different levels: ' a' and 'a' of 'c'; write them alike if they are the "
+        "same",
+    )
 
 
 @pytest.mark.parametrize("cells", [["1.1.10", "1.2.0"] * 20, ["march", "may"] * 20, ["10.0.0.1", "10.0.0.2"] * 20])

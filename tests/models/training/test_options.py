@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anytime import AnytimeClassifier
-from anytime.cli.plan import TrainPlan
+from anytime.cli.options import TrainPlan
 from anytime.errors import in_python
 from anytime.training.options import FOLDS, Options
 

@@ -252,9 +252,8 @@ def first_split(C: Float, costs: Float) -> Split | None:
     scale = 1.0 / np.sqrt(np.diagonal(inverse))
     largest = float(np.linalg.eigvalsh(scale[:, np.newaxis] * inverse * scale)[-1])
     delta = 0.5 * scale**2 / largest
-    if not (delta > NULL).all():
-        return None
-    return Split(delta, np.full(len(costs), min(0.5, 1.0 / float(costs.sum()))), 0.0)
+    z = np.full(len(costs), min(0.5, 1.0 / float(costs.sum())))
+    return Split(delta, z, 0.0) if (delta > NULL).all() else None
 
 
 def knapsack_bound(C: Float, b: Float, starts: Index, costs: Float, split: Split, u: Float) -> Relaxed:

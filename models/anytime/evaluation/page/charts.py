@@ -228,9 +228,7 @@ class Chart:
 def _widened(low: float, high: float) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high)):
         return 0.0, 1.0
-    if high > low:
-        return low, high
-    margin = abs(low) * 0.1 or 1.0
+    margin = 0 if high > low else abs(low) * 0.1 or 1.0
     return low - margin, high + margin
 
 

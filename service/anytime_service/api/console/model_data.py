@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
-from anytime.evaluation.explained import ModelCurve, model_curve
-from anytime.evaluation.page.pictures import curve_chart, shape_charts
+from anytime.evaluation.page.pictures import ModelCurve, curve_chart, model_curve, shape_charts
 from anytime.evaluation.shapes import ColumnShape, column_shapes
 from anytime.features.expansion import Column
 from anytime.model.model import Model
