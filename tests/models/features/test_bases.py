@@ -257,7 +257,7 @@ def literal_term(term: Term, x: Float) -> Float:
             z = (u - form["centre"]) / form["scale"]
             return float(math.prod([z] * form["power"], start=1.0))
         if form["form"] == "hinge":
-            return max(u - form["knot"], 0.0)
+            return float(max(u - form["knot"], 0.0))
         return u if form["form"] == "value" else float(u == float(form["level"]))
 
     return np.array([of(u) for u in x.tolist()])
