@@ -253,7 +253,7 @@ async def _ranked(
 ) -> tuple[Answer, float]:
     """Rank the documents of a query; return the answer and its time in milliseconds.
 
-    With a deadline, an overloaded server means the base rate; without one, the query is sent again.
+    With a deadline, an overloaded server means the base rate; without one, the query is sent until all is computed.
     """
     while True:
         await asyncio.sleep(PAUSE_S)
@@ -268,7 +268,7 @@ async def _ranked(
             ranking=True,
             worker="process",
         )
-        if deadline_ms is not None or answer.reason != "overload":
+        if deadline_ms is not None or answer.reason not in ("overload", "deadline"):
             return answer, (time.perf_counter() - begun) * 1e3
 
 

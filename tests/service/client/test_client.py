@@ -31,7 +31,7 @@ import anytime_service.client as package
 from anytime.errors import AnytimeError, ExtractorError, ValuesError
 from anytime.inference.prediction import Prediction
 from anytime.inference.runner import Runner
-from anytime.inference.workers import Worker
+from anytime.inference.workers import Worker, Workers
 from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime_service.client import (
@@ -44,6 +44,7 @@ from anytime_service.client import (
     ProblemError,
     Session,
 )
+from anytime_service.client import running as runs
 from anytime_service.settings import Settings
 from models.unreadable import Unreadable
 from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, run_service, small_model
@@ -549,23 +550,22 @@ def test_extractors_that_do_not_fit_the_model_are_refused(client: Client, extrac
         client.run(extractors, VALUES, LONG_MS, model="brake")
 
 
-def test_workers_are_cached_between_runs_for_at_most_four_sets(client: Client) -> None:
-    seen = set()
-    before = set(threading.enumerate())  # of other tests
+def test_workers_are_cached_between_runs_for_at_most_four_sets(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Workers] = []
 
-    def workers() -> int:
-        return sum(thread.name == "anytime-worker" for thread in set(threading.enumerate()) - before)
+    def making(*given: Any, **options: Any) -> Workers:
+        made.append(Workers(*given, **options))
+        return made[-1]
 
-    def where(x: Any) -> Any:
-        seen.add(threading.current_thread().name + str(threading.get_ident()))
-        return x["speed"]
-
+    monkeypatch.setattr(runs, "Workers", making)
+    extractors = but(speed=itemgetter("speed"))
     for _ in range(5):
-        client.run(but(speed=where), VALUES, LONG_MS, model="brake")
-    assert len(seen) == 1
+        client.run(extractors, VALUES, LONG_MS, model="brake")
+    assert len(made) == 1
     for _ in range(8):
         client.run(but(speed=lambda x: x["speed"]), VALUES, LONG_MS, model="brake")
-    until(lambda: workers() <= 4)
+    assert len(made) == 9
+    until(lambda: sum(not each._closed for each in made) == 4, "the other sets are closed")
 
 
 def test_runs_of_many_threads_each_get_their_own_answer(client: Client, model: Model) -> None:

@@ -264,8 +264,8 @@ def test_a_cancelled_answer_is_not_made_and_does_not_count() -> None:
     assert made == [2]
 
 
-MS = 0.1
-"""What a number takes, as far as the server knows: an answer of 3,000 rows takes 300 ms."""
+MS, FAR_MS = 0.1, 10_000_000
+"""What a number takes, as far as the server knows: an answer of 3,000 rows takes 300 ms. And a far deadline."""
 
 
 @pytest.fixture
@@ -273,18 +273,20 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server that may be 5 ms late; the load of this machine refuses nothing."""
     monkeypatch.setattr(active_prediction, "MS_PER_NUMBER", MS)
     monkeypatch.setattr(Admission, "admits", lambda *_: True)
-    with run_service([small_model()], Settings(**LIMITS | {"max_lateness_ms": 5})) as running:
+    settings = Settings(**LIMITS | {"max_lateness_ms": 5, "max_deadline_ms": FAR_MS})
+    with run_service([small_model()], settings) as running:
         yield running
 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_time(
-    slow: Running, *, given: bool
+    slow: Running, monkeypatch: pytest.MonkeyPatch, *, given: bool
 ) -> None:
-    """In half of 20 s, 33 answers of 300 ms are made; without `rows`, the 34th is refused with its values."""
+    """In half of 10,000 s, 33 answers of 150 s are made; without `rows`, the 34th is refused with its values."""
+    monkeypatch.setattr(active_prediction, "MS_PER_NUMBER", 500 * MS)
     with slow.stream(MSGPACK) as stream:
         for name in range(34):
-            stream.say("begin", name, deadline_ms=20_000, **({"rows": ROWS} if given else {}))
+            stream.say("begin", name, deadline_ms=FAR_MS, **({"rows": ROWS} if given else {}))
             if not given:
                 stream.say("group", name, group="speed", **packed(VALUES["speed"]))
         problem = stream.problem()
@@ -297,7 +299,7 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
         for _ in range(33):
             assert stream.hear()["type"] == "answer"
         assert slow.metric("anytime_shed_total", how="refused", why="lateness") == 1
-        stream.say("begin", "again", deadline_ms=20_000, rows=ROWS)
+        stream.say("begin", "again", deadline_ms=FAR_MS, rows=ROWS)
         stream.say("end", "again")
         assert stream.answer("again")["prefix"] == 0
 
