@@ -17,6 +17,7 @@ from anytime.errors import AnytimeError, ValuesError, clipped, file_error
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.shapes import ColumnShape, Level, Point, column_shapes
 from anytime.families import family_of
+from anytime.features.readers import DATES
 from anytime.model.model import Model
 from anytime.types import Float
 
@@ -148,7 +149,7 @@ def plot_shapes(model: Model, path: Path, *, prefix: int | None = None, top: int
 
     Raise ValuesError if there is no such prefix or no column, and other errors as `plot_model`.
     """
-    shapes = column_shapes(model, prefix)[:top]
+    shapes = [piece for shape in column_shapes(model, prefix)[:top] for piece in shape.pieces()]
     if not shapes:
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
     rows = -(-len(shapes) // ACROSS)
@@ -202,14 +203,16 @@ def _draw_shape(axis: Any, below: Any, shape: ColumnShape, scores: list[str]) ->
             ticks = [tick for tick in below.get_xticks() if low <= tick <= high]
             below.set_xticks([*ticks, at], [*(f"{tick:.6g}" for tick in ticks), "missing"])
             right = at + 2 * margin
+        elif shape.basis == "date":
+            ticks = np.linspace(low, high, 4).tolist()
+            below.set_xticks(ticks, [DATES.shown(tick).partition("T")[0] for tick in ticks])
         axis.set_xlim(low - margin, right)
         return
-    levels = sorted(shape.levels, key=lambda level: -level.share) if len(shape.levels) > 2 else shape.levels
+    levels = list(shape.levels)
+    if shape.basis == "categories":
+        levels = sorted(levels, key=lambda level: -level.share)[:MAX_LEVELS]
     named = [(f"{level.level:g}" if isinstance(level.level, float) else str(level.level), level) for level in levels]
-    drawn = [
-        *named[:MAX_LEVELS],
-        *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
-    ]
+    drawn = [*named, *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each)]
     places = np.arange(len(drawn))
     for j, values in enumerate(_of_scores([level for _, level in drawn], len(scores))):
         if len(scores) == 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,21 @@ class ColumnShape:
             Series("share", None if self.points else [each.share for _, each in named]),
             Series("contribution", [each.contribution for each in drawn]),
         ).frame()
+
+    def pieces(self) -> tuple[ColumnShape, ...]:
+        """Return the shape as pieces that need an axis each: of a date its trend, months, weekdays and hours."""
+        if self.basis != "date":
+            return (self,)
+        parts = groupby(self.levels, key=lambda each: str(each.level).partition("=")[0])
+        of_parts = {
+            part: tuple(replace(each, level=str(each.level).partition("=")[2]) for each in levels)
+            for part, levels in parts
+        }
+        whole = replace(self, points=(), missing=None)
+        named = {part: f"{self.name} by {part}" for part in of_parts}
+        group = named if self.group == self.name else dict.fromkeys(of_parts, self.group)
+        pieces = (replace(whole, name=named[p], group=group[p], levels=levels) for p, levels in of_parts.items())
+        return replace(self, levels=()), *pieces
 
     def values(self) -> Float:
         """Return equally likely values of the column, ascending, for a histogram."""

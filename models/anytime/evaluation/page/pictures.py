@@ -216,17 +216,13 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
 
 
 def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[str]:
-    """Return the charts of the strongest columns, on one scale so that they compare."""
+    """Return the charts of the strongest columns, each on its own scale: a common one flattens all but the first."""
     if top < 1:
         raise ValuesError(f"top is {top}; expected a number of columns, 1 or more")
     shapes = column_shapes(model, prefix)[:top]
     if not shapes:
         raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
-    drawn = [_drawn(shape)[1] for shape in shapes]
-    ends = min(0.0, *(float(y.min(initial=0.0)) for y in drawn)), max(0.0, *(float(y.max(initial=0.0)) for y in drawn))
-    return [
-        chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape, ends=ends)
-    ]  # fmt: skip
+    return [chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape)]
 
 
 def caption_of(shape: ColumnShape) -> str:
@@ -236,23 +232,17 @@ def caption_of(shape: ColumnShape) -> str:
     return f"{title}, ±{strength:.3g}" + ("" if shape.unique is None else f", alone ±{shape.unique:.3g}")
 
 
-def shape_charts(
-    model: Model, shape: ColumnShape, scores: Sequence[int] | None = None, ends: tuple[float, float] | None = None
-) -> Iterator[Chart]:
-    """Yield the charts of a shape: its line and its levels, such as the months of dates or common values.
+def shape_charts(model: Model, shape: ColumnShape, scores: Sequence[int] | None = None) -> Iterator[Chart]:
+    """Yield the charts of a shape: its line, and its levels, such as common values, or the months of dates.
 
-    Parameters
-    ----------
-    scores : Sequence[int] | None
-        Indices of the scores that are drawn, the first ones by default.
-    ends : tuple[float, float] | None
-        Of the y axis, those of the shape by default.
+    `scores` are the indices of the scores that are drawn, the first ones by default.
     """
     drawn = range(len(model.score_names))[:SCORES_SHOWN] if scores is None else scores
     text = next(text_of(column) for column in model.expansion.columns if column.name == shape.name)
-    yield _shape(model, shape, drawn, ends, text)
-    if shape.points and shape.levels:
-        yield _shape(model, replace(shape, points=(), missing=None), drawn, ends, text)
+    for piece in shape.pieces():
+        yield _shape(model, piece, drawn, text)
+        if piece.points and piece.levels:
+            yield _shape(model, replace(piece, points=(), missing=None), drawn, text)
 
 
 def text_of(column: Column) -> Callable[[float], str]:
@@ -267,10 +257,12 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
     empty.
     """
     if not shape.points:
-        # By what each adds to the variance of the contribution.
-        ranked = sorted(shape.levels, key=lambda each: -each.share * float(np.square(each.contribution).sum()))
+        listed = list(shape.levels)
+        if shape.basis == "categories":  # by what each adds to the variance of the contribution
+            listed.sort(key=lambda each: -each.share * float(np.square(each.contribution).sum()))
+            del listed[LEVELS_SHOWN:]
         levels = [
-            *((str(each.level), each) for each in ranked[:LEVELS_SHOWN]),
+            *((str(each.level), each) for each in listed),
             *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
         ]
         return (
@@ -288,26 +280,20 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
     return at, np.column_stack([np.interp(at, x, column) for column in y.T]), []
 
 
-def _shape(
-    model: Model,
-    shape: ColumnShape,
-    scores: Sequence[int],
-    ends: tuple[float, float] | None,
-    text: Callable[[float], str],
-) -> Chart:
+def _shape(model: Model, shape: ColumnShape, scores: Sequence[int], text: Callable[[float], str]) -> Chart:
     title, named = caption_of(shape), model.score_names
     x, y, levels = _drawn(shape)
     y = y[:, list(scores)]
-    if ends is None:
-        gaps = [] if shape.missing is None else np.atleast_1d(shape.missing.contribution)[list(scores)].tolist()
-        ends = float(min([y.min(initial=0.0), *gaps])), float(max([y.max(initial=0.0), *gaps]))
+    gaps = [] if shape.missing is None else np.atleast_1d(shape.missing.contribution)[list(scores)].tolist()
+    ends = float(min([y.min(initial=0.0), *gaps])), float(max([y.max(initial=0.0), *gaps]))
     if shape.points:
         low, high = float(x[0]), float(x[-1])
         chart = Chart(title, (low, high), ends, clipped(shape.name, 40), x_shown=text)
         if shape.quantiles is not None and high > low:
             counts, edges = np.histogram(shape.values(), BINS, (low, high))
             shares = counts / max(len(shape.values()), 1)
-            chart.strip(edges, shares, [f"{shown(share, SHARE)} of the rows" for share in shares.tolist()])
+            spans = zip(map(text, edges[:-1].tolist()), map(text, edges[1:].tolist()), shares.tolist(), strict=True)
+            chart.strip(edges, shares, [f"{a} to {b}: {shown(share, SHARE)} of the rows" for a, b, share in spans])
         for column, score in enumerate(scores):
             chart.line(x, y[:, column], column % SCORES_SHOWN, named[score])
         if shape.missing is not None and len(scores) == 1:
