@@ -66,7 +66,6 @@ def guarantee(
     covering = []
     if by.whitening_share(np.ones(1)) is None:
         covering = sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
-    limit = f"it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}"
     reasons = (
         (
             bool(groups.products),
@@ -81,7 +80,11 @@ def guarantee(
         (bool(covering), f"the theorems cover {' and '.join(covering)}, not {by.name}", None),
         (cost_blind, "the theorems cover selection by gain per cost, not cost-blind selection", None),
         (doubled and not by.doubling_theorem, "the theorem on doubling is proved for fr only", doubling_until),
-        (doubled and len(groups) > ENUMERATED, f"gamma of Eq. 9 is unknown: {limit}", doubling_until),
+        (
+            doubled and len(groups) > ENUMERATED,
+            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}",
+            doubling_until,
+        ),
     )
     for applies, why, until in reasons:
         if applies:
