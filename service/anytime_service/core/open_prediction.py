@@ -29,9 +29,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction, checked_row
+from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import POLICIES, ArrivedModel
-from anytime.inference.values import ElementError
+from anytime.inference.values import checked_row
 from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
@@ -345,11 +345,8 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping
     for name, each in values.items():
         try:
             arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
-        except ElementError as error:
-            place = "".join(f"[{number}]" for number in error.index)
-            raise FieldError(f"groups.{name}{place}", str(error)) from error
         except ValuesError as error:
-            raise FieldError(f"groups.{name}", str(error)) from error
+            raise FieldError.of(f"groups.{name}", error) from error
     if len(arrays) > 1:
         check_same_rows({name: len(array) for name, array in arrays.items()})
     return arrays

@@ -230,10 +230,10 @@ def test_a_clamped_value_counts_as_the_end_of_the_training_range() -> None:
     ("values", "message"),
     [
         ([30.0, 1], "values of group 'person': column 'sex' has 1; expected text, or null"),
-        (["old", "male"], "values of group 'person' are not all numbers: column 'age' has 'old'; expected"),
+        (["old", "male"], "values of group 'person': column 'age' has 'old'; expected a number, or null"),
         ([30.0], "values of group 'person' are 1 x 1; expected 1 x 2 values (rows x features)"),
         ([[30.0, "male"], [31.0, "male"]], "values of group 'person' are 2 x 2; expected 1 x 2 values"),
-        ("male", "values of group 'person' are not a list of rows; expected 1 x 2 values (rows x features)"),
+        ("male", "values of group 'person' are a single value, 'male'; expected 1 x 2 values (rows x features)"),
         ([np.inf, "male"], "values of group 'person' are infinite or beyond 1e+100 in 'age'; expected numbers"),
     ],
 )

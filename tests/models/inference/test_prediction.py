@@ -18,7 +18,8 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
 from anytime.groups import load_groups
-from anytime.inference.prediction import Answer, Prediction, checked_row
+from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.values import checked_row
 from anytime.model.model import Model
 from anytime.types import Float
 from lazily import Lazy

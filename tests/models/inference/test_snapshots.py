@@ -93,7 +93,7 @@ def test_numbers_that_are_made_later_are_those_of_the_moment(
 
 
 def test_a_row_of_numbers_replaces_none_of_a_snapshot() -> None:
-    from anytime.inference.prediction import checked_row  # noqa: PLC0415
+    from anytime.inference.values import checked_row  # noqa: PLC0415
     from service.serving import VALUES, trained_model  # noqa: PLC0415
 
     prediction = Prediction(trained_model())

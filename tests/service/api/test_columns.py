@@ -396,28 +396,36 @@ SEX = tensor("person:sex", [["male"]], "BYTES")
     [
         (
             [tensor("person:sex", [[1]], "BYTES")],
-            "inputs[0].data",
+            "inputs[0].data[0][0]",
             "group 'person': column 'sex' has 1.0; expected text",
         ),
         ([SEX, tensor("person", [["old"]])], "inputs[1].data[0][0]", "column 'age' has 'old'; expected a number"),
-        ([tensor("ticket", [[1, 2, 3]])], "inputs[0].data", "column 'paid' has 2.0; expected true or false"),
-        ([tensor("ticket", [[1, 0, 3.5]])], "inputs[0].data", "column 'cabin' has 3.5; expected a whole number"),
+        ([tensor("ticket", [[1, 2, 3]])], "inputs[0].data[0][1]", "column 'paid' has 2.0; expected true or false"),
+        (
+            [tensor("ticket", [1, 0, 3.5], shape=[1, 3])],
+            "inputs[0].data[2]",
+            "column 'cabin' has 3.5; expected a whole number",
+        ),
         (
             [tensor("person:sex", [[1]])],
             "inputs[0].datatype",
             "is 'FP64'; expected BYTES: 'person:sex' is a text column",
         ),
         ([tensor("person", [["1"]], "BYTES")], "inputs[0].datatype", "is 'BYTES'; expected one of FP64"),
-        ([SEX, tensor("person", [[1e300]])], "inputs[1]", "beyond 1e+100 in 'age'"),
+        ([SEX, tensor("person", [[1e300]])], "inputs[1].data", "beyond 1e+100 in 'age'"),
         ([tensor("person", [[30, 1]])], "inputs[0].shape", "expected [rows, 1]"),
         ([SEX, SEX], "inputs[1].name", "input 'person:sex' is given more than once"),
         ([tensor("home", [["Bonn"]], "BYTES")], "inputs[0].name", "there is no input 'home'"),
         ([tensor("person:age", [["1"]], "BYTES")], "inputs[0].name", "there is no input 'person:age'"),
-        ([tensor("home:town", ["a", "b"], "BYTES", shape=[1, 1])], "inputs[0].data", "is 2; expected 1 x 1 texts"),
+        (
+            [tensor("home:town", ["a", "b"], "BYTES", shape=[1, 1])],
+            "inputs[0].data",
+            "are 1 x 2; expected 1 x 1 values",
+        ),
         (
             [tensor("home:town", [["a"], []], "BYTES", shape=[2, 1])],
             "inputs[0].data",
-            "is ragged; expected 2 x 1 texts",
+            "are ragged: rows are of different lengths",
         ),
     ],
 )
