@@ -449,6 +449,7 @@ def test_numbers_of_every_kind_are_taken_for_what_they_are() -> None:
     exact.add("speed", [2.0])
     kinds: list[Any] = [
         [1, 0],
+        [[1.0, 0.0]],
         [True, False],
         [True, 0.0],
         np.array([1, 0], dtype="u1"),
@@ -510,18 +511,6 @@ def test_many_rows_are_answered_as_one_row_each(name: str) -> None:
                 assert together.prediction[row] == answer.prediction
                 assert together.probabilities[row] == pytest.approx(answer.probabilities, rel=1e-12)
             assert (together.prefix, together.cost) == (answer.prefix, answer.cost)
-
-
-def test_one_row_may_come_flat_or_as_a_row() -> None:
-    flat, row = Prediction(number()), Prediction(number())
-    flat.add("near", [1.0, 2.0])
-    row.add("near", [[1.0, 2.0]])
-    assert same(flat.answer(), row.answer())
-
-
-def test_several_rows_do_not_come_flat() -> None:
-    with pytest.raises(ValuesError, match="expected 2 x 1"):
-        Prediction(number(), 2).add("speed", [1.0, 2.0])
 
 
 def test_a_null_in_any_row_lists_its_feature_once() -> None:

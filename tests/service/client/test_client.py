@@ -72,7 +72,7 @@ def too_wide(x: dict[str, Any]) -> Any:
 
 
 def words(x: dict[str, Any]) -> Any:
-    return ["fast"]
+    return ["fast", 1.0]
 
 
 class Noting:
