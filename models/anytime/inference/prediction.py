@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
@@ -277,28 +276,16 @@ class Prediction:
         """Return whether a group has been received."""
         return group in self._received
 
-    def more_bytes(self, values: Mapping[str, NDArray[Any]]) -> int:
-        """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
-        if isinstance(values, CheckedRow) and values.layout.expansion is not None:
-            places = values.layout.places
-            if self._received.keys().isdisjoint(places):
-                return 8 * len(values.layout.mean)
-            return sum([8 * (each.stop - each.start) for name, each in places.items() if not self.has(name)])
-        return sum([self._more_bytes(group, each) for group, each in values.items()])
-
-    def _more_bytes(self, group: str, values: NDArray[Any]) -> int:
-        place = self.model.places.get(group)
-        if place is None or group in self._received:
-            return 0
-        more = self._more_products(group, place) if place.products else 0
-        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + more) * 8
-
-    def _more_products(self, group: str, place: GroupPosition) -> int:
-        """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
-        ready = {*self._inputs, group}
-        return len(place.features) + sum(
-            each.stop - each.start for each in place.products if ready.issuperset(each.groups)
-        )
+    def more_bytes(self, values: Mapping[str, Float]) -> int:
+        """Return the bytes that storing values (rows, features) by group would add to `nbytes`."""
+        new = {name: self.model.places[name] for name in values if name not in self._received}
+        numbers = sum([place.stop - place.start for place in new.values()])
+        if self.model.product_places:
+            numbers += sum(len(place.features) for place in new.values() if place.products)
+            ready = self._inputs.keys() | new
+            completed = [each for each in self.model.product_places if not new.keys().isdisjoint(each.groups)]
+            numbers += sum(each.stop - each.start for each in completed if ready.issuperset(each.groups))
+        return 8 * numbers * len(values[next(iter(new))]) if new else 0
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -406,12 +393,12 @@ class Prediction:
     def _multiply(self, group: str, place: GroupPosition, inputs: Float) -> None:
         """Store a group's clamped values (columns, rows), and the products of columns that are there."""
         assert self._X is not None  # noqa: S101
-        if group not in self._inputs:
-            self.nbytes += 8 * inputs.shape[1] * self._more_products(group, place)
-        self._inputs[group] = inputs
+        is_new, self._inputs[group] = group not in self._inputs, inputs
+        self.nbytes += is_new * inputs.nbytes
         for each in place.products:
             if self._inputs.keys() >= set(each.groups):
                 stored = self._X[:, each.start : each.stop]
+                self.nbytes += is_new * stored.nbytes
                 each.expand(self._inputs, stored.T)
                 stored -= each.mean
                 stored[np.isnan(stored)] = 0.0
@@ -549,6 +536,12 @@ class Prediction:
     ) -> dict[str, Any]:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
         best, classes = self._scored(best), self.model.manifest.classes
+        P = best.scores.shape[1]
+        if ranking and P > 1:
+            raise ValuesError(
+                f"ranking requires one score per row; model {self.model.name!r} has {P}; rank the rows by one of its "
+                "predictions"
+            )
         outputs = model_outputs(self.model, best.scores)
         interval, members = covering(self.model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
         if classes is None:
@@ -560,7 +553,7 @@ class Prediction:
             "probabilities": None if classes is None else self._by_row(listed(outputs)),
             "interval": None if interval is None else self._by_row(listed(interval)),
             "prediction_set": None if members is None else self._by_row(label_sets(members, classes or ())),
-            "ranking": self._ranked(best.scores) if ranking else None,
+            "ranking": np.argsort(-best.scores[:, 0], kind="stable").tolist() if ranking else None,
             "contributions": self._contributions(best) if explain else None,
         }
 
@@ -672,15 +665,6 @@ class Prediction:
     def _by_row(self, rows: Any) -> Any:
         """Return the list of all rows, or its element if there is one row."""
         return rows if (self._rows or 1) > 1 else rows[0]
-
-    def _ranked(self, scores: Float) -> list[int]:
-        if scores.shape[1] > 1:
-            raise ValuesError(
-                f"ranking requires one score per row; model {self.model.name!r} has {scores.shape[1]}; rank the rows"
-                " by one of its predictions"
-            )
-        order: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
-        return order
 
 
 @dataclass(frozen=True)

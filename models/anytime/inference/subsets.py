@@ -112,7 +112,7 @@ class SetCache(Generic[Result]):
         if found is None:
             if len(cached) >= MAX_SETS:
                 cached.clear()
-            cached[groups] = found = make()
+            found = cached.setdefault(groups, make())  # another thread may have been faster
         return found
 
 
@@ -150,8 +150,7 @@ class _Solved:
         return arrived
 
 
-_SOLVED: WeakKeyDictionary[Model, _Solved] = WeakKeyDictionary()
-_SOLVED_LOCK = Lock()
+_SOLVED = SetCache[_Solved]()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -241,10 +240,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
 
 def solved_sets(model: Model) -> _Solved:
     """Return the cache of a model's sets; the first call prepares the Gram matrix from which they are solved."""
-    with _SOLVED_LOCK:
-        if model not in _SOLVED:
-            _SOLVED[model] = _Solved(model)
-        return _SOLVED[model]
+    return _SOLVED.get(model, (), lambda: _Solved(model))
 
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
