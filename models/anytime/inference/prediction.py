@@ -325,15 +325,18 @@ class Prediction:
 
     def add_all(self, values: Mapping[str, Float]) -> None:
         """Add groups that `checked_row` returned, or `checked` each."""
-        terms = values.terms() if isinstance(values, CheckedRow) else None
-        if isinstance(values, CheckedRow) and terms is not None:
-            self._stored(1, values)[0, values.layout.columns] = terms
-            for group, place in values.layout.places.items():
+        layout = row = None
+        if isinstance(values, CheckedRow):
+            layout = values.layout
+            row = None if layout.expansion is None else layout.expansion.terms_of_row(values.numbers)
+        if layout is not None and row is not None:
+            self._stored(1, values)[0, layout.columns] = row - layout.mean
+            for group, place in layout.places.items():
                 self._clamped.pop(group, None)
                 self._count(group, place, None, 8 * (place.stop - place.start))
         else:
             for group, each in values.items():
-                self.add_checked(group, each, present=isinstance(values, CheckedRow))
+                self.add_checked(group, each, present=layout is not None)
 
     def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
         """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""

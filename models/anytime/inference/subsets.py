@@ -174,6 +174,15 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return arrived
 
 
+def columns_of(model: Model, groups: frozenset[str]) -> int:
+    return sum(model.places[name].stop - model.places[name].start for name in groups)
+
+
+def expected_ms(model: Model, groups: frozenset[str]) -> float:
+    """Return how long a set probably takes to solve, by those of the model that were solved before."""
+    return float(solved_sets(model).ms_per_cube * columns_of(model, groups) ** 3)
+
+
 def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> ArrivedModel:
     """Return the best linear model of a set if it is solved or can be solved within some milliseconds.
 
@@ -182,10 +191,9 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     arrived = cached_arrived_model(model, groups)
     if arrived is not None:
         return arrived
-    solved = solved_sets(model)
-    columns = sum(model.places[name].stop - model.places[name].start for name in groups)
-    if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
+    if SMALL_MS + 1.5 * expected_ms(model, groups) <= ms:
         return arrived_model(model, groups)
+    solved = solved_sets(model)
     with solved.lock:
         process = os.getpid()  # a fork inherits the sets that wait, and no thread that solves them
         waiting = [each for each in solved.waiting if each[0] == process]

@@ -340,12 +340,6 @@ class CheckedRow(Mapping[str, Float]):
         self.layout = layout
         self.numbers = numbers
 
-    def terms(self) -> Float | None:
-        """Return the terms (terms,) of all groups less their means; None if they must be computed group by group."""
-        expansion = self.layout.expansion
-        terms = None if expansion is None else expansion.terms_of_row(self.numbers)
-        return None if terms is None else terms - self.layout.mean
-
     def __getitem__(self, group: str) -> Float:
         return self.numbers[np.newaxis, self.layout.slices[group]]
 

@@ -26,7 +26,7 @@ from anytime_service.http.responses import problem_of, problem_reply, refuse_han
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
-from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_reply
+from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_answer
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,
     BeginFrame,
@@ -234,7 +234,7 @@ class _Connection:
             update=partial(self._update, form) if frame.updates else None,
             admitted=admitted,
             account=self.account,
-            encode=partial(encode_reply, form, prediction_id),
+            encode=lambda kind, answer: encode_answer(form, answer, type=kind, id=prediction_id),
         )
         self.active[prediction_id] = active
         if active.done:

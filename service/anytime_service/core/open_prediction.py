@@ -210,8 +210,8 @@ class OpenPrediction:
         targets = self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
-            name = next(iter(arrays))
-            allow(len(arrays[name]), more, f"groups.{name}" if len(arrays) == 1 else "groups")
+            name = next(iter(values))
+            allow(len(arrays[name]), more, f"groups.{name}" if len(values) == 1 else "groups")
         self.prediction.add_all(arrays)
         return self._took(targets, values, now_ms)
 
