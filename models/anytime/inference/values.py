@@ -19,6 +19,7 @@ import struct
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
@@ -132,7 +133,7 @@ def _plain(group: str, features: Sequence[str] | None, value: Any, depth: int = 
         return float(value)
     labels = labels_of(value)
     if labels is not None:
-        found = _by_name(group, features, labels, value)
+        found = _by_name(group, features, *labels, value)
     elif isinstance(value, Sequence):
         if depth > 1:
             return value
@@ -169,27 +170,27 @@ def _array(values: Any) -> NDArray[Any]:
     return found
 
 
-def labels_of(values: Any) -> list[Any] | None:
-    """Return the names of the columns of a frame, a structured array or a labelled row; None if they have none."""
+def labels_of(values: Any) -> tuple[list[Any], bool] | None:
+    """Return the names of the columns of a frame, a structured array or a labelled row; None if they have none.
+
+    The second result is whether the values are a labelled row.
+    """
     if isinstance(values, np.ndarray | np.generic):
-        return None if values.dtype.names is None else list(values.dtype.names)
+        return None if values.dtype.names is None else (list(values.dtype.names), False)
     dims = getattr(values, "dims", None)
     if isinstance(dims, tuple) and dims and hasattr(values, "coords"):  # an array of xarray
-        return list(np.asarray(values.coords[dims[-1]])) if dims[-1] in values.coords else None
+        return (list(np.asarray(values.coords[dims[-1]])), True) if dims[-1] in values.coords else None
     for name in ("column_names", "columns", "index"):
         labels = getattr(values, name, None)
         if labels is not None and not callable(labels):
-            return list(labels)
+            return list(labels), name == "index"
     return None
 
 
-def _by_name(group: str, features: Sequence[str] | None, labels: list[Any], values: Any) -> NDArray[Any]:
+def _by_name(group: str, features: Sequence[str] | None, labels: list[Any], is_row: bool, values: Any) -> NDArray[Any]:
     """Return labelled values in the order of the features: (rows, features), or (features,) for a labelled row."""
     if features is None:
         raise LabelledError(f"values of group {group!r} have the columns {listed(labels)}")
-    is_row = not isinstance(values, np.ndarray | np.generic) and not any(
-        hasattr(values, name) for name in ("column_names", "columns")
-    )
     names = [str(label) for label in labels]
     counts = Counter(names)
     if any(counts[name] != 1 for name in features):  # columns of other groups are ignored
@@ -333,12 +334,12 @@ def _of_lists(
 # One row of several groups
 
 
+@dataclass(eq=False)
 class CheckedRow(Mapping[str, Float]):
     """Values (1, features) of several groups, all of them numbers and none missing; `numbers` are all of them, flat."""
 
-    def __init__(self, layout: RowLayout, numbers: Float) -> None:
-        self.layout = layout
-        self.numbers = numbers
+    layout: RowLayout
+    numbers: Float
 
     def __getitem__(self, group: str) -> Float:
         return self.numbers[np.newaxis, self.layout.slices[group]]

@@ -42,6 +42,7 @@ from anytime_service.schemas.values import count_rows, received_values
 from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.records import GroupTimings
 
+MAX_OPEN = int(OPEN_OF_CONNECTION)
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
 
 _log = logging.getLogger("anytime_service")
@@ -223,9 +224,8 @@ class _Connection:
             self._remember_refused(prediction_id)
             self._put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
-        if len(self.active) >= int(OPEN_OF_CONNECTION):
-            limit = int(OPEN_OF_CONNECTION)
-            raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
+        if len(self.active) >= MAX_OPEN:
+            raise OverloadedError(f"this connection has {MAX_OPEN} open predictions, the limit; wait for some answers")
         active = self.service.open(
             frame,
             begun,

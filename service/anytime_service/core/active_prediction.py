@@ -37,6 +37,7 @@ from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 LEAD_MS = 100.0
+AT_ONCE = int(INLINE)
 SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
 
 
@@ -150,7 +151,7 @@ class ActivePrediction:
         encode: Encode,
     ) -> None:
         self.model = model
-        self.machine = OpenPrediction(model, shared, int(INLINE), context.max_contributions)
+        self.machine = OpenPrediction(model, shared, AT_ONCE, context.max_contributions)
         self.answered = False
         self._context = context
         self._account = account
