@@ -111,9 +111,8 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
 
 def count_rows(values: Any) -> int:
     """Return the number of rows of received values; 1 for a flat list, and for bytes, whose width is unknown."""
-    if isinstance(values, np.ndarray):
-        return len(values)
-    return len(values) if isinstance(values, list) and values and isinstance(values[0], list) else 1
+    is_nested = isinstance(values, list | np.ndarray) and len(values) and isinstance(values[0], list | np.ndarray)
+    return len(values) if is_nested else 1
 
 
 def _unpacked(model: Model, group: str, values: memoryview | bytes, dtype: Dtype | None) -> Array:
