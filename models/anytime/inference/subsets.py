@@ -237,7 +237,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
                 groups,
                 np.arange(len(coef)),
                 coef,
-                _joint_cost(model, groups),
+                model.total_cost(groups),
                 model.expected(prefix),
                 model.prefixes.intercept_of(prefix),
                 prefix=prefix,
@@ -262,7 +262,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     return ArrivedModel(
-        groups, here, coef, _joint_cost(model, groups), Expected(None, explained, r2), model.prefixes.intercept
+        groups, here, coef, model.total_cost(groups), Expected(None, explained, r2), model.prefixes.intercept
     )
 
 
@@ -279,7 +279,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
+    return ArrivedModel(groups, here, coef, model.total_cost(groups), expected, theta[0], approximate=True)
 
 
 def alpha_of(model: Model, prefix: int) -> float:
@@ -297,9 +297,3 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     spans |= {(p.start, p.stop) for place in places for p in place.products if groups.issuperset(p.groups)}
     here = np.concatenate([np.arange(*span) for span in sorted(spans)])
     return here, model.prefixes.columns[here]
-
-
-def _joint_cost(model: Model, names: frozenset[str]) -> float:
-    groups = model.groups
-    paid = {p for i in map(groups.position, names) for p in (i, *groups.prerequisites[i])}
-    return float(groups.costs[sorted(paid)].sum())

@@ -1,8 +1,9 @@
 """The values of a group: what is accepted, what it means, and what is refused; the only module that decides it.
 
 Every way to a prediction passes its values here: `Prediction.add`, extractors, and all messages of the service. The
-client reduces containers by `plain_values` before it sends them. The columns of a table are read by `anytime.data`, with
-the same readers of levels and dates, and pass the last step here. Values become numbers (rows, features) in three steps:
+client reduces containers by `plain_values` before it sends them. The columns of a table are read by `anytime.data`,
+with the same readers of levels and dates, and pass the last step here. Values become numbers (rows, features) in three
+steps:
 
 1. Containers become arrays of numbers, or lists (`plain_values`). The columns of a frame, of a structured array and of
    a labelled row are selected by name. A masked element and `pandas.NA` are missing values. Decimals, fractions, and

@@ -245,11 +245,12 @@ class Model(Tabular):
         fixed, per_row = (np.cumsum([0.0, *part]).tolist() for part in parts)
         return tuple(CallCost(fixed=f, per_row=r) for f, r in zip(fixed, per_row, strict=True))
 
-    def total_cost(self, groups: Iterable[str], rows: int) -> float:
-        """Return the cost of some groups, each with those that it requires, for this many rows together."""
+    def total_cost(self, groups: Iterable[str], rows: int | None = None) -> float:
+        """Return the cost of some groups, each with those that it requires: for this many rows together, or per row."""
         index = self.groups.position
         paid = {p for g in map(index, groups) for p in (g, *self.groups.prerequisites[g])}
-        return float(self.groups.call_costs(rows)[sorted(paid)].sum())
+        costs = self.groups.costs if rows is None else self.groups.call_costs(rows)
+        return float(costs[sorted(paid)].sum())
 
     @cached_property
     def places(self) -> dict[str, GroupPosition]:
