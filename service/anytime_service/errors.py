@@ -17,11 +17,6 @@ class FieldError(ValuesError):
         super().__init__(message)
         self.field = field
 
-    @classmethod
-    def of(cls, field: str, error: ValuesError) -> FieldError:
-        """Return an error about the values in a field with the place of the invalid element, if it is known."""
-        return cls(field + "".join(f"[{number}]" for number in getattr(error, "index", ())), str(error))
-
 
 class RegistryError(AnytimeError):
     """The set of models to serve is invalid."""

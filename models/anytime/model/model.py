@@ -249,8 +249,7 @@ class Model(Tabular):
         """Return the cost of some groups, each with those that it requires: for this many rows together, or per row."""
         index = self.groups.position
         paid = {p for g in map(index, groups) for p in (g, *self.groups.prerequisites[g])}
-        costs = self.groups.costs if rows is None else self.groups.call_costs(rows)
-        return float(costs[sorted(paid)].sum())
+        return float((self.groups.costs if rows is None else self.groups.call_costs(rows))[sorted(paid)].sum())
 
     @cached_property
     def places(self) -> dict[str, GroupPosition]:

@@ -37,6 +37,7 @@ from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
+from anytime_service.schemas.values import of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -346,7 +347,7 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping
         try:
             arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
         except ValuesError as error:
-            raise FieldError.of(f"groups.{name}", error) from error
+            raise of_field(f"groups.{name}", error) from error
     if len(arrays) > 1:
         check_same_rows({name: len(array) for name, array in arrays.items()})
     return arrays

@@ -35,7 +35,7 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values, of_field
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -223,7 +223,7 @@ class Tensor:
             # Places in errors are those of the data.
             return checked(own, numbers if isinstance(values[0], list) else numbers.ravel()) if own else numbers
         except ValuesError as error:
-            raise FieldError.of(f"{self.json_path}.data", error) from error
+            raise of_field(f"{self.json_path}.data", error) from error
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from anytime.errors import ValuesError
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.limits.costs import FIELDS, NAME_LENGTH, NAMES
@@ -83,6 +84,11 @@ class ListLimits:
             if colons > int(FIELDS):  # a field takes as long as five numbers
                 raise too_large(f"{what} has {colons} colons in JSON", int(FIELDS))
         return False
+
+
+def of_field(field: str, error: ValuesError) -> FieldError:
+    """Return an error about the values in a field of a request, with the place of the invalid element, if known."""
+    return FieldError(field + "".join(f"[{number}]" for number in getattr(error, "index", ())), str(error))
 
 
 def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, max_rows: int) -> Values | Array:
