@@ -196,7 +196,8 @@ def as_json(those: list[dict[str, Any]]) -> tuple[bytes, None]:
 
 def by_inputs(prepare: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Running, Groups], dict[str, Any]]:
     def send(service: Running, groups: Groups) -> dict[str, Any]:
-        return answer_of(post(service, *prepare(inputs(groups)), "liner").json())
+        content, headers = prepare(inputs(groups))
+        return answer_of(post(service, content, headers, "liner").json())
 
     return send
 
