@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence, Set
 from threading import TIMEOUT_MAX, Condition
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from anytime.errors import summary
 from anytime.inference.deadline import LateReading
@@ -50,7 +50,7 @@ class Arrival(NamedTuple):
     """Whether the group was not started, since it could not end in time."""
 
 
-class Seat(Protocol):
+class Seat:
     """A worker, as an extraction sees it; both methods are called from other threads."""
 
     def stop(self) -> None:
@@ -58,6 +58,7 @@ class Seat(Protocol):
 
     def pending(self) -> bool:
         """Return whether a group is computed and not yet put."""
+        return False
 
 
 class Extraction:

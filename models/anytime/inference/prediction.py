@@ -15,36 +15,29 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import reprlib
-import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from itertools import chain, compress
+from itertools import compress
 from typing import Any, NamedTuple, Self
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dasum
 
 from anytime._linalg import row_scores
-from anytime.errors import ValuesError, clipped, listed, suggestion
+from anytime.errors import ValuesError, clipped, suggestion
 from anytime.features.expansion import Columns
-from anytime.features.readers import Reader
 from anytime.inference.conformal import covering, label_sets, model_outputs
 from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import ArrivedModel, arrived_model, checked_policy, usable
-from anytime.inference.values import ROWS, numbers_of, plain_values
-from anytime.model.model import Expected, GroupPosition, Model, RowLayout, checked_budget
+from anytime.inference.values import CheckedRow, numbers_of
+from anytime.model.model import Expected, GroupPosition, Model, checked_budget
 from anytime.tabulated import Tabulated
 from anytime.types import Bool, Float, Index, Policy, Reason
-
-LARGEST = 1e100
-"""Largest accepted value: sums of products with coefficients stay finite, so that there is always an answer."""
 
 LONGEST_NAME = 200
 """Maximum number of characters of an unknown name in a message."""
@@ -283,28 +276,19 @@ class Prediction:
         """Return whether a group has been received."""
         return group in self._received
 
-    def more_bytes(self, values: Mapping[str, NDArray[Any]]) -> int:
-        """Return the bytes that storing values (rows, features) or (features,) by group would add to `nbytes`."""
-        if isinstance(values, CheckedRow) and values.layout.expansion is not None:
-            places = values.layout.places
-            if self._received.keys().isdisjoint(places):
-                return 8 * len(values.layout.mean)
-            return sum([8 * (each.stop - each.start) for name, each in places.items() if not self.has(name)])
-        return sum([self._more_bytes(group, each) for group, each in values.items()])
-
-    def _more_bytes(self, group: str, values: NDArray[Any]) -> int:
-        place = self.model.places.get(group)
-        if place is None or group in self._received:
-            return 0
-        more = self._more_products(group, place) if place.products else 0
-        return (len(values) if values.ndim > 1 else 1) * (place.stop - place.start + more) * 8
-
-    def _more_products(self, group: str, place: GroupPosition) -> int:
-        """Return the numbers per row that products store once a group is received: its inputs, and those completed."""
-        ready = {*self._inputs, group}
-        return len(place.features) + sum(
-            each.stop - each.start for each in place.products if ready.issuperset(each.groups)
-        )
+    def more_bytes(self, values: Mapping[str, Float]) -> int:
+        """Return the bytes that storing values (rows, features) by group would add to `nbytes`."""
+        places, products, received = self.model.places, self.model.product_places, self._received
+        if isinstance(values, CheckedRow) and not products and received.keys().isdisjoint(values.layout.slices):
+            return 8 * len(values.layout.mean)  # nearly always, in a third of the time
+        new = {name: places[name] for name in values if name not in received}
+        numbers = sum([place.stop - place.start for place in new.values()])
+        if products:
+            numbers += sum(len(place.features) for place in new.values() if place.products)
+            ready = self._inputs.keys() | new
+            completed = [each for each in products if not new.keys().isdisjoint(each.groups)]
+            numbers += sum(each.stop - each.start for each in completed if ready.issuperset(each.groups))
+        return 8 * numbers * len(values[next(iter(new))]) if new else 0
 
     def add(self, group: str, values: Any) -> None:
         """Add the values of one group; the last values of a group count.
@@ -339,30 +323,22 @@ class Prediction:
             raise ValuesError(
                 f"there is no group {shown!r} in model {self.model.name!r}; {suggestion(shown, groups.names)}"
             )
-        values, readers = plain_values(group, place.features, values), place.expansion.readers
-        if not readers:
-            return _checked(group, place.features, self._rows, values)
-        if not coded:
-            return coded_values(group, place, values, self._rows)
-        codes = _checked(group, place.features, self._rows, values)
-        for j, reader in readers.items():
-            if (wrong := reader.invalid(codes[:, j])) is not None:
-                raise ValuesError(
-                    f"values of group {group!r}: column {place.features[j]!r} has {wrong[0]:g}; expected {wrong[1]}"
-                )
-        return codes
+        return numbers_of(group, place.features, place.expansion.readers, values, self._rows, coded=coded)
 
     def add_all(self, values: Mapping[str, Float]) -> None:
         """Add groups that `checked_row` returned, or `checked` each."""
-        terms = values.terms() if isinstance(values, CheckedRow) else None
-        if isinstance(values, CheckedRow) and terms is not None:
-            self._stored(1, values)[0, values.layout.columns] = terms
-            for group, place in values.layout.places.items():
+        layout = row = None
+        if isinstance(values, CheckedRow):
+            layout = values.layout
+            row = None if layout.expansion is None else layout.expansion.terms_of_row(values.numbers)
+        if layout is not None and row is not None:
+            self._stored(1, values)[0, layout.columns] = row - layout.mean
+            for group, place in layout.places.items():
                 self._clamped.pop(group, None)
                 self._count(group, place, None, 8 * (place.stop - place.start))
         else:
             for group, each in values.items():
-                self.add_checked(group, each, present=isinstance(values, CheckedRow))
+                self.add_checked(group, each, present=layout is not None)
 
     def add_checked(self, group: str, values: Float, *, present: bool = False) -> None:
         """Add values that `checked` returned, or `checked_row`; then none is missing, and `present` is true."""
@@ -422,12 +398,12 @@ class Prediction:
     def _multiply(self, group: str, place: GroupPosition, inputs: Float) -> None:
         """Store a group's clamped values (columns, rows), and the products of columns that are there."""
         assert self._X is not None  # noqa: S101
-        if group not in self._inputs:
-            self.nbytes += 8 * inputs.shape[1] * self._more_products(group, place)
-        self._inputs[group] = inputs
+        is_new, self._inputs[group] = group not in self._inputs, inputs
+        self.nbytes += is_new * inputs.nbytes
         for each in place.products:
             if self._inputs.keys() >= set(each.groups):
                 stored = self._X[:, each.start : each.stop]
+                self.nbytes += is_new * stored.nbytes
                 each.expand(self._inputs, stored.T)
                 stored -= each.mean
                 stored[np.isnan(stored)] = 0.0
@@ -565,6 +541,12 @@ class Prediction:
     ) -> dict[str, Any]:
         """Return the fields of an answer that have numbers for each row; `listed` converts the arrays of all rows."""
         best, classes = self._scored(best), self.model.manifest.classes
+        P = best.scores.shape[1]
+        if ranking and P > 1:
+            raise ValuesError(
+                f"ranking requires one score per row; model {self.model.name!r} has {P}; rank the rows by one of its "
+                "predictions"
+            )
         outputs = model_outputs(self.model, best.scores)
         interval, members = covering(self.model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
         if classes is None:
@@ -576,7 +558,7 @@ class Prediction:
             "probabilities": None if classes is None else self._by_row(listed(outputs)),
             "interval": None if interval is None else self._by_row(listed(interval)),
             "prediction_set": None if members is None else self._by_row(label_sets(members, classes or ())),
-            "ranking": self._ranked(best.scores) if ranking else None,
+            "ranking": np.argsort(-best.scores[:, 0], kind="stable").tolist() if ranking else None,
             "contributions": self._contributions(best) if explain else None,
         }
 
@@ -689,15 +671,6 @@ class Prediction:
         """Return the list of all rows, or its element if there is one row."""
         return rows if (self._rows or 1) > 1 else rows[0]
 
-    def _ranked(self, scores: Float) -> list[int]:
-        if scores.shape[1] > 1:
-            raise ValuesError(
-                f"ranking requires one score per row; model {self.model.name!r} has {scores.shape[1]}; rank the rows"
-                " by one of its predictions"
-            )
-        order: list[int] = np.argsort(-scores[:, 0], kind="stable").tolist()
-        return order
-
 
 @dataclass(frozen=True)
 class Settled:
@@ -723,45 +696,6 @@ class Settled:
         return replace(self, fields=self.fields | {"note": _joined(note, self.fields["note"])})
 
 
-class CheckedRow(Mapping[str, Float]):
-    """Values (1, features) of several groups, all of them numbers and none missing; `numbers` are all of them, flat."""
-
-    def __init__(self, layout: RowLayout, numbers: Float) -> None:
-        self.layout = layout
-        self.numbers = numbers
-
-    def terms(self) -> Float | None:
-        """Return the terms (terms,) of all groups less their means; None if they must be computed group by group."""
-        expansion = self.layout.expansion
-        terms = None if expansion is None else expansion.terms_of_row(self.numbers)
-        return None if terms is None else terms - self.layout.mean
-
-    def __getitem__(self, group: str) -> Float:
-        return self.numbers[np.newaxis, self.layout.slices[group]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.layout.slices)
-
-    def __len__(self) -> int:
-        return len(self.layout.slices)
-
-
-def checked_row(model: Model, values: Mapping[str, Any]) -> CheckedRow | None:
-    """Return one row of several groups of numbers, in a fraction of the time that `checked` takes for each.
-
-    None if there is no group, or one whose list is not that simple: unknown, of categories, of a wrong length, with a
-    missing or a large value. `checked` accepts or refuses it.
-    """
-    layout = model.row_layout(tuple(values))
-    try:
-        if layout is None or [*map(len, values.values())] != layout.widths:
-            return None
-        numbers = np.frombuffer(struct.pack(layout.format, *chain.from_iterable(values.values())))
-    except (TypeError, OverflowError, struct.error):
-        return None
-    return CheckedRow(layout, numbers) if dasum(numbers) <= LARGEST else None
-
-
 _MAPPED = 1 << 20
 """Bytes from which an array gets pages of its own."""
 
@@ -781,129 +715,3 @@ def _untouched(rows: int, columns: int) -> Float:
     with suppress(AttributeError, OSError):  # a system, or a kernel, without huge pages
         pages.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(pages, np.float64).reshape((rows, columns), order="F")
-
-
-_NUMBERS = (type(None), int, float, np.integer, np.floating)
-
-
-def _checked(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> Float:
-    """Return the values of a group as numbers (rows, features), NaN if missing; without `rows`, any number of rows."""
-
-    def refused(what: str) -> ValuesError:
-        return ValuesError(
-            f"values of group {group!r} are {what}; expected {rows or 1} x {len(features)} numbers (rows x features)"
-        )
-
-    values = numbers_of(group, features, values) if isinstance(values, list | tuple) else np.asarray(values)
-    if values.ndim == 1 and rows in (1, None):
-        values = values[np.newaxis, :]
-    rows = rows or (len(values) if values.ndim == 2 and len(values) else 1)
-    if values.shape != (rows, len(features)):
-        raise refused(" x ".join(map(str, values.shape)) or "a single value")
-    if values.dtype != np.float64:
-        if values.dtype.kind not in "biufO":
-            raise refused("not numbers")
-        if values.dtype == object:
-            _check_numbers(group, features, values)
-        try:  # None becomes NaN
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = values.astype(np.float64)
-        except OverflowError as error:
-            raise ValuesError(f"values of group {group!r} contain a number too large for a float") from error
-    # True for nearly all values; false if a value is missing or too large. BLAS does not warn about overflow.
-    if not _absolute_sum(values) <= LARGEST:
-        # Signalling NaNs, which raw bytes may contain, become quiet NaNs.
-        values = np.where(np.isnan(values), np.nan, values)
-        absurd = np.abs(values) > LARGEST
-        if absurd.any():
-            raise ValuesError(
-                f"values of group {group!r} are infinite or beyond {LARGEST:g} in "
-                f"{listed(np.array(features)[absurd.any(axis=0)])}; expected numbers, or null"
-            )
-    checked: Float = values
-    return checked
-
-
-def _absolute_sum(values: Float) -> float:
-    """Return the sum of the absolute values.
-
-    Received bytes are seldom aligned, and BLAS copies such an array: in pieces, the copy needs no memory of its size.
-    """
-    flat = values.ravel(order="K")
-    if flat.flags.aligned:
-        return float(dasum(flat))
-    return float(sum([dasum(flat[at : at + 8192]) for at in range(0, len(flat), 8192)]))
-
-
-def _check_numbers(group: str, features: tuple[str, ...], values: NDArray[Any]) -> None:
-    """Raise if an array of objects (rows, features) has an element that is neither a number nor None."""
-    for at, item in enumerate(values.ravel().tolist()):
-        if not isinstance(item, _NUMBERS):
-            raise ValuesError(
-                f"values of group {group!r} are not all numbers: column {features[at % len(features)]!r} has "
-                f"{reprlib.repr(item)}; expected {len(values)} x {len(features)} numbers (rows x features)"
-            )
-
-
-def coded_values(group: str, place: GroupPosition, values: Any, rows: int | None = None) -> Float:
-    """Return the values (rows, features) of a group with readers as numbers: levels as their index, dates as seconds.
-
-    Without `rows`, any number of rows is valid.
-
-    Raises
-    ------
-    ValuesError
-        The shape is wrong, or a value is not of its column's type; the message names the column.
-    """
-    features, readers = place.features, place.expansion.readers
-    table = _table(group, features, rows, values)
-    numbers = np.empty(table.shape)
-    for j, reader in readers.items():
-        numbers[:, j] = coded_column(group, features[j], reader, table[:, j].tolist())
-    others = [j for j in range(len(features)) if j not in readers]
-    if others:
-        numbers[:, others] = _checked(group, tuple(features[j] for j in others), len(table), table[:, others])
-    return numbers
-
-
-def coded_column(group: str, column: str, reader: Reader, values: list[Any]) -> Float:
-    """Return the values of one column as raw numbers.
-
-    Raises
-    ------
-    ValuesError
-        A value is neither missing nor of the column's type.
-    """
-    for value in values:
-        if not reader.accepts(value):
-            raise ValuesError(
-                f"values of group {group!r}: column {column!r} has {reprlib.repr(value)}; "
-                f"expected {reader.holds}, or null"
-            )
-    return reader.coded(values)
-
-
-def _table(group: str, features: tuple[str, ...], rows: int | None, values: Any) -> NDArray[Any]:
-    """Return values as an array (rows, features) of objects."""
-    given = values.tolist() if isinstance(values, np.ndarray) else values
-    # By type: an element takes 50 ns by itself.
-    are_rows = {issubclass(kind, ROWS) for kind in set(map(type, given))} if isinstance(given, ROWS) else {True, False}
-    nested = are_rows <= {True}
-    if not nested and rows in (1, None) and isinstance(given, ROWS):
-        given, nested = [given], are_rows <= {False}
-    if not nested:
-        raise ValuesError(f"values of group {group!r} are not a list of rows; {_expected_values(rows or 1, features)}")
-    widths = sorted({*map(len, given)})
-    if len(given) != (rows or len(given) or 1) or widths not in ([], [len(features)]):
-        raise ValuesError(
-            f"values of group {group!r} are {len(given)} x {' or '.join(map(str, widths))}; "
-            f"{_expected_values(rows or 1, features)}"
-        )
-    table = np.empty((len(given), len(features)), dtype=object)
-    for j, column in enumerate(zip(*given, strict=True)):
-        table[:, j] = column
-    return table
-
-
-def _expected_values(rows: int, features: tuple[str, ...]) -> str:
-    return f"expected {rows} x {len(features)} values (rows x features)"

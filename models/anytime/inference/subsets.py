@@ -112,7 +112,7 @@ class SetCache(Generic[Result]):
         if found is None:
             if len(cached) >= MAX_SETS:
                 cached.clear()
-            cached[groups] = found = make()
+            found = cached.setdefault(groups, make())  # another thread may have been faster
         return found
 
 
@@ -150,8 +150,7 @@ class _Solved:
         return arrived
 
 
-_SOLVED: WeakKeyDictionary[Model, _Solved] = WeakKeyDictionary()
-_SOLVED_LOCK = Lock()
+_SOLVED = SetCache[_Solved]()
 
 
 def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
@@ -175,6 +174,15 @@ def arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel:
     return arrived
 
 
+def columns_of(model: Model, groups: frozenset[str]) -> int:
+    return sum(model.places[name].stop - model.places[name].start for name in groups)
+
+
+def expected_ms(model: Model, groups: frozenset[str]) -> float:
+    """Return how long a set probably takes to solve, by those of the model that were solved before."""
+    return float(solved_sets(model).ms_per_cube * columns_of(model, groups) ** 3)
+
+
 def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> ArrivedModel:
     """Return the best linear model of a set if it is solved or can be solved within some milliseconds.
 
@@ -183,10 +191,9 @@ def arrived_model_within(model: Model, groups: frozenset[str], ms: float) -> Arr
     arrived = cached_arrived_model(model, groups)
     if arrived is not None:
         return arrived
-    solved = solved_sets(model)
-    columns = sum(model.places[name].stop - model.places[name].start for name in groups)
-    if SMALL_MS + 1.5 * solved.ms_per_cube * columns**3 <= ms:
+    if SMALL_MS + 1.5 * expected_ms(model, groups) <= ms:
         return arrived_model(model, groups)
+    solved = solved_sets(model)
     with solved.lock:
         process = os.getpid()  # a fork inherits the sets that wait, and no thread that solves them
         waiting = [each for each in solved.waiting if each[0] == process]
@@ -230,7 +237,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
                 groups,
                 np.arange(len(coef)),
                 coef,
-                _joint_cost(model, groups),
+                model.total_cost(groups),
                 model.expected(prefix),
                 model.prefixes.intercept_of(prefix),
                 prefix=prefix,
@@ -241,10 +248,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
 
 def solved_sets(model: Model) -> _Solved:
     """Return the cache of a model's sets; the first call prepares the Gram matrix from which they are solved."""
-    with _SOLVED_LOCK:
-        if model not in _SOLVED:
-            _SOLVED[model] = _Solved(model)
-        return _SOLVED[model]
+    return _SOLVED.get(model, (), lambda: _Solved(model))
 
 
 def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
@@ -258,7 +262,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     return ArrivedModel(
-        groups, here, coef, _joint_cost(model, groups), Expected(None, explained, r2), model.prefixes.intercept
+        groups, here, coef, model.total_cost(groups), Expected(None, explained, r2), model.prefixes.intercept
     )
 
 
@@ -275,7 +279,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    return ArrivedModel(groups, here, coef, _joint_cost(model, groups), expected, theta[0], approximate=True)
+    return ArrivedModel(groups, here, coef, model.total_cost(groups), expected, theta[0], approximate=True)
 
 
 def alpha_of(model: Model, prefix: int) -> float:
@@ -293,9 +297,3 @@ def _columns(model: Model, groups: frozenset[str]) -> tuple[Index, Index]:
     spans |= {(p.start, p.stop) for place in places for p in place.products if groups.issuperset(p.groups)}
     here = np.concatenate([np.arange(*span) for span in sorted(spans)])
     return here, model.prefixes.columns[here]
-
-
-def _joint_cost(model: Model, names: frozenset[str]) -> float:
-    groups = model.groups
-    paid = {p for i in map(groups.position, names) for p in (i, *groups.prerequisites[i])}
-    return float(groups.costs[sorted(paid)].sum())

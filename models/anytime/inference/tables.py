@@ -149,29 +149,23 @@ def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
     if len(answers) == 1:
         return first
 
-    def rows(name: str) -> Any:
-        parts = [getattr(each, name) for each in answers]
-        return None if parts[0] is None else np.concatenate(parts)
-
-    def names(name: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(column for each in answers for column in getattr(each, name)))
-
-    def parts(name: str) -> dict[str, Any]:
-        each = [getattr(answer.contributions, name) for answer in answers]
-        return {key: np.concatenate([values[key] for values in each]) for key in each[0]}
-
-    contributions = first.contributions
-    return replace(
-        first,
-        prediction=rows("prediction"),
-        probabilities=rows("probabilities"),
-        scores=rows("scores"),
-        interval=rows("interval"),
-        prediction_set=rows("prediction_set"),
-        imputed=names("imputed"),
-        clamped=names("clamped"),
-        contributions=contributions and replace(contributions, groups=parts("groups"), features=parts("features")),
-    )
+    found: dict[str, Any] = {
+        name: np.concatenate([getattr(each, name) for each in answers])
+        for name in ("prediction", "probabilities", "scores", "interval", "prediction_set")
+        if getattr(first, name) is not None
+    }
+    for name in ("imputed", "clamped"):
+        found[name] = tuple(dict.fromkeys(column for each in answers for column in getattr(each, name)))
+    if first.contributions is not None:
+        parts = {
+            part: {
+                name: np.concatenate([getattr(each.contributions, part)[name] for each in answers])
+                for name in getattr(first.contributions, part)
+            }
+            for part in ("groups", "features")
+        }
+        found["contributions"] = replace(first.contributions, **parts)
+    return replace(first, **found)
 
 
 def as_table(data: Any, groups: FeatureGroups) -> Table:
@@ -311,35 +305,26 @@ class TableScorer:
     def _answer(self, batch: Batch, features: Sequence[str], store: Float) -> TableAnswer:
         model, prediction = self.model, Prediction(self.model, batch.rows)
         prediction.store_in(store)
-        place = {name: j for j, name in enumerate(features)}
-        categories = {
-            place[name]: levels
-            for group in map(model.places.__getitem__, self.groups)
-            for j, levels in group.expansion.categories.items()
-            if (name := group.features[j]) in place
-        }
-        X = feature_matrix(batch, features, categories) if features else None
+        known = {column.name: column.levels for name in self.groups for column in model.places[name].expansion.columns}
+        levels = {j: each for j, name in enumerate(features) if (each := known[name]) is not None}
+        X, at = feature_matrix(batch, features, levels) if features else None, 0
         for group in self.groups:
             columns = model.places[group].features
-            at = [place[name] for name in columns if name in place]
+            own = list(map(self.table.has, columns))
             assert X is not None  # noqa: S101  (its groups have columns)
-            values = np.asarray(dense(X[:, at[0] : at[-1] + 1]), dtype=np.float64)  # consecutive, in this order
-            if len(at) < len(columns):
+            values = np.asarray(dense(X[:, at : at + sum(own)]), dtype=np.float64)  # consecutive, in this order
+            at += sum(own)
+            if not all(own):
                 given, values = values, np.full((batch.rows, len(columns)), np.nan, order="F")
-                values[:, [name in place for name in columns]] = given
+                values[:, own] = given
             prediction.add_checked(group, prediction.checked(group, values, coded=True))
-        return self._described(prediction)
-
-    def _described(self, prediction: Prediction) -> TableAnswer:
-        model = self.model
         best = prediction.best(self.budget, self.policy, arrived_model, limit=self.limit)
         outputs = model_outputs(model, best.scores)
         classes, single = model.manifest.classes, best.scores.shape[1] == 1
         interval, members = covering(model, best.prefix if best.arrived is None else best.arrived.prefix, outputs)
+        predicted = outputs[:, 0] if single else outputs
         if classes is not None:
             predicted = np.array(classes)[outputs.argmax(axis=1)]
-        else:
-            predicted = outputs[:, 0] if single else outputs
         contributions = (
             prediction.parts(
                 best,

@@ -241,10 +241,10 @@ class Model(Tabular):
         fixed, per_row = (np.cumsum([0.0, *part]).tolist() for part in parts)
         return tuple(CallCost(fixed=f, per_row=r) for f, r in zip(fixed, per_row, strict=True))
 
-    def total_cost(self, groups: Iterable[str], rows: int) -> float:
-        """Return the cost of some groups, each with those that it requires, for this many rows together."""
+    def total_cost(self, groups: Iterable[str], rows: int | None = None) -> float:
+        """Return the cost of some groups, each with those that it requires: for this many rows together, or per row."""
         paid = {p for g in map(self.groups.position, groups) for p in (g, *self.groups.prerequisites[g])}
-        return float(self.groups.call_costs(rows)[sorted(paid)].sum())
+        return float((self.groups.costs if rows is None else self.groups.call_costs(rows))[sorted(paid)].sum())
 
     @cached_property
     def places(self) -> dict[str, GroupPosition]:

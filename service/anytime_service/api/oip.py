@@ -31,7 +31,6 @@ from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
-    TEXT,
     InferModelState,
     InferParameters,
     InferRequest,
@@ -98,7 +97,6 @@ class InferBody:
         self._arrays: dict[str, Array] = {}
         self._parts: dict[str, Array] = {}
         self._received: Counter[str] = Counter()  # columns of `_parts`
-        self._places: dict[str, str] = {}
         self._waiting: deque[Tensor] = deque()
         self._model = service.registry.get(head.model)
         self._admitted = admitted
@@ -156,8 +154,6 @@ class InferBody:
         for tensor, array in arrays:
             self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        # All remaining errors of a group are about its numbers.
-        self._places = {t.group: t.json_path for t in sorted(tensors, key=lambda tensor: tensor.datatype != TEXT)}
         self._request = request
         self._active.drop()
         self._active = self._open(options, admitted=self._admitted)
@@ -169,11 +165,7 @@ class InferBody:
             self._put(tensor, tensor.from_bytes(self._cut(tensor.size or 0)))
         if self._arrays and not self._active.answered:
             arrays, self._arrays = self._arrays, {}
-            try:
-                self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
-            except FieldError as error:
-                place = self._places.get(error.field.removeprefix("groups."), "inputs")
-                raise FieldError(place, str(error)) from error
+            self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
 
     def _put(self, tensor: Tensor, array: Array) -> None:
         """Store the values of a tensor; the group counts when all of its tensors are there."""

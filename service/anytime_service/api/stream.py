@@ -26,7 +26,7 @@ from anytime_service.http.responses import problem_of, problem_reply, refuse_han
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
-from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_reply
+from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_answer
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,
     BeginFrame,
@@ -42,6 +42,7 @@ from anytime_service.schemas.values import count_rows, received_values
 from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.records import GroupTimings
 
+MAX_OPEN = int(OPEN_OF_CONNECTION)
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
 
 _log = logging.getLogger("anytime_service")
@@ -223,9 +224,8 @@ class _Connection:
             self._remember_refused(prediction_id)
             self._put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
-        if len(self.active) >= int(OPEN_OF_CONNECTION):
-            limit = int(OPEN_OF_CONNECTION)
-            raise OverloadedError(f"this connection has {limit} open predictions, the limit; wait for some answers")
+        if len(self.active) >= MAX_OPEN:
+            raise OverloadedError(f"this connection has {MAX_OPEN} open predictions, the limit; wait for some answers")
         active = self.service.open(
             frame,
             begun,
@@ -234,7 +234,7 @@ class _Connection:
             update=partial(self._update, form) if frame.updates else None,
             admitted=admitted,
             account=self.account,
-            encode=partial(encode_reply, form, prediction_id),
+            encode=lambda kind, answer: encode_answer(form, answer, type=kind, id=prediction_id),
         )
         self.active[prediction_id] = active
         if active.done:

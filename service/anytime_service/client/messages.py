@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import date
-from itertools import chain
 from typing import Any, TypeAlias, TypeVar, get_origin, get_type_hints
 
 import msgspec
@@ -22,7 +21,7 @@ import numpy as np
 from anytime.errors import ValuesError
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
-from anytime.inference.values import is_labelled, plain_values
+from anytime.inference.values import labels_of, plain_values
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 from anytime_service.schemas.catalogue import ModelColumn
@@ -51,23 +50,20 @@ def encode_values(group: str, values: Any, rows: int | None = None, columns: Col
     of rows, and LabelledError without `columns` if they are a frame. The server checks the number of features.
     """
     known = None if columns is None else columns.get(group, ())
-    array = plain_values(group, None if known is None else [column.name for column in known], values)
-    if isinstance(array, list | tuple):
-        return _encoded_list(group, array, rows)
-    has_levels = any(column.levels is not None for column in known or ()) and is_labelled(values)
-    if array.ndim and (array.dtype.kind in "OU" or has_levels):  # an array without names has the indices of levels
-        return _encoded_list(group, array.tolist(), rows)
-    if array.dtype.kind not in "biuf":
-        raise ValuesError(
-            f"values of group {group!r} are neither numbers nor text; expected an array (rows, features), or lists"
-        )
-    shape = " x ".join(map(str, array.shape)) or "a single value"
-    count = array.shape[0] if array.ndim == 2 else 1
-    if array.ndim not in (1, 2) or rows not in (None, count):
-        expected = f"{rows} rows" if rows is not None else "rows"
-        raise ValuesError(f"values of group {group!r} are {shape}; expected {expected} x features")
-    dtype: Dtype = "f4" if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else "f8"
-    packed = np.ascontiguousarray(array, dtype=f"<{dtype}")
+    plain = plain_values(group, None if known is None else [column.name for column in known], values, rows)
+    has_levels = any(column.levels is not None for column in known or ())
+    if has_levels and isinstance(plain, np.ndarray) and labels_of(values) is not None:
+        plain = plain.tolist()  # an array without names has the indices of levels
+    count = len(plain) if len(plain) and isinstance(plain[0], list | tuple | np.ndarray) else 1
+    if rows not in (None, count):
+        raise ValuesError(f"values of group {group!r} have {count} row{'s' * (count != 1)}; expected {rows}")
+    if not isinstance(plain, np.ndarray):
+        return Encoded(_encoded_list(group, plain), None, count)
+    if plain.ndim > 2:
+        shape = " x ".join(map(str, plain.shape))
+        raise ValuesError(f"values of group {group!r} are {shape}; expected rows x features")
+    dtype: Dtype = "f4" if plain.dtype.kind == "f" and plain.dtype.itemsize <= 4 else "f8"
+    packed = np.ascontiguousarray(plain, dtype=f"<{dtype}")
     return Encoded(msgspec.Raw(msgspec.msgpack.encode(packed.data)), dtype, count)
 
 
@@ -82,37 +78,26 @@ def encode_all(
     return encoded
 
 
-def _encoded_list(group: str, values: Sequence[Any], rows: int | None) -> Encoded:
-    nested = bool(values) and isinstance(values[0], list | tuple | np.ndarray)
-    count = len(values) if nested else 1
-    if rows is not None and count != rows:
-        raise ValuesError(f"values of group {group!r} have {count} rows; expected {rows}")
-    if any(isinstance(each, date) for each in (chain.from_iterable(values) if nested else values)):
-        values = [[_iso(each) for each in row] for row in values] if nested else [_iso(each) for each in values]
+def _encoded_list(group: str, values: Sequence[Any]) -> msgspec.Raw:
     try:
-        content = msgspec.msgpack.encode(values, enc_hook=_plain)
+        content = msgspec.msgpack.encode(_iso(values))
         _VALUES.decode(content)  # the server would refuse other values too, but would not name the group
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValuesError(
             f"values of group {group!r} are not all numbers or text ({error}); expected these, or None where missing"
         ) from error
-    return Encoded(msgspec.Raw(content), None, count)
+    return msgspec.Raw(content)
 
 
 _VALUES = msgspec.msgpack.Decoder(Values)
+_UNDATED = frozenset((float, int, bool, str, type(None)))
 
 
 def _iso(item: Any) -> Any:
-    """Return a date as text, and anything else unchanged; MessagePack has a type of its own for some dates only."""
+    """Return dates as text, also in lists, and anything else unchanged; MessagePack has its own type for some dates."""
+    if isinstance(item, list | tuple):
+        return item if set(map(type, item)) <= _UNDATED else [_iso(each) for each in item]
     return item.isoformat() if isinstance(item, date) else item
-
-
-def _plain(item: Any) -> Any:
-    if isinstance(item, np.datetime64):
-        return item.astype("M8[us]").item()
-    if isinstance(item, np.ndarray | np.generic):
-        return item.tolist()
-    raise TypeError(f"{type(item).__name__} is not a number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from anytime_service.telemetry.records import PredictionRecord
 from anytime_service.telemetry.tracing import Tracing
 
 LEAD_MS = 100.0
+AT_ONCE = int(INLINE)
 SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
 
 
@@ -124,20 +125,15 @@ class Context:
     max_contributions: int
     work: FairQueue = field(default_factory=FairQueue)
     due: FairQueue = field(default_factory=FairQueue)
-    _lateness: dict[str, LatenessRecord] = field(default_factory=dict)
-    _making: dict[str, Durations] = field(default_factory=dict)
+    _times: dict[str, tuple[LatenessRecord, Durations]] = field(default_factory=dict)
 
-    def making(self, model: Model) -> Durations:
-        """Return how long the worker takes for a number of an answer of a model, in ms."""
-        return self._making.setdefault(model.name, Durations(MS_PER_NUMBER))
-
-    def lateness(self, model: Model) -> LatenessRecord:
-        """Return the lateness of the answers of a model, and the margin learned from it."""
-        record = self._lateness.get(model.name)
-        if record is None:
-            record = self._lateness[model.name] = LatenessRecord()
-            self.metrics.of(model).show_margin(lambda: record.margin_ms)
-        return record
+    def times(self, model: Model) -> tuple[LatenessRecord, Durations]:
+        """Return the lateness of the answers of a model, and how long the worker takes for a number of one, in ms."""
+        times = self._times.get(model.name)
+        if times is None:
+            times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
+            self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
+        return times
 
 
 class ActivePrediction:
@@ -155,13 +151,12 @@ class ActivePrediction:
         encode: Encode,
     ) -> None:
         self.model = model
-        self.machine = OpenPrediction(model, shared, int(INLINE), context.max_contributions)
+        self.machine = OpenPrediction(model, shared, AT_ONCE, context.max_contributions)
         self.answered = False
         self._context = context
         self._account = account
         self.metrics = context.metrics.of(model)
-        self._lateness = context.lateness(model)
-        self._durations = context.making(model)
+        self._lateness, self._durations = context.times(model)
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_update = on_update

@@ -29,14 +29,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from anytime.errors import ValuesError
-from anytime.inference.prediction import Prediction, checked_row
+from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import POLICIES, ArrivedModel
-from anytime.inference.values import ElementError
+from anytime.inference.values import checked_row
 from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
+from anytime_service.schemas.values import of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -210,8 +211,8 @@ class OpenPrediction:
         targets = self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
-            name = next(iter(arrays))
-            allow(len(arrays[name]), more, f"groups.{name}" if len(arrays) == 1 else "groups")
+            name = next(iter(values))
+            allow(len(arrays[name]), more, f"groups.{name}" if len(values) == 1 else "groups")
         self.prediction.add_all(arrays)
         return self._took(targets, values, now_ms)
 
@@ -345,11 +346,8 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping
     for name, each in values.items():
         try:
             arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
-        except ElementError as error:
-            place = "".join(f"[{number}]" for number in error.index)
-            raise FieldError(f"groups.{name}{place}", str(error)) from error
         except ValuesError as error:
-            raise FieldError(f"groups.{name}", str(error)) from error
+            raise of_field(f"groups.{name}", error) from error
     if len(arrays) > 1:
         check_same_rows({name: len(array) for name, array in arrays.items()})
     return arrays

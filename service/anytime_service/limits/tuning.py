@@ -24,8 +24,6 @@ class Tuning:
         Contributions of columns in one answer: to encode them takes as long as the server may be late.
     max_solving : int
         Sets that wait for the thread that solves; further ones are answered from the prefix.
-    min_timed_columns : int
-        Fewest columns whose time estimates the cubic cost; other work dominates smaller sets.
     store_check_s : float
         Interval between two checks of the session store.
     min_read_ms : float
@@ -39,7 +37,6 @@ class Tuning:
     first_slice: int = 2048
     max_contributions: int = 100_000
     max_solving: int = 64
-    min_timed_columns: int = 256
     store_check_s: float = 1.0
     min_read_ms: float = 20.0
     max_known: int = 10_000

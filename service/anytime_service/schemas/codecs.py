@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -221,13 +221,6 @@ def encode_answer(form: Form, answer: Answer, **more: Any) -> Callable[[float], 
     check_finite(answer, "groups")
     fields = more | _fields(form, answer)
     return lambda elapsed_ms: form.encode(fields | {"elapsed_ms": elapsed_ms})
-
-
-def encode_reply(
-    form: Form, prediction_id: str | int, kind: Literal["answer", "update"], answer: Answer
-) -> Callable[[float], bytes]:
-    """As `encode_answer`, for a message with type and id."""
-    return encode_answer(form, answer, type=kind, id=prediction_id)
 
 
 def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -27,14 +28,14 @@ import numpy as np
 from anytime._version import __version__
 from anytime.errors import ValuesError, suggestion
 from anytime.inference.contributions import Contributions
-from anytime.inference.prediction import Answer, coded_column
-from anytime.inference.values import ElementError, numbers_of
+from anytime.inference.prediction import Answer
+from anytime.inference.values import numbers_of
 from anytime.model.model import GroupPosition, Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values, of_field
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -184,65 +185,45 @@ class Tensor:
     size: int | None
     data: msgspec.Raw
 
-    @property
-    def _shape(self) -> tuple[int, int]:
-        return self.rows, len(self.columns)
-
     def from_bytes(self, content: bytes) -> Array:
         """Return the values of the bytes after the JSON, (rows, columns).
 
-        Raise FieldError if a BOOL is not 0 or 1, or the bytes are not the texts of the shape.
+        Raise FieldError if a value is invalid, or the bytes are not the texts of the shape.
         """
         if self.datatype == TEXT:
-            return self._coded(np.array([*self._texts(content)], dtype=object).reshape(self._shape))
-        array = np.frombuffer(content, DATATYPES[self.datatype]).reshape(self._shape)
-        if self.datatype == "BOOL":
-            self._check_range(array)
-        return self._coded(array)
+            return self._checked([*self._texts(content)])
+        array = np.frombuffer(content, DATATYPES[self.datatype])
+        return self._checked(array.reshape(self.rows, len(self.columns)))
 
     def from_json(self) -> Array:
         """Return the values of the JSON, (rows, columns), NaN where missing.
 
-        Raise MalformedBodyError if a value is neither a number nor text, and FieldError if it is of another type than
-        its column, the number of values does not match the shape, or a value is out of the datatype's range.
+        Raise MalformedBodyError if a value is neither a number nor text, and FieldError if one is invalid or out of the
+        datatype's range, or the values do not have the shape.
         """
-        kind = "texts" if self.datatype == TEXT else "numbers"
-        where, expected = f"{self.json_path}.data", f"expected {self.rows} x {len(self.columns)} {kind}, nested or flat"
+        where = f"{self.json_path}.data"
         try:
-            values: list[Any] = _DATA.decode(self.data)
-            features = [self.position.features[j] for j in self.columns]
-            if self.datatype == TEXT:
-                array: Array = np.array(values, dtype=object)
-                if any(isinstance(each, list) for each in array.flat):
-                    raise ValueError("rows are of different lengths")  # noqa: TRY301
-            else:
-                array = numbers_of(self.group, features, values)
+            values = _DATA.decode(self.data)
         except msgspec.ValidationError as error:
             message, item = located(error)
             raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
-        except ElementError as error:
-            raise FieldError(where + "".join(f"[{number}]" for number in error.index), str(error)) from error
-        except ValueError as error:
-            raise FieldError(where, f"{where} is ragged; {expected}") from error
-        if array.shape not in (self._shape, (self.rows * len(self.columns),)):
-            raise FieldError(where, f"{where} is {' x '.join(map(str, array.shape))}; {expected}")
-        if self.datatype != TEXT and DATATYPES[self.datatype].kind != "f":
-            self._check_range(array[~np.isnan(array)])
-        return self._coded(array.reshape(self._shape))
+        return self._checked(values)
 
-    def _coded(self, values: Array) -> Array:
-        """Return values (rows, columns) with the indices of levels; raise FieldError for the wrong type."""
-        readers = self.position.expansion.readers
-        coded = [(i, j) for i, j in enumerate(self.columns) if j in readers] if readers else []
-        if not coded:
-            return values
-        codes = np.empty(self._shape) if self.datatype == TEXT else values.astype(np.float64)
+    def _checked(self, values: list[Any] | Array) -> Array:
+        """Return values (rows, columns), or a flat list of them, as numbers; a category is the index of its level."""
+        features, readers = [self.position.features[j] for j in self.columns], self.position.expansion.readers
+        own = {i: readers[j] for i, j in enumerate(self.columns) if j in readers}
+        checked = partial(numbers_of, self.group, features, rows=self.rows, flat=True)
         try:
-            for i, j in coded:
-                codes[:, i] = coded_column(self.group, self.position.features[j], readers[j], values[:, i].tolist())
+            if self.datatype == TEXT:
+                return checked(own, values)
+            numbers = checked({}, values)
+            if self.datatype == "BOOL" or (isinstance(values, list) and DATATYPES[self.datatype].kind != "f"):
+                self._check_range(numbers[~np.isnan(numbers)])
+            # Places in errors are those of the data.
+            return checked(own, numbers if isinstance(values[0], list) else numbers.ravel()) if own else numbers
         except ValuesError as error:
-            raise FieldError(f"{self.json_path}.data", str(error)) from error
-        return codes
+            raise of_field(f"{self.json_path}.data", error) from error
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""
@@ -271,10 +252,9 @@ class Tensor:
         low, high = (0, 1) if self.datatype == "BOOL" else (limits.min, limits.max)
         wrong = array[(array < low) | (array >= high + 1) | (array != np.trunc(array))]
         if wrong.size:
-            raise FieldError(
-                f"{self.json_path}.data",
+            raise ValuesError(
                 f"{self.json_path}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
-                f"{high}",
+                f"{high}"
             )
 
 

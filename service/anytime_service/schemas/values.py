@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from anytime.errors import ValuesError
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.limits.costs import FIELDS, NAME_LENGTH, NAMES
@@ -85,6 +86,11 @@ class ListLimits:
         return False
 
 
+def of_field(field: str, error: ValuesError) -> FieldError:
+    """Return an error about the values in a field of a request, with the place of the invalid element, if known."""
+    return FieldError(field + "".join(f"[{number}]" for number in getattr(error, "index", ())), str(error))
+
+
 def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, max_rows: int) -> Values | Array:
     """Return the decoded values of a group for a prediction: lists unchanged, packed values as an array.
 
@@ -111,9 +117,8 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
 
 def count_rows(values: Any) -> int:
     """Return the number of rows of received values; 1 for a flat list, and for bytes, whose width is unknown."""
-    if isinstance(values, np.ndarray):
-        return len(values)
-    return len(values) if isinstance(values, list) and values and isinstance(values[0], list) else 1
+    is_nested = isinstance(values, list | np.ndarray) and len(values) and isinstance(values[0], list | np.ndarray)
+    return len(values) if is_nested else 1
 
 
 def _unpacked(model: Model, group: str, values: memoryview | bytes, dtype: Dtype | None) -> Array:

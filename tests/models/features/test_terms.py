@@ -224,24 +224,6 @@ def test_a_clamped_value_counts_as_the_end_of_the_training_range() -> None:
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([30.0, 1], "values of group 'person': column 'sex' has 1; expected text, or null"),
-        (["old", "male"], "values of group 'person' are not all numbers: column 'age' has 'old'; expected"),
-        ([30.0], "values of group 'person' are 1 x 1; expected 1 x 2 values (rows x features)"),
-        ([[30.0, "male"], [31.0, "male"]], "values of group 'person' are 2 x 2; expected 1 x 2 values"),
-        ("male", "values of group 'person' are not a list of rows; expected 1 x 2 values (rows x features)"),
-        ([np.inf, "male"], "values of group 'person' are infinite or beyond 1e+100 in 'age'; expected numbers"),
-    ],
-)
-def test_values_of_another_type_are_one_error_that_names_the_column(values: Any, message: str) -> None:
-    prediction = model_of(trained("gaussian"), "gaussian").open()
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        prediction.add("person", values)
-    assert prediction.received == ()
-
-
 @pytest.mark.parametrize("code", [-2.0, 2.0, 0.5])
 def test_an_index_of_no_level_is_refused(code: float) -> None:
     prediction = model_of(trained("gaussian"), "gaussian").open()

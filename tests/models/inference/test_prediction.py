@@ -18,7 +18,8 @@ from anytime.errors import ValuesError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
 from anytime.groups import load_groups
-from anytime.inference.prediction import LARGEST, Prediction, checked_row
+from anytime.inference.prediction import Prediction
+from anytime.inference.values import LARGEST, checked_row
 from anytime.model.model import Model
 from anytime.types import Float
 from lazily import Lazy
@@ -488,14 +489,8 @@ def test_many_rows_are_answered_as_one_row_each(name: str) -> None:
             assert (together.prefix, together.cost) == (alone.prefix, alone.cost)
 
 
-def test_one_row_may_come_flat_or_as_a_row() -> None:
-    flat, row = (opened(number(), {"near": values}) for values in ([1.0, 2.0], [[1.0, 2.0]]))
-    assert flat.answer() == row.answer()
-
-
-def test_several_rows_do_not_come_flat() -> None:
-    with pytest.raises(ValuesError, match="expected 2 x 1"):
-        Prediction(number(), 2).add("speed", [1.0, 2.0])
+def test_a_null_in_any_row_lists_its_feature_once() -> None:
+    assert opened(number(), {"speed": [[None], [1.0], [math.nan]]}, 3).answer().imputed == ("v",)
 
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:

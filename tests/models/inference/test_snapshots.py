@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anytime.estimators import AnytimeRegressor
-from anytime.inference.prediction import Answer, Prediction, Settled, checked_row
+from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
 from anytime.types import Policy
@@ -93,6 +93,7 @@ def test_numbers_that_are_made_later_are_those_of_the_moment(
 
 
 def test_a_row_of_numbers_replaces_none_of_a_snapshot() -> None:
+    from anytime.inference.values import checked_row  # noqa: PLC0415
     from service.serving import VALUES, trained_model  # noqa: PLC0415
 
     prediction = Prediction(trained_model())

@@ -158,20 +158,20 @@ def test_few_solved_sets_are_kept_and_the_least_used_go_first(monkeypatch: pytes
     for names in SETS:
         arrived_model(model, frozenset(names))
         assert arrived_model(model, frozenset("ab")) is first
-        assert len(arrived._SOLVED[model].sets) <= 4
+        assert len(arrived.solved_sets(model).sets) <= 4
     gone = frozenset(SETS[1])
-    assert gone not in arrived._SOLVED[model].sets
+    assert gone not in arrived.solved_sets(model).sets
     np.testing.assert_array_equal(arrived_model(model, gone).coef, arrived_model(trained(), gone).coef)
 
 
 def test_what_was_solved_goes_with_its_model() -> None:
     model = trained.__wrapped__()
-    before = len(arrived._SOLVED)
+    before = len(arrived._SOLVED._models)
     arrived_model(model, frozenset("a"))
-    assert len(arrived._SOLVED) == before + 1
+    assert len(arrived._SOLVED._models) == before + 1
     del model
     gc.collect()
-    assert len(arrived._SOLVED) == before
+    assert len(arrived._SOLVED._models) == before
 
 
 def test_many_threads_get_what_one_thread_gets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from anytime.errors import ValuesError
+from anytime.inference.prediction import Prediction
+from anytime.inference.runner import Runner
 from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime_service.app import create_app
+from anytime_service.client import Client, ProblemError
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
@@ -32,19 +37,19 @@ Groups = dict[str, Any]
 CASES: dict[str, Groups] = {
     "every type": {"person": [[30.0, "male"]], "ticket": [[7.5, True, "Århus", 3]], "home": [["Köln"]]},
     "null": {"person": [[None, None]], "ticket": [[None, None, None, None]], "home": [[None]]},
-    "unknown level": {"person": [[30.0, "x"]], "ticket": [[7.5, False, "", 99]], "home": [["bonn"]]},
+    "unknown level": {"person": [[30.0, "x"]], "ticket": [[7.5, 0, "Bonn", 99]], "home": [["bonn"]], "speed": [[True]]},
     "clamped": {"person": [[1e6, "female"]], "ticket": [[-1.0, 1, "Rome", 17.0]], "home": [["Bonn"]]},
     "rows": {
         "home": [["Bonn"], [None], ["x], [y"]],
         "person": [[0.5, "male"], [20, "female"], [None, "male"]],
-        "speed": [[1.0], [None], [True]],
-        "ticket": [[1, 0, "Oslo", 17], [2.5, None, "Rome", None], [3, True, "Lima", -4]],
+        "speed": [[1.0], [None], [3]],
+        "ticket": [[1, False, "Oslo", 17], [2.5, None, "Rome", None], [3, True, "Lima", -4]],
     },
 }
 IMPUTED = {
     "every type": [],
     "null": ["age", "sex", "fare", "paid", "port", "cabin"],
-    "unknown level": ["sex", "port", "cabin"],
+    "unknown level": ["sex", "port", "cabin", "town"],
     "clamped": [],
     "rows": ["age", "paid", "port", "cabin", "v", "town"],
 }
@@ -76,12 +81,12 @@ def replica(shared_redis: RedisServer) -> Iterator[Running]:
         yield service
 
 
-# Bindings
+# Doors
 
 
 @dataclass(frozen=True)
-class Binding:
-    """A way to send groups: `send` returns an answer or a problem."""
+class Door:
+    """A way to send groups: `send` returns the answer, or some of its fields, or a problem."""
 
     name: str
     send: Callable[[Running, Groups], dict[str, Any]]
@@ -148,70 +153,160 @@ def packed_codes(name: str, values: Any) -> Any:
     return packed(coded(name, values))
 
 
+def inputs(groups: Groups, names: list[str] | None = None) -> list[dict[str, Any]]:
+    """The inputs of groups: the numbers, then each text column."""
+    found = []
+    for group, values in groups.items():
+        features = columns_model().places[group].features
+        texts = [feature for feature in features if feature in ("sex", "port", "town")]
+        numbers = [
+            [each for each, feature in zip(row, features, strict=True) if feature not in texts] for row in values
+        ]
+        if numbers[0]:
+            found.append(tensor(group, numbers))
+        for feature in texts:
+            column = [[row[features.index(feature)]] for row in values]
+            found.append(tensor(f"{group}:{feature}", column, "BYTES"))
+    return [each for each in found if names is None or each["name"] in names]
+
+
+def as_bytes(those: list[dict[str, Any]]) -> tuple[bytes, dict[str, str]]:
+    """A body with its tensors after the JSON, and its headers; null text is empty."""
+    heads, blobs = [], []
+    for each in those:
+        if each["datatype"] == "BYTES":
+            texts = [(row[0] or "").encode() for row in each["data"]]
+            blobs.append(b"".join(struct.pack("<I", len(text)) + text for text in texts))
+        else:
+            blobs.append(np.array(each["data"], dtype="<f8").tobytes())
+        heads.append(
+            {k: v for k, v in each.items() if k != "data"} | {"parameters": {"binary_data_size": len(blobs[-1])}}
+        )
+    head = json.dumps({"inputs": heads}).encode()
+    return head + b"".join(blobs), {JSON_BYTES: str(len(head)), "Content-Type": "application/octet-stream"}
+
+
+def flat(those: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each | {"data": [value for row in each["data"] for value in row]} for each in those]
+
+
+def as_json(those: list[dict[str, Any]]) -> tuple[bytes, None]:
+    return json.dumps({"inputs": those}).encode(), None
+
+
+def by_inputs(prepare: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Running, Groups], dict[str, Any]]:
+    def send(service: Running, groups: Groups) -> dict[str, Any]:
+        content, headers = prepare(inputs(groups))
+        return answer_of(post(service, content, headers, "liner").json())
+
+    return send
+
+
+def answer_of(reply: dict[str, Any]) -> dict[str, Any]:
+    """The answer in a reply of the Open Inference Protocol."""
+    told = reply["parameters"]
+    lists = {name: json.loads(told[name]) for name in ("groups", "missing", "imputed", "clamped")}
+    return lists | {"prefix": told["prefix"], "cost": told["cost"], "prediction": output(reply)}
+
+
+def fields_of(answer: Any) -> dict[str, Any]:
+    lists = {name: [*getattr(answer, name)] for name in ("groups", "missing", "imputed", "clamped")}
+    return lists | {"prefix": answer.prefix, "cost": answer.cost, "prediction": answer.prediction}
+
+
+def by_client(service: Running, groups: Groups) -> dict[str, Any]:
+    with Client(service.url) as client:
+        try:
+            return fields_of(client.predict(groups))
+        except ProblemError as problem:
+            return vars(problem)
+
+
+def by_table(_: Running, groups: Groups) -> dict[str, Any]:
+    columns = [feature for name in groups for feature in columns_model().places[name].features]
+    rows = [dict(zip(columns, chain.from_iterable(row), strict=True)) for row in zip(*groups.values(), strict=True)]
+    return fields_of(LoadedModel.of(columns_model()).answer(rows))
+
+
+def by_extractors(_: Running, groups: Groups) -> dict[str, Any]:
+    """Return why a runner refuses the only group."""
+    ((name, values),) = groups.items()
+    with Runner(columns_model(), {each: lambda _: values for each in columns_model().places}) as runner:
+        runner.run(None, 60_000)
+        detail = next(failure.error for failure in runner.failures if failure.group == name)
+    return {"detail": detail, "status": 422, "field": f"groups.{name}"}
+
+
 BINDINGS = [
-    Binding("WebSocket JSON", by_stream(JSON, unchanged)),
-    Binding("WebSocket MessagePack", by_stream(MSGPACK, unchanged)),
-    Binding("WebSocket packed", by_stream(MSGPACK, packed_codes), has_text=False),
-    Binding("POST JSON", by_post(JSON, unchanged)),
-    Binding("POST MessagePack", by_post(MSGPACK, unchanged)),
-    Binding("POST packed", by_post(MSGPACK, packed_codes), has_text=False),
-    Binding("NDJSON", by_lines),
-    Binding("session JSON", by_session(JSON, unchanged)),
-    Binding("session MessagePack", by_session(MSGPACK, unchanged)),
-    Binding("session packed", by_session(MSGPACK, packed_codes), has_text=False),
+    Door("WebSocket JSON", by_stream(JSON, unchanged)),
+    Door("WebSocket MessagePack", by_stream(MSGPACK, unchanged)),
+    Door("WebSocket packed", by_stream(MSGPACK, packed_codes), has_text=False),
+    Door("POST JSON", by_post(JSON, unchanged)),
+    Door("POST MessagePack", by_post(MSGPACK, unchanged)),
+    Door("POST packed", by_post(MSGPACK, packed_codes), has_text=False),
+    Door("NDJSON", by_lines),
+    Door("session JSON", by_session(JSON, unchanged)),
+    Door("session MessagePack", by_session(MSGPACK, unchanged)),
+    Door("session packed", by_session(MSGPACK, packed_codes), has_text=False),
 ]
 
 
+ANSWERING = [
+    *BINDINGS,
+    Door("client", by_client),
+    Door("table", by_table),
+    Door("inputs", by_inputs(as_json)),
+    Door("inputs backwards", by_inputs(lambda those: as_json(those[::-1]))),
+    Door("flat inputs", by_inputs(lambda those: as_json(flat(those)))),
+    Door("inputs as bytes", by_inputs(as_bytes)),
+]
+REFUSING = [*(each for each in BINDINGS if each.has_text), Door("client", by_client), Door("extractors", by_extractors)]
+
+
+def assert_answers(found: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Some fields are those of the library's answer."""
+    found = timeless(found)
+    np.testing.assert_allclose(np.ravel(found.pop("prediction")), np.ravel(answer["prediction"]), rtol=1e-12)
+    assert found == {name: answer[name] for name in found}
+    assert {"groups", "missing", "imputed", "clamped", "prefix", "cost"} <= found.keys()
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("binding", BINDINGS, ids=str)
-def test_every_binding_answers_as_the_library(service: Running, replica: Running, binding: Binding, case: str) -> None:
-    groups = CASES[case]
-    answer = expected(columns_model(), groups, rows=None)
+@pytest.mark.parametrize("door", ANSWERING, ids=str)
+def test_every_door_answers_as_the_library(service: Running, replica: Running, door: Door, case: str) -> None:
+    answer = expected(columns_model(), CASES[case], rows=None)
     assert set(answer["imputed"]) == set(IMPUTED[case])
     assert answer["clamped"] == (["age"] if case in ("clamped", "rows") else [])
-    assert timeless(binding.send(service, groups)) == answer
-    if binding.name.startswith("session"):
-        assert timeless(binding.send(replica, groups)) == answer
-
-
-@pytest.mark.parametrize("case", ["every type", "null", "clamped"])
-def test_a_scored_table_answers_as_the_server(service: Running, case: str) -> None:
-    row = {
-        column: value
-        for name, (values,) in CASES[case].items()
-        for column, value in zip(columns_model().places[name].features, values, strict=True)
-    }
-    answer = LoadedModel.of(columns_model()).answer([row], policy="prefix")
-    posted = by_post(JSON, unchanged)(service, CASES[case])
-    np.testing.assert_allclose(answer.prediction[0], posted["prediction"], rtol=1e-9, atol=1e-9)
-    assert {*answer.imputed, *answer.clamped} == {*posted["imputed"], *posted["clamped"]}
-    assert (list(answer.groups), list(answer.missing)) == (posted["groups"], posted["missing"])
+    for each in (service, replica) if door.name.startswith("session") else (service,):
+        assert_answers(door.send(each, CASES[case]), answer)
 
 
 WRONG: list[tuple[str, list[Any], str]] = [
-    ("person", [30.0, 1], "column 'sex' has 1.0; expected text, or null"),
+    ("person", [30.0, 1.0], "column 'sex' has 1.0; expected text, or null"),
     ("person", [30.0, True], "column 'sex' has True; expected text, or null"),
-    ("person", ["old", "male"], "column 'age' has 'old'; expected"),
-    ("ticket", [1, "yes", "Rome", 3], "column 'paid' has 'yes'; expected true or false, or null"),
-    ("ticket", [1, 2, "Rome", 3], "column 'paid' has 2.0; expected true or false, or null"),
-    ("ticket", [1, True, "Rome", 3.5], "column 'cabin' has 3.5; expected a whole number, or null"),
-    ("ticket", [1, True, "Rome", "3"], "column 'cabin' has '3'; expected a whole number, or null"),
+    ("person", ["old", "male"], "column 'age' has 'old'; expected a number, or null"),
+    ("person", [-1e200, "male"], "infinite or beyond 1e+100 in 'age'; expected numbers, or null"),
+    ("ticket", [1.0, "yes", "Rome", 3.0], "column 'paid' has 'yes'; expected true or false, or null"),
+    ("ticket", [1.0, 2.0, "Rome", 3.0], "column 'paid' has 2.0; expected true or false, or null"),
+    ("ticket", [1.0, True, "Rome", 3.5], "column 'cabin' has 3.5; expected a whole number, or null"),
+    ("ticket", [1.0, True, "Rome", "3"], "column 'cabin' has '3'; expected a whole number, or null"),
     ("speed", ["fast"], "column 'v' has 'fast'; expected a number, or null"),
-    ("home", ["Bonn", "Bonn"], "are 1 x 2; expected 1 x 1 values"),
+    ("home", ["Bonn", "Bonn"], "are 1 x 2; expected 1 x 1 values (rows x features)"),
 ]
 
 
 @pytest.mark.parametrize(("group", "values", "words"), WRONG)
-@pytest.mark.parametrize("binding", [each for each in BINDINGS if each.has_text], ids=str)
-def test_a_value_of_another_type_is_422_that_names_the_column(
-    service: Running, replica: Running, binding: Binding, group: str, values: list[Any], words: str
+@pytest.mark.parametrize("door", REFUSING, ids=str)
+def test_every_door_refuses_in_the_words_of_the_library(
+    service: Running, replica: Running, door: Door, group: str, values: list[Any], words: str
 ) -> None:
-    for each in (service, replica) if binding.name.startswith("session") else (service,):
-        problem = binding.send(each, {group: [values]})
-        assert problem["status"] == 422, problem
-        assert problem["field"].startswith(f"groups.{group}")
-        assert f"values of group '{group}'" in problem["detail"]
+    with pytest.raises(ValuesError) as refused:
+        Prediction(columns_model()).add(group, [values])
+    for each in (service, replica) if door.name.startswith("session") else (service,):
+        problem = door.send(each, {group: [values]})
+        assert str(refused.value) in problem["detail"]
         assert words in problem["detail"]
+        assert (problem["status"], problem["field"].partition("[")[0]) == (422, f"groups.{group}")
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
@@ -282,47 +377,6 @@ def test_a_replica_with_another_version_refuses_the_session(shared_redis: RedisS
 # Open Inference Protocol
 
 
-def inputs(groups: Groups, names: list[str] | None = None) -> list[dict[str, Any]]:
-    """The inputs of groups: the numbers, then each text column."""
-    found = []
-    for group, values in groups.items():
-        features = columns_model().places[group].features
-        texts = [feature for feature in features if feature in ("sex", "port", "town")]
-        numbers = [
-            [each for each, feature in zip(row, features, strict=True) if feature not in texts] for row in values
-        ]
-        if numbers[0]:
-            found.append(tensor(group, numbers))
-        for feature in texts:
-            column = [[row[features.index(feature)]] for row in values]
-            found.append(tensor(f"{group}:{feature}", column, "BYTES"))
-    return [each for each in found if names is None or each["name"] in names]
-
-
-def as_bytes(those: list[dict[str, Any]]) -> tuple[bytes, dict[str, str]]:
-    """A body with its tensors after the JSON, and its headers; null text is empty."""
-    heads, blobs = [], []
-    for each in those:
-        if each["datatype"] == "BYTES":
-            texts = [(row[0] or "").encode() for row in each["data"]]
-            blobs.append(b"".join(struct.pack("<I", len(text)) + text for text in texts))
-        else:
-            blobs.append(np.array(each["data"], dtype="<f8").tobytes())
-        heads.append(
-            {k: v for k, v in each.items() if k != "data"} | {"parameters": {"binary_data_size": len(blobs[-1])}}
-        )
-    head = json.dumps({"inputs": heads}).encode()
-    return head + b"".join(blobs), {JSON_BYTES: str(len(head)), "Content-Type": "application/octet-stream"}
-
-
-def assert_answers(reply: dict[str, Any], answer: dict[str, Any]) -> None:
-    parameters = reply["parameters"]
-    assert output(reply).ravel().tolist() == np.ravel(answer["prediction"]).tolist()
-    for name in ("groups", "missing", "imputed", "clamped"):
-        assert json.loads(parameters[name]) == answer[name], name
-    assert (parameters["prefix"], parameters["cost"]) == (answer["prefix"], answer["cost"])
-
-
 def test_a_model_lists_a_text_column_as_an_input_and_none_without_numbers(service: Running) -> None:
     described = service.get("/v2/models/liner").json()["inputs"]
     assert [(each["name"], each["datatype"], each["shape"], each["parameters"]["features"]) for each in described] == [
@@ -336,27 +390,11 @@ def test_a_model_lists_a_text_column_as_an_input_and_none_without_numbers(servic
     assert {each["parameters"]["cost"] for each in described if each["name"].startswith("ticket")} == {2.0}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("backwards", [False, True])
-def test_inputs_in_json_and_as_bytes_answer_as_the_library(service: Running, case: str, backwards: bool) -> None:
-    groups = CASES[case]
-    answer = expected(columns_model(), groups, rows=None)
-    those = inputs(groups)[:: -1 if backwards else 1]
-    assert_answers(infer(service, those, "liner"), answer)
-    flat = [each | {"data": [value for row in each["data"] for value in row]} for each in those]
-    assert_answers(infer(service, flat, "liner"), answer)
-    if case == "unknown level":
-        groups = groups | {"ticket": [[7.5, False, None, 99]]}  # as bytes, an empty text is a missing value
-        those, answer = inputs(groups), expected(columns_model(), groups)
-    content, headers = as_bytes(those)
-    assert_answers(post(service, content, headers, "liner").json(), answer)
-
-
 def test_a_group_is_received_with_the_last_of_its_inputs(service: Running) -> None:
     groups = CASES["every type"]
     for names in (["person", "person:sex", "ticket"], ["person", "person:sex", "ticket:port"]):
         reply = infer(service, inputs(groups, names), "liner")
-        assert_answers(reply, expected(columns_model(), {"person": groups["person"]}))
+        assert_answers(answer_of(reply), expected(columns_model(), {"person": groups["person"]}))
         assert "ticket" in json.loads(reply["parameters"]["missing"])
 
 
@@ -368,7 +406,7 @@ def test_inputs_that_arrive_before_the_deadline_count_group_by_group(service: Ru
         with half_sent(service, content, sent, "liner", "deadline_ms=100", **{JSON_BYTES: headers[JSON_BYTES]}) as half:
             status, _, reply = half.response()
         assert status == 200, reply
-        assert_answers(reply, expected(columns_model(), {name: groups[name] for name in received}))
+        assert_answers(answer_of(reply), expected(columns_model(), {name: groups[name] for name in received}))
 
 
 def test_an_invalid_text_in_json_names_its_place(service: Running) -> None:
@@ -384,7 +422,7 @@ def test_an_empty_text_in_bytes_is_a_level_where_the_column_has_it() -> None:
     with run_service([model], SETTINGS) as other:
         content, headers = as_bytes(inputs({"home": [[""]]}))
         reply = post(other, content, headers, "liner", policy="arrived").json()
-        assert_answers(reply, expected(model, {"home": [""]}, policy="arrived"))
+        assert_answers(answer_of(reply), expected(model, {"home": [""]}, policy="arrived"))
         assert json.loads(reply["parameters"]["imputed"]) == []
 
 
@@ -396,28 +434,36 @@ SEX = tensor("person:sex", [["male"]], "BYTES")
     [
         (
             [tensor("person:sex", [[1]], "BYTES")],
-            "inputs[0].data",
+            "inputs[0].data[0][0]",
             "group 'person': column 'sex' has 1.0; expected text",
         ),
         ([SEX, tensor("person", [["old"]])], "inputs[1].data[0][0]", "column 'age' has 'old'; expected a number"),
-        ([tensor("ticket", [[1, 2, 3]])], "inputs[0].data", "column 'paid' has 2.0; expected true or false"),
-        ([tensor("ticket", [[1, 0, 3.5]])], "inputs[0].data", "column 'cabin' has 3.5; expected a whole number"),
+        ([tensor("ticket", [[1, 2, 3]])], "inputs[0].data[0][1]", "column 'paid' has 2.0; expected true or false"),
+        (
+            [tensor("ticket", [1, 0, 3.5], shape=[1, 3])],
+            "inputs[0].data[2]",
+            "column 'cabin' has 3.5; expected a whole number",
+        ),
         (
             [tensor("person:sex", [[1]])],
             "inputs[0].datatype",
             "is 'FP64'; expected BYTES: 'person:sex' is a text column",
         ),
         ([tensor("person", [["1"]], "BYTES")], "inputs[0].datatype", "is 'BYTES'; expected one of FP64"),
-        ([SEX, tensor("person", [[1e300]])], "inputs[1]", "beyond 1e+100 in 'age'"),
+        ([SEX, tensor("person", [[1e300]])], "inputs[1].data", "beyond 1e+100 in 'age'"),
         ([tensor("person", [[30, 1]])], "inputs[0].shape", "expected [rows, 1]"),
         ([SEX, SEX], "inputs[1].name", "input 'person:sex' is given more than once"),
         ([tensor("home", [["Bonn"]], "BYTES")], "inputs[0].name", "there is no input 'home'"),
         ([tensor("person:age", [["1"]], "BYTES")], "inputs[0].name", "there is no input 'person:age'"),
-        ([tensor("home:town", ["a", "b"], "BYTES", shape=[1, 1])], "inputs[0].data", "is 2; expected 1 x 1 texts"),
+        (
+            [tensor("home:town", ["a", "b"], "BYTES", shape=[1, 1])],
+            "inputs[0].data",
+            "are 1 x 2; expected 1 x 1 values",
+        ),
         (
             [tensor("home:town", [["a"], []], "BYTES", shape=[2, 1])],
             "inputs[0].data",
-            "is ragged; expected 2 x 1 texts",
+            "are ragged: rows are of different lengths",
         ),
     ],
 )
@@ -457,8 +503,8 @@ def test_clamped_columns_are_counted_by_group() -> None:
         assert "anytime_clamped_columns_total{" in fresh.scrape().text, "it is 0 before the first"
         fresh.post({"groups": CASES["every type"]})
         assert count() == 0
-        for total, binding in enumerate(BINDINGS, start=1):
-            binding.send(fresh, CASES["clamped"])
+        for total, door in enumerate(BINDINGS, start=1):
+            door.send(fresh, CASES["clamped"])
             assert count() == total
         fresh.post({"groups": {"ticket": CASES["clamped"]["ticket"], "person": [[200.0, "male"], [300.0, "male"]][:1]}})
         assert count() == len(BINDINGS) + 1

@@ -36,7 +36,7 @@ def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ElementError) as error:
-            numbers_of("speed", ("v",), values)
+            numbers_of("speed", ("v",), {}, values)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()

@@ -52,9 +52,9 @@ HOG = tensor("hog", [[1.0, 2.0]])
         ([tensor("speed", 1, shape=[1, 1])], 400, "inputs[0].data", "expected `array"),
         ([tensor("hog", [[1, 2], [3]], shape=[2, 2])], 422, "inputs[0].data", "ragged"),
         ([tensor("hog", [1, [2]], shape=[1, 2])], 422, "inputs[0].data", "ragged"),
-        ([tensor("hog", [1, 2, 3], shape=[1, 2])], 422, "inputs[0].data", "is 3; expected 1 x 2"),
-        ([tensor("hog", [], shape=[1, 2])], 422, "inputs[0].data", "is 0; expected 1 x 2"),
-        ([tensor("hog", [[1], [2]], shape=[1, 2])], 422, "inputs[0].data", "is 2 x 1; expected 1 x 2"),
+        ([tensor("hog", [1, 2, 3], shape=[1, 2])], 422, "inputs[0].data", "'hog' are 1 x 3; expected 1 x 2"),
+        ([tensor("hog", [], shape=[1, 2])], 422, "inputs[0].data", "'hog' are 1 x 0; expected 1 x 2"),
+        ([tensor("hog", [[1], [2]], shape=[1, 2])], 422, "inputs[0].data", "'hog' are 2 x 1; expected 1 x 2"),
         ([tensor("hog", [1, 2], shape=[2, 1])], 422, "inputs[0].shape", "expected [rows, 2]"),
         ([tensor("hog", [1, 2], shape=[])], 422, "inputs[0].shape", "expected [rows, 2]"),
         ([tensor("hog", [1, 2], shape=[1, 1, 2])], 422, "inputs[0].shape", "expected [rows, 2]"),
@@ -70,8 +70,8 @@ HOG = tensor("hog", [[1.0, 2.0]])
         ([tensor("speed", [[1]], parameters={"binary_data_size": -8})], 400, None, ">= 0"),
         ([{"name": "speed", "datatype": "FP64", "data": [1]}], 400, "inputs[0]", "missing required field `shape`"),
         ([SPEED | {"dtype": "FP64"}], 400, "inputs[0]", "unknown field `dtype`"),
-        ([tensor("speed", [[1e200]])], 422, "inputs[0]", "beyond 1e+100"),
-        ([SPEED, tensor("hog", [[1, -1e200]])], 422, "inputs[1]", "'h1'"),
+        ([tensor("speed", [[1e200]])], 422, "inputs[0].data", "beyond 1e+100"),
+        ([SPEED, tensor("hog", [[1, -1e200]])], 422, "inputs[1].data", "'h1'"),
     ],
 )
 def test_an_input_that_cannot_be_names_its_place(

@@ -118,7 +118,7 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
         (b'{"groups": {}, "rows": 51}', 422, "rows", "expected 1 to 50"),
         (b'{"groups": {"sped": [1]}}', 422, "groups.sped", "did you mean 'speed'"),
         (b'{"groups": {"blood": [1]}}', 422, "groups.blood", "has no features"),
-        (b'{"groups": {"speed": [1, 2]}}', 422, "groups.speed", "expected 1 x 1 numbers"),
+        (b'{"groups": {"speed": [1, 2]}}', 422, "groups.speed", "expected 1 x 1 values"),
         (b'{"groups": {"speed": 1}}', 422, "groups.speed", "expected `array`"),
         (b'{"groups": {"hog": [1, "two"]}}', 422, "groups.hog[1]", "column 'h1' has 'two'; expected a number"),
         (b'{"groups": {"hog": [[1, 2], [3]]}}', 422, "groups.hog", "ragged"),

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from time import sleep
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,28 +207,6 @@ def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -
     run(main())
 
 
-def test_small_sets_do_not_make_wide_ones_look_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(model: Model, groups: frozenset[str]) -> ArrivedModel:
-        sleep(0.001)
-        return arrived_model(model, groups)
-
-    monkeypatch.setattr(solving, "arrived_model", slow)
-    model = fresh()
-
-    async def main() -> None:
-        with solver() as here:
-            results: list[Any] = []
-            begun = here._ms_per_cube
-            for count in range(1, 31):
-                here.find(model, some(1, 2), results.append)
-                await asyncio.wait_for(filled(results, count), 20)
-                arrived._SOLVED[model].sets.clear()
-            assert None not in results
-            assert here._ms_per_cube == begun
-
-    run(main())
-
-
 def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
     known = arrived_model(model, some(2, 3))
@@ -256,17 +235,15 @@ def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: 
 @pytest.mark.parametrize("took_ms", [1e-3, 1.0, 1e3])
 def test_what_wide_sets_took_says_what_the_next_would_take(monkeypatch: pytest.MonkeyPatch, took_ms: float) -> None:
     """Quick ones are believed at once; slow ones, which a busy machine makes, a little more each time."""
-    monkeypatch.setattr(solving, "_timed", lambda model, groups: (arrived_model(model, groups), took_ms))
-    model = fresh()
-
-    async def main() -> None:
-        with solver(1e9, min_timed_columns=2 * WIDTH) as here:
-            begun, results = here._ms_per_cube, list[Any]()
-            measured = took_ms / (2 * WIDTH) ** 3
-            for count in range(1, 4):
-                here.find(model, some(1, 2), results.append)
-                await asyncio.wait_for(filled(results, count), 20)
-                arrived._SOLVED[model].sets.clear()
-                assert here._ms_per_cube == pytest.approx(min(measured, begun * 1.1**count))
-
-    run(main())
+    monkeypatch.setattr(arrived, "time", SimpleNamespace(perf_counter=count(0.0, took_ms / 1e3).__next__))
+    model, wide = fresh(), some(1, 2)
+    solved = arrived.solved_sets(model)
+    begun = solved.ms_per_cube
+    arrived_model(model, wide)
+    assert solved.ms_per_cube == begun, "other work dominates sets of few columns"
+    monkeypatch.setattr(arrived, "MIN_TIMED_COLUMNS", 2 * WIDTH)
+    for times in range(1, 4):
+        solved.sets.clear()
+        arrived_model(model, wide)
+        assert solved.ms_per_cube == pytest.approx(min(took_ms / (2 * WIDTH) ** 3, begun * 1.1**times))
+    assert arrived.expected_ms(model, wide) == pytest.approx(solved.ms_per_cube * (2 * WIDTH) ** 3)

@@ -12,7 +12,7 @@ import pytest
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import LOCAL_FIELDS, Answer, Prediction
 from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, decoders, encode_answer, encode_reply, read
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, decoders, encode_answer, read
 from service.serving import VALUES, trained_model
 
 FORMS = (JSON, MSGPACK)
@@ -77,7 +77,7 @@ def test_an_answer_is_sent_with_every_field_but_local_ones(form: Form) -> None:
     sent = decode(encode_answer(form, given)(given.elapsed_ms))
     assert sent.keys() == {each.name for each in fields(Answer)} - {*LOCAL_FIELDS}
     assert sent["prediction"] == given.prediction
-    reply = decode(encode_reply(form, "p1", "update", given)(given.elapsed_ms))
+    reply = decode(encode_answer(form, given, type="update", id="p1")(given.elapsed_ms))
     assert reply == {"type": "update", "id": "p1"} | sent
 
 

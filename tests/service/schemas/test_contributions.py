@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from anytime_service.core.open_prediction import OpenPrediction
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_reply
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, encode_answer
 from anytime_service.schemas.options import PredictionOptions
 from service.serving import small_model
 
@@ -23,5 +23,5 @@ def test_contributions_of_one_row_made_by_the_worker_equal_those_made_at_once(fo
         answer = machine.end(2.0)
         assert answer is not None
         answer = answer.make_arrays() if at_once == 1 else answer
-        contributions.append(codec.decode(encode_reply(form, "p", "answer", answer)(0.0))["contributions"])
+        contributions.append(codec.decode(encode_answer(form, answer, type="answer", id="p")(0.0))["contributions"])
     assert contributions[0] == contributions[1]

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
 from anytime.errors import ExtractorError, suggestion, summary
-from anytime.inference.extraction import Arrival, Extraction, Task, computed
+from anytime.inference.extraction import Arrival, Extraction, Seat, Task, computed
 from anytime.inference.workers.process import (
     ProcessWorker,
     WorkerLostError,
@@ -49,7 +49,7 @@ _log = logging.getLogger("anytime.workers")
 _pools: WeakSet[Workers] = WeakSet()
 
 
-class _ThreadWorker:
+class _ThreadWorker(Seat):
     """A worker that computes in the calling thread. No caller can stop a thread inside an extractor."""
 
     def __init__(self, extractors: Mapping[str, Callable[..., Any]]) -> None:
@@ -70,12 +70,6 @@ class _ThreadWorker:
         ):
             if not extraction.put(arrival):
                 return
-
-    def stop(self) -> None:
-        """Do nothing: the extraction starts no further group."""
-
-    def pending(self) -> bool:
-        return False
 
     def abort(self) -> None:
         """Do nothing: the thread ends with its extractor."""

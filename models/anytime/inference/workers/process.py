@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import ExtractorError, summary
-from anytime.inference.extraction import Arrival, Extraction, Task, computed
+from anytime.inference.extraction import Arrival, Extraction, Seat, Task, computed
 
 START_SECONDS = 120.0
 """Time limit for a process to import its extractors."""
@@ -366,7 +366,7 @@ def _unpacked(message: bytes, group: str) -> Arrival:
         return Arrival(group, error=f"its values do not load: {summary(error)}")
 
 
-class ProcessWorker:
+class ProcessWorker(Seat):
     """The parent's side of a worker process, which is started by spawn and ready when the constructor returns.
 
     A cancelled extractor may continue for `patience_ms` before its process is killed. Raises ExtractorError if the
