@@ -196,14 +196,10 @@ class OpenPrediction:
             return self._answer(targets, now_ms, "overload").with_note(OVERLOADED)
         return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
 
-    def group(self, now_ms: float, name: str, values: Any) -> Reached | None:
-        """Accept the values of one group, see `Prediction.add`; new values replace earlier ones."""
-        return self.groups(now_ms, {name: values})
-
     def groups(
         self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, int, str], None] | None = None
     ) -> Reached | None:
-        """Accept several groups together: all of them, or none if one is invalid.
+        """Accept groups together: all of them, or none if one is invalid; new values replace earlier ones.
 
         `allow` is called with the rows, the bytes that the values will add, and the field of the request that has them;
         it may raise an error instead.

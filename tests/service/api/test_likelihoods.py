@@ -108,7 +108,7 @@ def test_a_prediction_waits_for_what_the_policy_can_use() -> None:
         name = model.computed[1][0]
         opened = OpenPrediction(model)
         opened.begin(0.0, PredictionOptions(budget=float(model.costs[1]), policy="arrived"))
-        answer = opened.group(1.0, name, VALUES[name])
+        answer = opened.groups(1.0, {name: VALUES[name]})
         assert (answer is not None) == (family == "multinomial")
         assert opened.state is (State.OPEN if answer is None else State.ANSWERED)
 

@@ -38,7 +38,7 @@ def reach(state: State, policy: Any = "arrived") -> OpenPrediction:
     opened = OpenPrediction(trained_model())
     if state is not State.NEW:
         opened.begin(0.0, PredictionOptions(policy=policy))
-        opened.group(1.0, "hog", VALUES["hog"])
+        opened.groups(1.0, {"hog": VALUES["hog"]})
     if state is State.SOLVING:
         assert opened.end(2.0) is None
     if state is State.ANSWERED:
@@ -76,7 +76,7 @@ def test_an_illegal_event_does_not_show_in_the_answer() -> None:
     with pytest.raises(UnexpectedEventError):
         disturbed.begin(1.0, PredictionOptions(rows=3, budget=1.0, policy="arrived"))
     for opened in (disturbed, quiet):
-        opened.group(2.0, "speed", [2.0])
+        opened.groups(2.0, {"speed": [2.0]})
     assert disturbed.end(3.0) == quiet.end(3.0)
 
 
@@ -108,8 +108,8 @@ def test_the_group_that_completes_the_budgets_prefix_brings_the_answer(
     opened = OpenPrediction(MODEL)
     assert opened.begin(0.0, PredictionOptions(budget=budget)) is None
     for name in names[:0:-1]:
-        assert opened.group(1.0, name, VALUES[name]) is None
-    answer = opened.group(2.0, names[0], VALUES[names[0]])
+        assert opened.groups(1.0, {name: VALUES[name]}) is None
+    answer = opened.groups(2.0, {names[0]: VALUES[names[0]]})
     assert answer is not None
     assert (answer.reason, answer.complete, answer.groups, answer.missing) == (reason, True, tuple(names), ())
 
@@ -124,7 +124,7 @@ def test_groups_outside_the_budgets_prefix_do_not_complete_it() -> None:
 def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it_falls_back_to() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, PredictionOptions(budget=1.0, policy="arrived"))
-    answer = opened.group(1.0, "speed", [2.0])
+    answer = opened.groups(1.0, {"speed": [2.0]})
     assert answer is not None
     assert (answer.policy, answer.note is not None) == ("prefix", True)
 
@@ -132,8 +132,8 @@ def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it
 def test_groups_after_the_deadline_are_used_and_named() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(100.0, PredictionOptions(deadline_ms=10.0))
-    assert opened.group(110.0, "speed", [2.0]) is None
-    assert opened.group(110.1, "hog", VALUES["hog"]) is None
+    assert opened.groups(110.0, {"speed": [2.0]}) is None
+    assert opened.groups(110.1, {"hog": VALUES["hog"]}) is None
     answer = opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]})
     assert answer is not None
     assert (answer.groups, answer.late_groups, answer.reason) == (tuple(VALUES), ("hog", "lab"), "deadline")
@@ -153,7 +153,7 @@ def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, PredictionOptions(deadline_ms=1.0))
     with pytest.raises(FieldError, match="did you mean 'speed'"):
-        opened.group(2.0, "sped", [1.0])
+        opened.groups(2.0, {"sped": [1.0]})
     assert opened.deadline(2.0).late_groups == ()
 
 
@@ -166,7 +166,7 @@ def test_a_deadline_event_answers_even_if_it_is_early() -> None:
 def test_draining_answers_from_the_received_groups() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0)
-    opened.group(1.0, "speed", [2.0])
+    opened.groups(1.0, {"speed": [2.0]})
     answer = opened.drain(2.0)
     assert (answer.reason, answer.prefix, answer.missing) == ("draining", 1, ("hog", "lab"))
 
@@ -175,7 +175,7 @@ def test_a_refused_group_changes_nothing_and_names_its_field() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0)
     with pytest.raises(FieldError) as error:
-        opened.group(1.0, "hog", [1.0])
+        opened.groups(1.0, {"hog": [1.0]})
     assert error.value.field == "groups.hog"
     assert (opened.state, opened.prediction.received) == (State.OPEN, ())
 
@@ -223,10 +223,10 @@ def test_the_first_values_set_the_number_of_rows() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, PredictionOptions(rows=None))
     assert opened.prediction.rows == 1
-    opened.group(1.0, "speed", [[1.0], [2.0], [3.0]])
+    opened.groups(1.0, {"speed": [[1.0], [2.0], [3.0]]})
     assert opened.prediction.rows == 3
     with pytest.raises(FieldError, match="expected 3 x 2"):
-        opened.group(2.0, "hog", [1.0, 2.0])
+        opened.groups(2.0, {"hog": [1.0, 2.0]})
     with pytest.raises(ValuesError, match="expected 3"):
         opened.prediction.expect_rows(2)
     opened.prepare()
@@ -236,8 +236,8 @@ def test_the_first_values_set_the_number_of_rows() -> None:
 def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, PredictionOptions(rows=2))
-    opened.group(1.0, "speed", [[1.0], [2.0]])
-    opened.group(1.0, "hog", [[1.0, 2.0], [3.0, 4.0]])
+    opened.groups(1.0, {"speed": [[1.0], [2.0]]})
+    opened.groups(1.0, {"hog": [[1.0, 2.0], [3.0, 4.0]]})
     opened.prepare()
     ready = opened.prediction._ready
     assert ready is not None
@@ -255,7 +255,7 @@ def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
 def test_rows_are_ranked_by_their_scores_on_request() -> None:
     opened = OpenPrediction(MODEL)
     opened.begin(0.0, PredictionOptions(rows=4, ranking=True))
-    opened.group(1.0, "speed", [[1.0], [4.0], [4.0], [-2.0]])
+    opened.groups(1.0, {"speed": [[1.0], [4.0], [4.0], [-2.0]]})
     answer = opened.end(2.0)
     assert answer is not None
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
@@ -268,9 +268,9 @@ def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
     opened, once = OpenPrediction(MODEL), OpenPrediction(MODEL)
     for each in (opened, once):
         each.begin(0.0)
-    opened.group(1.0, "speed", [100.0])
+    opened.groups(1.0, {"speed": [100.0]})
     for each in (opened, once):
-        each.group(2.0, "speed", [2.0])
+        each.groups(2.0, {"speed": [2.0]})
     answer, expected = opened.end(3.0), once.end(3.0)
     assert answer is not None
     assert expected is not None
@@ -282,14 +282,14 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
     assert opened.update(0.0) is None
     opened.begin(0.0)
     assert opened.update(0.0) is None, "the base rate is nothing new"
-    opened.group(1.0, "hog", VALUES["hog"])
+    opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.update(1.0) is None, "no longer prefix is complete"
-    opened.group(2.0, "speed", VALUES["speed"])
+    opened.groups(2.0, {"speed": VALUES["speed"]})
     better = opened.update(2.0)
     assert better is not None
     assert (better.prefix, better.reason, better.elapsed_ms) == (2, None, 2.0)
     assert opened.update(3.0) is None, "reported already"
-    opened.group(4.0, "speed", [3.0])
+    opened.groups(4.0, {"speed": [3.0]})
     again = opened.update(4.0)
     assert again is not None
     assert (again.prefix, again.replaced) == (2, ("speed",))
@@ -301,13 +301,13 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
 def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
     opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(policy="arrived"))
-    opened.group(1.0, "hog", VALUES["hog"])
+    opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
     opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
     better = opened.update(2.0)
     assert better is not None
     assert (better.policy, better.groups) == ("arrived", ("hog",))
-    opened.group(3.0, "speed", VALUES["speed"])
+    opened.groups(3.0, {"speed": VALUES["speed"]})
     assert opened.update(3.0) is None, "the prefix stands in, and is worse than the reported answer"
     both = HOG | {"speed"}
     opened.solved(4.0, both, arrived_model(trained_model(), both))
@@ -354,7 +354,7 @@ def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
 def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_solved_first() -> None:
     opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(deadline_ms=5.0, policy="arrived"))
-    opened.group(1.0, "hog", VALUES["hog"])
+    opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.end(5.1) is None
     answer = opened.solved(5.2, HOG, arrived_model(trained_model(), HOG))
     assert answer is not None
@@ -390,10 +390,10 @@ def test_the_optimum_of_another_set_does_not_answer() -> None:
 
 def test_groups_received_while_the_optimum_is_solved_change_what_is_solved() -> None:
     opened = reach(State.SOLVING)
-    assert opened.group(3.0, "speed", VALUES["speed"]) is None
+    assert opened.groups(3.0, {"speed": VALUES["speed"]}) is None
     assert opened.groups(4.0, {"lab": VALUES["lab"]}) is None
     with pytest.raises(FieldError):
-        opened.group(4.0, "lab", [1.0, 2.0])
+        opened.groups(4.0, {"lab": [1.0, 2.0]})
     assert opened.solved(5.0, HOG, arrived_model(trained_model(), HOG)) is None
     everything = frozenset(VALUES)
     assert opened.unsolved == everything
@@ -406,7 +406,7 @@ def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None
     opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(policy="arrived"))
     for now, name in enumerate(VALUES):
-        assert opened.group(float(now), name, VALUES[name]) is None
+        assert opened.groups(float(now), {name: VALUES[name]}) is None
     everything = frozenset(VALUES)
     assert (opened.state, opened.unsolved) == (State.SOLVING, everything)
     answer = opened.solved(9.0, everything, arrived_model(trained_model(), everything))
@@ -418,11 +418,11 @@ def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None
 def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
     opened = OpenPrediction(trained_model())
     opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
-    opened.group(1.0, "speed", VALUES["speed"])
+    opened.groups(1.0, {"speed": VALUES["speed"]})
     assert opened.unsolved == frozenset({"speed"})
-    opened.group(2.0, "hog", VALUES["hog"])
+    opened.groups(2.0, {"hog": VALUES["hog"]})
     assert opened.unsolved == HOG | {"speed"}
-    opened.group(3.0, "lab", VALUES["lab"])
+    opened.groups(3.0, {"lab": VALUES["lab"]})
     assert opened.unsolved == frozenset({"lab"}), "its 5 come first in the sequence, and then 4 more are too many"
 
 
@@ -472,9 +472,8 @@ events = st.one_of(
             st.sampled_from(EVERY_POLICY),
         ),
     ),
-    st.tuples(st.just("group"), st.tuples(st.sampled_from(["speed", "hog", "blood", "lab", "none"]), values)),
-    st.tuples(st.just("group"), names.map(lambda name: (name, VALUES[name]))),
-    st.tuples(st.just("groups"), st.tuples(st.dictionaries(names, values))),
+    st.tuples(st.just("groups"), names.map(lambda name: ({name: VALUES[name]},))),
+    st.tuples(st.just("groups"), st.tuples(st.dictionaries(names | st.sampled_from(["blood", "none"]), values))),
     st.tuples(st.just("solved"), st.tuples(st.none() | st.frozensets(names), st.booleans())),
     st.tuples(st.sampled_from(["end", "deadline", "drain"]), st.just(())),
 )
@@ -506,10 +505,9 @@ def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) 
         before = (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at)
         try:
             results.append(apply(opened, name, now, arguments))
-            event = "groups" if name == "group" else name
-            assert opened.state in TRANSITIONS[before[0], event].values()
+            assert opened.state in TRANSITIONS[before[0], name].values()
             if seen is not None:
-                seen.add((before[0], event, opened.state))
+                seen.add((before[0], name, opened.state))
         except AnytimeError as error:
             results.append(str(error))
             assert (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at) == before
@@ -549,7 +547,7 @@ def about_to_want_a_set_that_is_solved() -> OpenPrediction:
 def test_every_transition_of_the_table_occurs() -> None:
     """Every transition is seen in some short log."""
     steps: list[tuple[str, tuple[Any, ...]]] = [
-        *(("group", (name, VALUES[name])) for name in VALUES),
+        *(("groups", ({name: VALUES[name]},)) for name in VALUES),
         ("groups", (VALUES,)),
         ("groups", ({"hog": VALUES["hog"], "lab": VALUES["lab"]},)),
         ("took", (["hog"],)),
@@ -594,7 +592,7 @@ def test_the_order_of_arrival_does_not_change_the_answer(
     for name in order[:count]:
         if answer is None and opened.state is State.OPEN:
             reference.add(name, VALUES[name])
-            answer = opened.group(1.0, name, VALUES[name])
+            answer = opened.groups(1.0, {name: VALUES[name]})
     if answer is None:
         answer = opened.end(2.0)
     wanted = opened.unsolved
