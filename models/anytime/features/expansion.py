@@ -335,12 +335,17 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns = tuple(
-            _column(name, groups.bases.get(name, ColumnBasis()), groups.types.get(name)) for name in groups.features
-        )
+        columns: list[Column] = []
+        for name in groups.features:
+            given = groups.bases.get(name, ColumnBasis())
+            try:
+                basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
+            except GroupsError as error:
+                raise GroupsError(f"column {name!r}: {error}") from None
+            columns.append(Column(name, basis, given.range, bool(given.missing), groups.types.get(name)))
         place = {column.name: (index, column) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
-        found = cls(columns, groups, products=products)
+        found = cls(tuple(columns), groups, products=products)
         found._check_names()
         return found
 
@@ -427,14 +432,10 @@ class Expansion(Columns):
         free = [Choice(0, none), *([Choice(0, clamp)] if "own" in lines else [])]
         sizes = sorted({size for column in self.columns for size in column.basis.choices if size})
         forms = [*free, *(Choice(size, clamp) for size in sizes)] if sizes else [Choice()]
-        return [form._replace(level_rows=least) for least in self.level_rows or (None,) for form in forms]
-
-    @property
-    def level_rows(self) -> tuple[int, ...]:
-        """Return the least numbers of rows of a level that cross-validation selects from, descending; () if none."""
-        counts = {count for column in self.columns for count in column.basis.open_levels}
+        counts = {count for column in self.columns for count in column.basis.level_rows}
         kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
-        return tuple(kept[each] for each in reversed(kept)) if counts else ()
+        least = [kept[each] for each in reversed(kept)] if counts else [None]
+        return [form._replace(level_rows=each) for each in least for form in forms]
 
     def reduced(self, choice: Choice) -> tuple[Expansion, Spans]:
         """Return the expansion of one choice, and the terms of this one, (start, stop), whose sum each of its terms is.
@@ -463,12 +464,3 @@ class Expansion(Columns):
                 update = column.described().model_dump(exclude_unset=True)
                 bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
         return replace(self, columns=columns, groups=self.groups.with_bases(bases))
-
-
-def _column(name: str, given: ColumnBasis, kind: ColumnType | None) -> Column:
-    """Return a column whose basis is complete."""
-    try:
-        basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
-        return Column(name, basis, given.range, bool(given.missing), kind)
-    except GroupsError as error:
-        raise GroupsError(f"column {name!r}: {error}") from None

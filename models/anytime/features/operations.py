@@ -250,7 +250,7 @@ class Level(Operation):
 
     def values(self, x: Float, of: Operands) -> Float:
         low, high = of.same
-        return _indicators((x >= low) & (x <= high), x)
+        return np.asarray(((x >= low) & (x <= high)) + 0.0 * x)  # NaN where missing
 
     def document(self, term: Term) -> dict[str, Any]:
         return {"level": term.label}
@@ -268,7 +268,7 @@ class Category(Level):
         return x
 
     def values(self, x: Float, of: Operands) -> Float:
-        return _indicators(x == of.a, x)
+        return np.asarray((x == of.a) + 0.0 * x)
 
     def write(self, x: Float, of: Operands, out: Float) -> None:
         for column, places, a in of.runs:  # a column may have many levels
@@ -416,10 +416,6 @@ OPERATIONS: dict[str, type[Operation]] = {
 """Every operation by the name of its class."""
 
 VALUE, LINE, MISSING = Term(Value()), Term(Line(), " as a line"), Term(Missing(), " is missing")
-
-
-def _indicators(found: Bool, x: Float) -> Float:
-    return np.asarray(found + 0.0 * x)  # NaN where missing
 
 
 SINGLE = (2.0**-126, 2.0**24)

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.bases import ColumnSample, distinct, quantiles
+from anytime.features.bases import ColumnSample, quantiles
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
@@ -174,7 +174,7 @@ def _side(column: Column, x: Float) -> PairSide:
         codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
         return PairSide(column=column.name, levels=tuple(levels.labels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
-    knots = distinct(tuple(np.quantile(present, KNOTS).tolist()))
+    knots = tuple(sorted({*np.quantile(present, KNOTS).tolist()}))
     return PairSide(column=column.name, knots=knots if len(knots) > 1 else (float(present.min()), float(present.max())))
 
 

@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -126,7 +125,9 @@ def with_rows(parts: Sequence[Moments]) -> list[int]:
 
 def others(parts: Sequence[Moments]) -> Iterator[Moments]:
     """Yield the moments of all parts but each of them in turn; at least two parts."""
-    after = [*accumulate(reversed(parts[1:]), lambda later, part: part.merge(later))]
+    after: list[Moments] = []
+    for part in reversed(parts[1:]):
+        after.append(part.merge(after[-1]) if after else part)
     before: Moments | None = None
     for part in parts:
         later = after.pop() if after else None
@@ -190,7 +191,7 @@ class Problem(ABC, Generic[T, S]):
     @property
     def horizon(self) -> float | None:
         """Return the cost up to which errors count; beyond its end, an order counts with its last prefix's error."""
-        return self.options.horizon(self.groups)
+        return None if self.options.epsilon is None else float(self.groups.costs.sum())
 
     @property
     def n_jobs(self) -> int | None:
@@ -312,7 +313,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     def learn(places: Iterable[int]) -> None:
         new = [i for i in places if i not in areas]
         if rough is None:
-            exact.update(zip(new, in_threads(lambda i: order(grid[i]), new, problem.n_jobs), strict=True))
+            exact.update(zip(new, in_threads(order, [grid[i] for i in new], problem.n_jobs), strict=True))
         sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
         curves.measure(problem, [(sequences[i], {i: len(sequences[i].steps)}) for i in new])
         areas.update({i: area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})

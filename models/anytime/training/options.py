@@ -16,7 +16,6 @@ from anytime.errors import refuse
 from anytime.families import Family, family_of
 from anytime.features.bases import Clamp, parsed_basis
 from anytime.features.learning import checked_clamp, checked_level_rows
-from anytime.groups import FeatureGroups
 from anytime.selection import Rule
 from anytime.types import ColumnType, FamilyName, Label, Task
 
@@ -103,10 +102,6 @@ class Options(Rule):
     def needs_folds(self) -> bool:
         """Return whether an option leaves something to cross-validation."""
         return self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
-
-    def horizon(self, groups: FeatureGroups) -> float | None:
-        """Return the cost up to which curves are compared: that of all groups, if curves may end at different costs."""
-        return None if self.epsilon is None else float(groups.costs.sum())
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -243,8 +243,7 @@ def open_training(
     unused = tuple(name for name in dataset.check() if name not in table.index and name not in found.unusable)
     count = options.folds
     if count is None:
-        whole = dataset.expansion
-        count = FOLDS if options.needs_folds or whole.needs_size or whole.level_rows else 0
+        count = FOLDS if options.needs_folds or len(dataset.expansion.choices) > 1 else 0
     if not (streamed or roles.folds is not None):  # at most one fold per row
         count = min(count, max(found.used, 2))
     folds = max(count, 1)

@@ -61,8 +61,9 @@ def _line(lines: Sequence[_Tried]) -> _Tried:
     free = [each for each in lines if not each.choice.clamp]
     best, other = _best(lines), _best(free or lines)
     # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean.
-    clear = best.areas.is_clearly_less(other.areas, CLAMP_GAIN, noisy=not other.is_useless)
-    if other.is_useless:  # where nothing predicts, each candidate does well on some fold
+    useless = other.errors[0] > float(other.base_rate.mean)
+    clear = best.areas.is_clearly_less(other.areas, CLAMP_GAIN, noisy=not useless)
+    if useless:  # where nothing predicts, each candidate does well on some fold
         clear = clear and best.areas.is_clearly_less(best.base_rate, 0.0)
     return best if clear else other
 
@@ -103,11 +104,6 @@ class _Tried:
     def base_rate(self) -> Errors:
         """Return the error of the base rate on each fold, (K,)."""
         return Errors(self.measured.folds[:, 0], self.measured.weights)
-
-    @property
-    def is_useless(self) -> bool:
-        """Return whether the base rate has a smaller error than the curve."""
-        return bool(self.errors[0] > self.measured.mean[0])
 
     @property
     def record(self) -> Candidate:

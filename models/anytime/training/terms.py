@@ -70,7 +70,7 @@ def level_decisions(groups: FeatureGroups, terms: Terms) -> tuple[str, ...]:
     if terms.choice.level_rows is None:
         return ()
     columns = [
-        (column.name, column.basis.open_levels) for column in Expansion.of(groups).columns if column.basis.open_levels
+        (column.name, column.basis.level_rows) for column in Expansion.of(groups).columns if column.basis.level_rows
     ]
     rare = [(name, [c for c in counts if c < MIN_LEVEL_ROWS], len(counts)) for name, counts in columns]
     least = terms.choice.level_rows

@@ -22,7 +22,6 @@ from anytime.features.bases.basis import (
     ColumnSample,
     Kind,
     are_whole,
-    distinct,
     quantiles,
     suffixes,
 )
@@ -53,7 +52,6 @@ __all__ = [
     "checked",
     "common_values",
     "default_basis",
-    "distinct",
     "learned",
     "parsed_basis",
     "quantiles",

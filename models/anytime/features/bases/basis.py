@@ -188,6 +188,8 @@ class Basis(ABC):
     line : Literal["own", "same"] | None
         Where it selects between a clamp and a line without one: whether that line is a term of its own, or the same,
         because no training row is outside the clamp.
+    level_rows : tuple[int, ...]
+        Rows of each level, descending, where it selects how many a level needs.
     """
 
     name: ClassVar[str]
@@ -199,6 +201,7 @@ class Basis(ABC):
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
     line: Literal["own", "same"] | None = None
+    level_rows: tuple[int, ...] = ()
 
     @classmethod
     def sized(cls, text: str) -> float:
@@ -234,11 +237,6 @@ class Basis(ABC):
         """Return how values are read; None for numbers."""
         return None
 
-    @property
-    def open_levels(self) -> tuple[int, ...]:
-        """Return the rows of each level, descending, where cross-validation is to select how many a level needs."""
-        return ()
-
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:  # noqa: ARG002
         """Return the basis of one choice, and the terms of this one, (start, stop), whose sum each of its terms is."""
         return self, [(k, k + 1) for k in range(len(self.terms))]
@@ -254,7 +252,3 @@ def suffixes(sign: str, values: Iterable[float]) -> list[str]:
 def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
     """Return the quantiles k/(count + 1), k = 1..count."""
     return sample.quantiles(np.arange(1, count + 1) / (count + 1)) if count and len(sample.values) else ()
-
-
-def distinct(values: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(sorted(set(values)))

@@ -84,10 +84,6 @@ class Categories(Basis):
     def reader(self) -> Levels:
         return Levels(self.levels, self.other)
 
-    @property
-    def open_levels(self) -> tuple[int, ...]:
-        return self.level_rows
-
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
         least = choice.level_rows
         if not self.level_rows or least is None:

@@ -10,17 +10,7 @@ import numpy as np
 
 from anytime.errors import GroupsError
 from anytime.features import operations
-from anytime.features.bases.basis import (
-    NUMERIC,
-    Basis,
-    Choice,
-    Clamp,
-    ColumnSample,
-    Kind,
-    distinct,
-    quantiles,
-    suffixes,
-)
+from anytime.features.bases.basis import NUMERIC, Basis, Choice, Clamp, ColumnSample, Kind, quantiles, suffixes
 from anytime.features.bases.linear import Linear
 from anytime.features.operations import LINE, VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
@@ -60,8 +50,8 @@ class Hinge(Basis):
         K = KNOTS if size is None else int(size)
         if given.knots is None and given.levels is None and has_two_values(sample):
             return cls(K, (), ())
-        knots = distinct(quantiles(sample, K)) if given.knots is None else given.knots
-        if knots != distinct(knots):
+        knots = tuple(sorted({*quantiles(sample, K)})) if given.knots is None else given.knots
+        if knots != tuple(sorted({*knots})):
             raise GroupsError(f"its knots are {list(knots)}; expected different numbers in ascending order")
         return cls(K, knots, cls._levels(given, sample))
 
@@ -71,7 +61,7 @@ class Hinge(Basis):
             return common_values(sample)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given.levels):
             raise GroupsError(f"its levels are {list(given.levels)}; expected numbers for basis {cls.name!r}")
-        levels = distinct(tuple(map(float, given.levels)))
+        levels = sorted({*map(float, given.levels)})
         return tuple(compress(levels, distinct_values(np.array(levels))))
 
     def described(self) -> ColumnBasis:
@@ -117,7 +107,7 @@ class Octiles(Hinge):
         octiles = quantiles(sample, 7) if given.knots is None else given.knots
         if len(octiles) not in (0, 7) or list(octiles) != sorted(octiles):
             raise GroupsError(f"its knots are {list(octiles)}; expected seven octiles in ascending order")
-        return cls(7, distinct(octiles), cls._levels(given, sample), octiles, line)
+        return cls(7, tuple(sorted({*octiles})), cls._levels(given, sample), octiles, line)
 
     @property
     def terms(self) -> list[Term]:
@@ -131,7 +121,7 @@ class Octiles(Hinge):
             line = len(self.terms) - 1 if self.line == "own" and not choice.clamp else 0
             return Linear(), [(line, line + 1)]
         every = 8 // (choice.size + 1)
-        hinge = Hinge(choice.size, distinct(self.octiles[every - 1 :: every]), self.levels)
+        hinge = Hinge(choice.size, tuple(sorted({*self.octiles[every - 1 :: every]})), self.levels)
         kept = [True, *np.isin(self.knots, hinge.knots), *(True for _ in self.levels)]
         return hinge, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
 
