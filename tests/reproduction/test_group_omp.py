@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.estimates import Estimate
+from anytime_reproduction.estimates import Compared, Estimate, by_name
 from anytime_reproduction.experiment import Finding, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
@@ -34,7 +34,6 @@ from anytime_reproduction.group_omp.simulations import (
     trials,
 )
 from anytime_reproduction.group_omp.table_1 import GROUP_OMP, TABLE_1
-from anytime_reproduction.group_omp.tables import Compared, by_name
 from anytime_reproduction.sets import consecutive_groups
 
 QUICK = Setting(quick=True)

@@ -19,7 +19,6 @@ from anytime.types import Float
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
-from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import mean, panels
 from anytime_reproduction.sets import load_set
 

@@ -6,14 +6,25 @@ consistently better" is judged cell by cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
-from anytime_reproduction.estimates import Estimate, published, unanimous
+from anytime_reproduction.estimates import (
+    MIN_RUNS,
+    Compared,
+    Estimate,
+    agreeing,
+    batched,
+    by_name,
+    means_finding,
+    published,
+    too_few,
+    unanimous,
+)
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
-from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
 from anytime_reproduction.report import STYLES, mean, panels
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
@@ -28,6 +39,8 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
+
+WORDS = dict(zip(MEASURES, ("F1 of variables", "F1 of groups", "model error"), strict=True))
 
 EXPERIMENT_COLUMNS = tuple(f"experiment {number}" for number in NUMBERS)
 
@@ -50,28 +63,30 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Se
 def _section(_: Setting, results: Results) -> Section:
     scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
-    findings = [
-        *(_reproduced(number, cells) for number, cells in compared.items()),
-        _ols_finding(compared),
-        *_explained(scores, compared),
-        *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
-    ]
-    tables = [
-        *(_table(measure, scores) for measure in MEASURES),
-        _outside(compared),
-        _explanation_table(scores, compared),
-        _ols_table(scores),
-        _paired_table(scores),
-    ]
-    figures = [
-        Figure(
-            f"group-omp-{name}",
-            f"Table 1 by hold-out, {words}: ours (filled) and published (hollow), with standard errors.",
-            partial(_draw, scores, measure, words),
-        )
-        for measure, name, words in (("F1 (Group)", "f1", "F1 of groups"), ("ME", "error", "model error"))
-    ]
-    return Section(findings, _text(scores), tables, figures)
+    return Section(
+        [
+            *(_reproduced(number, cells) for number, cells in compared.items()),
+            _ols_finding(compared),
+            *_explained(scores, compared),
+            *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
+        ],
+        _text(scores),
+        [
+            *(_table(measure, words, scores) for measure, words in WORDS.items()),
+            _outside(compared),
+            _explanation_table(scores, compared),
+            _ols_table(scores),
+            _paired_table(scores),
+        ],
+        [
+            Figure(
+                f"group-omp-{name}",
+                f"Table 1 by hold-out, {WORDS[measure]}: ours (filled) and published (hollow), with standard errors.",
+                partial(_draw, scores, measure),
+            )
+            for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
+        ],
+    )
 
 
 def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
@@ -82,71 +97,63 @@ def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
 def _ols_finding(compared: Mapping[int, Sequence[Compared]]) -> Finding:
     """Judge OLS, which has no tuning: its model error shows whether the design matches the authors'."""
     found = [next(c for c in compared[number] if c.row == "OLS" and c.where.endswith("ME")) for number in NUMBERS]
-    listed_errors = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
     wrong = [str(number) for number, c in zip(NUMBERS, found, strict=True) if not c.agrees]
     runs = found[0].ours.runs
     text = "is within three standard errors"
     if wrong:
-        text = f"is more than three standard errors away in experiment {' and '.join(wrong)}"
-        if runs >= MIN_RUNS:
-            there = " there" if len(wrong) < len(found) else ""
-            text += f": the published figures{there} do not come from the design as we read it"
+        there = " there" if len(wrong) < len(found) else ""
+        cause = f": the published figures{there} do not come from the design as we read it" * (runs >= MIN_RUNS)
+        text = f"is more than three standard errors away in experiment {' and '.join(wrong)}{cause}"
     return Finding(
         f"The model error of OLS, which has no tuning, {text}{too_few(runs)}. Ours (published), experiments 1 "
-        f"to 4: {listed_errors}.",
+        f"to 4: {', '.join(f'{c.ours.mean:.2f} ({c.published.mean:.2f})' for c in found)}.",
         agrees=not wrong if runs >= MIN_RUNS else None,
         judged=True,
     )
 
 
-def _table(measure: str, scores: Scores) -> Table:
-    words = {"F1 (Var)": "F1 of variables", "F1 (Group)": "F1 of groups", "ME": "model error"}[measure]
+def _table(measure: str, words: str, scores: Scores) -> Table:
     ours = {row: [_ours(scores, number, row, measure) for number in NUMBERS] for row in ROWS}
     sources = {"published": TABLE_1[measure], "ours": ours}
-    rows = [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()]
-    runs = ours["OLS"][0].runs
     return Table.titled(
         f"group-omp-{words.replace(' ', '-').lower()}",
-        f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours.",
+        f"Table 1, {words}, experiments 1 to 4: mean and standard error of {ours['OLS'][0].runs} runs of ours.",
         ("method", *EXPERIMENT_COLUMNS),
-        rows,
+        [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()],
         digits=3,
     )
 
 
 def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
-    rows = [
-        (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
-    ]
+    outside = [c for cells in compared.values() for c in cells if not c.strict]
     return Table.titled(
         "group-omp-outside",
         "Published means that are not within three of our standard errors, and whether the difference is within three "
         "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
         "outside ours by chance.",
         ("where", "method", "published", "ours", "agrees"),
-        rows,
+        [(c.where, c.row, c.published, c.ours, c.verdict) for c in outside],
         digits=3,
     )
 
 
 def _ols_table(scores: Scores) -> Table:
     def errors(family: str, scoring: str) -> list[Estimate | None]:
-        found = [scores.get(f"{family}-{number}") for number in NUMBERS]
-        return [Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found]
+        names = (f"{family}-{number}" for number in NUMBERS)
+        return [Estimate.of(scores[name][scoring]["OLS"]["ME"]) if name in scores else None for name in names]
 
-    rows = [
-        ("published", *TABLE_1["ME"]["OLS"]),
-        ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
-        ("no intercept, covariance", *errors("printed", "covariance")),
-        ("intercept, E(x x')", *errors("intercept", "printed")),
-        ("intercept, covariance", *errors("intercept", "covariance")),
-    ]
     return Table.titled(
         "group-omp-ols",
         "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
         "nonzero means.",
         ("how", *EXPERIMENT_COLUMNS),
-        rows,
+        [
+            ("published", *TABLE_1["ME"]["OLS"]),
+            ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
+            ("no intercept, covariance", *errors("printed", "covariance")),
+            ("intercept, E(x x')", *errors("intercept", "printed")),
+            ("intercept, covariance", *errors("intercept", "covariance")),
+        ],
         digits=3,
     )
 
@@ -186,11 +193,10 @@ def _readings(scores: Scores, number: int, printed: Sequence[Compared]) -> list[
     two would exclude each other.
     """
     found = []
-    for e in EXPLANATIONS:
-        if VARIATIONS[e.variation].design == number:
-            rows = [row for method in e.methods for kind, row in row_names(method).items() if kind in e.kinds]
-            varied = {(c.where, c.row): c for c in _compared(scores, e.variation, e.scoring, rows)}
-            found.append((e.what, [varied.get((c.where, c.row), c) for c in printed]))
+    for e in (e for e in EXPLANATIONS if VARIATIONS[e.variation].design == number):
+        rows = [row for method in e.methods for kind, row in row_names(method).items() if kind in e.kinds]
+        varied = {(c.where, c.row): c for c in _compared(scores, e.variation, e.scoring, rows)}
+        found.append((e.what, [varied.get((c.where, c.row), c) for c in printed]))
     found.sort(key=lambda reading: -agreeing(reading[1]))
     accepted = agreeing(found[0][1]) > agreeing(printed) if found else False
     return [(what, cells, accepted and k == 0) for k, (what, cells) in enumerate(found)]
@@ -204,18 +210,16 @@ def _explained(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> li
         return [Finding(few)]
     findings, unexplained = [], []
     for number, printed in compared.items():
-        agree, cells = agreeing(printed), printed
-        if agree == len(printed):
+        if (agree := agreeing(printed)) == len(printed):
             continue
-        readings = _readings(scores, number, printed)
+        cells, readings = printed, _readings(scores, number, printed)
         tested = [f"{what} ({agreeing(found)} of {len(found)})" for what, found, _ in readings]
+        text = f"no tested explanation has more agreeing cells than the {agree} as printed"
+        text += f": {'; '.join(tested)}." if tested else "."
         if readings and readings[0][2]:
             what, cells, _ = readings[0]
-            others = f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
-            text = f"{what} {_explanation(printed, cells)}{others}"
-        else:
-            others = f": {'; '.join(tested)}" if tested else ""
-            text = f"no tested explanation has more agreeing cells than the {agree} as printed{others}."
+            text = f"{what} {_explanation(printed, cells)}"
+            text += f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
         findings.append(Finding(f"Experiment {number}: {text}", agrees=agreeing(cells) == len(cells)))
         unexplained += [f"{c.row}, {c.where}" for c in cells if not c.agrees]
     still = (
@@ -236,18 +240,17 @@ def _explanation(printed: Sequence[Compared], cells: Sequence[Compared]) -> str:
 
 
 def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> Table:
-    rows = [
-        (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
-        for number, printed in compared.items()
-        for what, cells, accepted in _readings(scores, number, printed)
-    ]
     return Table.titled(
         "group-omp-explanations",
         "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within three "
         "standard errors of the difference. At most one per experiment is accepted, as they exclude each other: the "
         "one with the most agreeing cells, if there are more than as printed.",
         ("changed", "experiment", "agree as printed", "agree with it", "accepted"),
-        rows,
+        [
+            (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
+            for number, printed in compared.items()
+            for what, cells, accepted in _readings(scores, number, printed)
+        ],
     )
 
 
@@ -257,27 +260,17 @@ def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) ->
     return Estimate.of_difference(ours, other)
 
 
-class _Duel(NamedTuple):
-    """Group-OMP against a rival: the direction in Table 1 and in our runs (1 better, -1 worse)."""
-
-    number: int
-    rival: str
-    measure: str
-    published: int
-    ours: int
-
-    def __str__(self) -> str:
-        return f"{self.rival} on {self.measure} in experiment {self.number}"
+def _directions(scores: Scores, kind: str, number: int, rival: str, measure: str) -> tuple[int, int]:
+    """Return whether Group-OMP is better (1) or worse (-1) than a rival in Table 1, and in our runs (or neither, 0)."""
+    better = -1 if measure == "ME" else 1
+    mine, other = (TABLE_1[measure][row_names(m)[kind]][number - 1].mean for m in ("Group-OMP", rival))
+    return better if mine > other else -better, better * _paired(scores, number, kind, rival, measure).direction
 
 
-def _duels(scores: Scores, kind: str) -> Iterator[_Duel]:
-    for number in NUMBERS:
-        for rival in RIVALS[1:]:  # OLS is not tuned
-            for measure in MEASURES:
-                better = -1 if measure == "ME" else 1
-                mine, other = (TABLE_1[measure][row_names(m)[kind]][number - 1].mean for m in ("Group-OMP", rival))
-                ours = _paired(scores, number, kind, rival, measure).direction
-                yield _Duel(number, rival, measure, better if mine > other else -better, better * ours)
+def _duels(scores: Scores, kind: str) -> dict[tuple[int, str, str], tuple[int, int]]:
+    """Return the `_directions` by experiment, rival and measure; OLS is not tuned."""
+    cells = product(NUMBERS, RIVALS[1:], MEASURES)
+    return {cell: _directions(scores, kind, *cell) for cell in cells}
 
 
 def _claim(scores: Scores, kind: str) -> Finding:
@@ -286,60 +279,56 @@ def _claim(scores: Scores, kind: str) -> Finding:
     False if one has the opposite direction, beyond its 95 % interval by Student's t; None if none has, but some
     differences are not significant.
     """
-    duels = list(_duels(scores, kind))
+    duels = {f"{rival} on {m} in experiment {n}": found for (n, rival, m), found in _duels(scores, kind).items()}
     count = len(duels)
-    against = [duel for duel in duels if duel.published < 0]
+    against = {cell: ours for cell, (published, ours) in duels.items() if published < 0}
     published_text = (
-        f"{len(against)} of {count} published cells contradict it ({', '.join(map(str, against))}), "
-        f"{sum(duel.ours < 0 for duel in against)} of them also here"
+        f"{len(against)} of {count} published cells contradict it ({', '.join(against)}), "
+        f"{sum(ours < 0 for ours in against.values())} of them also here"
         if against
         else f"all {count} published cells support it"
     )
-    same = sum(duel.ours == duel.published for duel in duels)
-    opposite = [duel for duel in duels if duel.ours == -duel.published]
+    same = sum(ours == published for published, ours in duels.values())
+    opposite = {cell: ours for cell, (published, ours) in duels.items() if ours == -published}
     sides = [
-        f"{words}: {', '.join(str(duel) for duel in opposite if duel.ours == side)}"
+        f"{words}: {', '.join(cell for cell, ours in opposite.items() if ours == side)}"
         for words, side in (("for Group-OMP", 1), ("against it", -1))
-        if any(duel.ours == side for duel in opposite)
+        if side in opposite.values()
     ]
     details = f" ({'; '.join(sides)})" if sides else ""
-    chosen_by = "hold-out" if kind == "Holdout" else "oracle"
     return Finding(
-        f'The paper: Group-OMP performs "consistently better". Chosen by {chosen_by}, {published_text}. Ours, run '
+        'The paper: Group-OMP performs "consistently better". Chosen by '
+        f"{'hold-out' if kind == 'Holdout' else 'oracle'}, {published_text}. Ours, run "
         f"by run and by 95 % intervals: {same} of {count} cells have the direction of Table 1, "
         f"{count - same - len(opposite)} are not significant, {len(opposite)} have the opposite direction{details}.",
-        agrees=unanimous(duel.ours == duel.published if duel.ours else None for duel in duels),
+        agrees=unanimous(ours == published if ours else None for published, ours in duels.values()),
         judged=True,
     )
 
 
 def _advice(scores: Scores) -> str:
     """State where Group-OMP is ahead of every rival by hold-out, and where a rival is ahead of it."""
-    duels = list(_duels(scores, "Holdout"))
-    parts = []
+    duels, parts = _duels(scores, "Holdout"), []
     for measure, words in (("F1 (Group)", "in finding the groups"), ("ME", "in the model error")):
-        mine = [duel for duel in duels if duel.measure == measure]
-        first = [number for number in NUMBERS if all(duel.ours > 0 for duel in mine if duel.number == number)]
-        where = f"experiment{'s' if len(first) > 1 else ''} {', '.join(map(str, first))}" if first else "no experiment"
-        behind = [f"the {duel.rival} in experiment {duel.number}" for duel in mine if duel.ours < 0]
+        ours = {(number, rival): found for (number, rival, m), (_, found) in duels.items() if m == measure}
+        first = [str(n) for n in NUMBERS if all(ours[n, rival] > 0 for rival in RIVALS[1:])]
+        where = f"experiment{'s' if len(first) > 1 else ''} {', '.join(first)}" if first else "no experiment"
+        behind = [f"the {rival} in experiment {number}" for (number, rival), found in ours.items() if found < 0]
         more = f", and behind {', '.join(behind)}" if behind else ""
         parts.append(f"{words} it is ahead of every rival in {where}{more}")
     return f"Group-OMP, chosen by hold-out, in these runs: {'; '.join(parts)}."
 
 
 def _paired_table(scores: Scores) -> Table:
-    rows = [
-        (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
-        for number in NUMBERS
-        for kind in ("Oracle", "Holdout")
-        for rival in RIVALS
-    ]
     return Table.titled(
         "group-omp-paired",
         "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
         "error is better.",
         ("experiment", "chosen by", "rival", *MEASURES),
-        rows,
+        [
+            (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
+            for number, kind, rival in product(NUMBERS, ("Oracle", "Holdout"), RIVALS)
+        ],
         digits=3,
     )
 
@@ -368,7 +357,7 @@ def _text(scores: Scores) -> tuple[str, ...]:
 APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
 
 
-def _draw(scores: Scores, measure: str, words: str) -> Any:
+def _draw(scores: Scores, measure: str) -> Any:
     """Draw the experiments side by side, and the methods of each around x = its number."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
@@ -378,7 +367,7 @@ def _draw(scores: Scores, measure: str, words: str) -> Any:
         for number in NUMBERS:
             x = number + (index - (len(METHODS) - 1) / 2) * APART
             mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
-    axis.set(xlabel="experiment", ylabel=words, xticks=NUMBERS)
+    axis.set(xlabel="experiment", ylabel=WORDS[measure], xticks=NUMBERS)
     axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
     marks = [
         *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
