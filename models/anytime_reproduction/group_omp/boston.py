@@ -16,7 +16,19 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroup, FeatureGroups
 from anytime.types import Float
-from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.estimates import (
+    MIN_RUNS,
+    Compared,
+    Estimate,
+    agreeing,
+    batched,
+    by_name,
+    means_finding,
+    merged,
+    published,
+    too_few,
+    unanimous,
+)
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
 from anytime_reproduction.report import mean, panels
@@ -72,8 +84,7 @@ def splits(setting: Setting, name: str, first: int, count: int) -> Result:
 
 
 def _split(X: Float, groups: FeatureGroups, y: Float, rng: np.random.Generator, reading: str) -> Result:
-    order = rng.permutation(len(y))
-    train, validation, test = np.split(order, [len(y) // 2, len(y) // 2 + len(y) // 4])
+    train, validation, test = np.split(rng.permutation(len(y)), [len(y) // 2, len(y) // 2 + len(y) // 4])
     if reading != "no-intercept":
         X, y = X - X[train].mean(axis=0), y - y[train].mean()
     rows, both = (Rows(X[some], y[some], groups) for some in (train, np.concatenate([train, validation])))
@@ -112,10 +123,9 @@ def _section(_: Setting, results: Results) -> Section:
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
-    findings = [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
     return Section(
-        findings,
+        [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
         _text(scores, what, ours["variables"], real),
         (_table(scores, what, real), _paired(scores), _readings(others)),
         (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
@@ -159,16 +169,15 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
 
 def _readings(others: Mapping[str, Scores]) -> Table:
     details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    rows = [
-        (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
-        for key in SIDES
-        for reading, scores in others.items()
-    ]
     return Table.titled(
         "boston-readings",
         f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
         ("reading", "measure", *METHODS),
-        rows,
+        [
+            (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
+            for key in SIDES
+            for reading, scores in others.items()
+        ],
         digits=2,
     )
 
@@ -225,20 +234,19 @@ def _claim(scores: Scores, key: str) -> Finding:
 
 
 def _table(scores: Scores, what: str, real: bool) -> Table:
-    rows = [
-        (
-            method,
-            *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
-            float(np.median(found["error"])),
-        )
-        for method, found in scores.items()
-    ]
     more = "." if real else "; the published figures are of Boston Housing."
     return Table.titled(
         "boston",
         f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}",
         ("method", *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")), "median error, ours"),
-        rows,
+        [
+            (
+                method,
+                *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
+                float(np.median(found["error"])),
+            )
+            for method, found in scores.items()
+        ],
         digits=2,
     )
 
@@ -266,16 +274,15 @@ def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, .
 
 def _advice(scores: Scores) -> str:
     nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
-    behind, sparser = _directions(scores, "error")[1], len(_directions(scores, "variables")[-1]) == len(RIVALS)
-    if sparser and behind:
+    behind = " or ".join(_directions(scores, "error")[1])
+    use = "These splits do not show that Group-OMP uses fewer variables than all others."
+    if len(_directions(scores, "variables")[-1]) == len(RIVALS):
         use = (
             "Use Group-OMP if the number of variables determines the cost, and "
-            f"{' or '.join(behind)} if only the error matters; the paired table shows the trade-off."
+            f"{behind} if only the error matters; the paired table shows the trade-off."
+            if behind
+            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
         )
-    elif sparser:
-        use = "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
-    else:
-        use = "These splits do not show that Group-OMP uses fewer variables than all others."
     ols = np.array(scores["OLS"]["error"])
     skewed = " Least squares on all powers has a far larger error on a few splits than on most."
     return (
@@ -288,8 +295,8 @@ def _draw(scores: Scores, real: bool) -> Any:
     figure, axes = panels(2, width=3.6, height=3.2)
     for axis, (key, words) in zip(axes, SIDES.items(), strict=True):
         for x, method in enumerate(METHODS):
-            ours, printed = Estimate.of(scores[method][key]), TABLE_2[method][key] if real else None
-            mean(axis, x, method, ours, printed, apart=0.12)
+            printed = TABLE_2[method][key] if real else None
+            mean(axis, x, method, Estimate.of(scores[method][key]), printed, apart=0.12)
         axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
         axis.set_ylabel(words)
     return figure

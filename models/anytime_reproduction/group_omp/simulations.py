@@ -351,8 +351,7 @@ def _trial(varied: Variation, seed: list[int]) -> dict[str, dict[str, dict[str, 
         path = group_lasso(rows, varied.root) if method == "Group Lasso" else METHODS[method](rows)
         error = model_errors(path, design.truth, design.second)
         centred = model_errors(path, design.truth, design.second - np.outer(design.mean, design.mean))
-        held = held_out_errors(path, X_held, y_held)
-        moved = held_out_errors(path, X_held, y_held - y_mean)
+        held, moved = (held_out_errors(path, X_held, held_out) for held_out in (y_held, y_held - y_mean))
         for scoring, (judge, chooser) in zip(SCORINGS, ((error, held), (centred, held), (error, moved)), strict=True):
             for kind, row in row_names(method).items():
                 point = int(np.argmin(chooser if kind == "Holdout" else judge))
