@@ -281,7 +281,8 @@ def _advice(scores: Scores) -> str:
             "Use Group-OMP if the number of variables determines the cost, and "
             f"{behind} if only the error matters; the paired table shows the trade-off."
             if behind
-            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
+            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use "
+            "it."
         )
     ols = np.array(scores["OLS"]["error"])
     skewed = " Least squares on all powers has a far larger error on a few splits than on most."

@@ -51,7 +51,6 @@ from anytime._linalg import conjugate_gradients, factorise_penalised, positive_p
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
-
 KINK = 1e-7
 """A group that a step shrinks below this share of its norm passes zero, where the objective has a kink."""
 
@@ -261,7 +260,7 @@ class Descent:
         return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
 
     def _refreshed_gap(self, mu: float) -> float:
-        """Recompute the gradient from the coefficients, which removes the rounding errors of updates; return the gap."""
+        """Return the gap, with the gradient recomputed from the coefficients, which removes rounding errors of updates."""
         nonzero = np.flatnonzero(self.w.any(axis=1))
         self.b = self.q - self.S[:, nonzero] @ self.w[nonzero]
         return self.gap(self.w, self.b, mu)

@@ -234,7 +234,7 @@ def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tup
     steps: list[tuple[int, ...]] = []
     selected = np.zeros(len(groups), dtype=np.bool_)
     if_free = [] if cost_blind else [(group, True) for group in range(len(groups))]
-    for group, only_free in [*if_free, *(each for group in order for each in ((group, False), *if_free))]:
+    for group, only_free in [*if_free, *(each for chosen in order for each in ((chosen, False), *if_free))]:
         adds = groups.step([group], selected)
         if not selected[group] and not (only_free and groups.costs[list(adds)].any()):
             steps.append(adds)

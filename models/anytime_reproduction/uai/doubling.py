@@ -114,26 +114,23 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
     result: Result = {"items": items}
     for name, doubling in (("CS-G-FR", False), ("Doubling", True)):
         found = learned(values, costs, doubling=doubling)
-        quarter, same = (
-            [part.tolist() for part in ratios(found.columns, values, costs, share)] for share in (4.0, 1.0)
-        )
         result[name] = {
             "order": (found.columns + 1).tolist(),
             "literal": (doubled(items) if doubling else np.argsort(-values / costs) + 1).tolist(),
             "until": found.doubling_until,
-            "quarter": quarter,
-            "same": same,
+            **{
+                key: [part.tolist() for part in ratios(found.columns, values, costs, share)]
+                for key, share in (("quarter", 4.0), ("same", 1.0))
+            },
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
-    return {
-        **result,
-        "twice": {
-            "until": found.doubling_until,
-            "steps": len(found.steps),
-            "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
-        },
+    result["twice"] = {
+        "until": found.doubling_until,
+        "steps": len(found.steps),
+        "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
     }
+    return result
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
@@ -168,7 +165,28 @@ def _section(_: Setting, results: Results) -> Section:
             "same sequence, and CS-G-FR suffices.",
             "Nothing in this experiment is random, and no data set is read.",
         ),
-        (_least_table(sequences), _share_table(by_size)),
+        (
+            Table.titled(
+                "doubling-least",
+                f"Eq. 10 with D = {sequences['items']}: the worst of all budgets",
+                ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
+                [
+                    (name, found["order"][0], min(found["quarter"][1]), min(found["same"][1]))
+                    for name, found in sequences.items()
+                    if name in ("CS-G-FR", "Doubling")
+                ],
+            ),
+            Table.titled(
+                "doubling-share",
+                "Least ratio over all budgets of F within B to the best of cost B/C",
+                ("C", "sequence", *(f"D = {size}" for size in by_size)),
+                [
+                    (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
+                    for k, share in enumerate(SHARES)
+                    for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+                ],
+            ),
+        ),
         (
             Figure(
                 "doubling-ratio",
@@ -241,33 +259,6 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
             judged=True,
         ),
     ]
-
-
-def _least_table(found: Result) -> Table:
-    rows = [
-        (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
-        for name in ("CS-G-FR", "Doubling")
-    ]
-    return Table.titled(
-        "doubling-least",
-        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
-        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
-        rows,
-    )
-
-
-def _share_table(by_size: dict[int, Result]) -> Table:
-    rows = [
-        (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
-        for k, share in enumerate(SHARES)
-        for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
-    ]
-    return Table.titled(
-        "doubling-share",
-        "Least ratio over all budgets of F within B to the best of cost B/C",
-        ("C", "sequence", *(f"D = {size}" for size in by_size)),
-        rows,
-    )
 
 
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis

@@ -95,9 +95,8 @@ def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
     Of a solved model only z = L^-1 q is used, F = |z|^2 / 2: its last rows are the candidate's gain, without
     cancellation. Coefficients, which the paper computes too, are omitted, which favours the literal method.
     """
-    clock = _Clock(groups)
+    clock, scores, models = _Clock(groups), np.zeros(len(groups)), {}
     while len(clock.remaining):
-        scores, models = np.zeros(len(groups)), {}
         for g in clock.remaining.tolist():
             C, q = equations.normal(np.append(clock.chosen, clock.columns[g]))
             models[g] = z = solve_triangular(np.linalg.cholesky(C), q, lower=True, check_finite=False)
@@ -112,8 +111,8 @@ def literal_omp(equations: Equations, groups: FeatureGroups) -> TimedPath:
     clock = _Clock(groups)
     T = [whitening(equations.covariance(columns)) for columns in groups.slices]
     b = equations.normal(np.arange(len(groups.features)))[1]
+    scores = np.zeros(len(groups))
     while len(clock.remaining):
-        scores = np.zeros(len(groups))
         for g in clock.remaining.tolist():
             scores[g] = np.sum(np.square(T[g].T @ b[groups.slices[g]]))
         g = clock.choose(scores)
@@ -185,9 +184,7 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
 
     A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
     """
-    loaded = load_set(data, setting)
-    if size is not None:
-        loaded = regrouped(setting, loaded, size)
+    loaded = load_set(data, setting) if size is None else regrouped(setting, load_set(data, setting), size)
     groups, limit = loaded.groups, min(ROWS, int(12 * WORK / (loaded.X.shape[1] * len(loaded.groups)) ** 2))
     training = np.flatnonzero(loaded.part == 0)[:limit]
     X, y = loaded.X[training], loaded.y[training]
@@ -272,19 +269,20 @@ QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in gro
 
 
 def _runs(setting: Setting) -> list[Run]:
-    turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
     problems: dict[str, tuple[SetName, int | None]] = {
         **{f"yahoo-{size}": ("yahoo_sample", size) for size in sizes},
         "kddcup99": ("kddcup99", None),
     }
-    made = QUICK_MADE if setting.quick else MADE
     return [
         *(
-            Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
+            Run(name, timed, {"data": data, "size": size, "turns": QUICK_TURNS if setting.quick else TURNS}, alone=True)
             for name, (data, size) in problems.items()
         ),
-        *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made),
+        *(
+            Run(f"made-{features}", grown, {"features": features}, alone=True)
+            for features in (QUICK_MADE if setting.quick else MADE)
+        ),
     ]
 
 
@@ -320,7 +318,27 @@ def _section(setting: Setting, results: Results) -> Section:
             f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, at most {ROWS:,} rows, and on "
             "synthetic problems.",
         ),
-        (_table(problems, setting),),
+        (
+            Table.of_records(
+                "training-time",
+                "Training times as ratios, all groups selected",
+                [
+                    {
+                        "problem": setting.labelled(name, "kddcup99" if name == "kddcup99" else "yahoo_sample"),
+                        "groups": r["groups"],
+                        "features": r["features"],
+                        "FR/OMP published": "8 (Agriculture, 57 groups)" if name == "kddcup99" else "10 to 20 (Yahoo)",
+                        "FR/OMP literal, rows": _ratio(r, "rows"),
+                        "FR/OMP literal, products": _ratio(r, "products"),
+                        "FR/OMP ours": _ratio(r, "whole"),
+                        "literal FR, products / our FR": _speedup(r, "FR, products"),
+                        "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
+                    }
+                    for name, r in problems.items()
+                ],
+                digits=1,
+            ),
+        ),
         (
             Figure(
                 "training-time",
@@ -389,38 +407,14 @@ def _factor(results: Results) -> Finding:
     )
 
 
-def _table(results: Results, setting: Setting) -> Table:
-    records: list[Result] = [
-        {
-            "problem": setting.labelled(name, "kddcup99" if name == "kddcup99" else "yahoo_sample"),
-            "groups": r["groups"],
-            "features": r["features"],
-            "FR/OMP published": "8 (Agriculture, 57 groups)" if name == "kddcup99" else "10 to 20 (Yahoo)",
-            "FR/OMP literal, rows": _ratio(r, "rows"),
-            "FR/OMP literal, products": _ratio(r, "products"),
-            "FR/OMP ours": _ratio(r, "whole"),
-            "literal FR, products / our FR": _speedup(r, "FR, products"),
-            "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
-        }
-        for name, r in results.items()
-    ]
-    return Table.titled(
-        "training-time",
-        "Training times as ratios, all groups selected",
-        records[0],
-        map(dict.values, records),
-        digits=1,
-    )
-
-
 def _draw(results: Results) -> Any:
     figure, axes = panels(len(results), ylabel="processor time (s)")
     for axis, (name, result) in zip(axes, results.items(), strict=True):
         for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
             method, computation = way.split(", ")
             label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
-            seconds = np.array(result["seconds"][way])
-            curve(axis, np.arange(1.0, len(seconds) + 1), seconds, label, number)
+            seconds = result["seconds"][way]
+            curve(axis, np.arange(1.0, len(seconds) + 1), np.array(seconds), label, number)
         axis.locator_params(axis="x", integer=True)
         axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
     axes[-1].legend(fontsize=8, loc="center right")
