@@ -260,7 +260,7 @@ class Descent:
         return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
 
     def _refreshed_gap(self, mu: float) -> float:
-        """Return the gap, with the gradient recomputed from the coefficients, which removes rounding errors of updates."""
+        """Return the gap after recomputing the gradient from the coefficients, which removes rounding errors."""
         nonzero = np.flatnonzero(self.w.any(axis=1))
         self.b = self.q - self.S[:, nonzero] @ self.w[nonzero]
         return self.gap(self.w, self.b, mu)

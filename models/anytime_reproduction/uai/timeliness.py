@@ -6,6 +6,7 @@ chooses. It is also measured on a table with many rows, so that a difference is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -134,41 +135,36 @@ def _timeliness(runs: Sequence[Sequence[Comparison]]) -> dict[str, dict[str, lis
     }
 
 
-class Case(NamedTuple):
-    """A data set of Table 2, and its penalty (None: by validation)."""
+CASES: dict[str, tuple[SetName, float | None]] = {
+    "yahoo": ("yahoo_sample", 1e-5),
+    "yahoo-validated": ("yahoo_sample", None),
+    "mq2008": ("mq2008", 1e-5),
+    "kddcup99": ("kddcup99", 1e-5),
+}
+"""Data sets of Table 2, and their penalties (None: by validation). A quick run, and one without real data, omits the
+last.
+"""
 
-    label: str
-    name: SetName
-    alpha: float | None
+
+def _sizes(setting: Setting) -> dict[str, int]:
+    return {f"s={size}": size for size in ((5, 20) if setting.quick else (5, 10, 15, 20))}
 
 
-CASES = (
-    Case("yahoo", "yahoo_sample", 1e-5),
-    Case("yahoo-validated", "yahoo_sample", None),
-    Case("mq2008", "mq2008", 1e-5),
-    Case("kddcup99", "kddcup99", 1e-5),
-)
-"""A quick run, and one without real data, omits the last."""
+def _cases(setting: Setting) -> list[str]:
+    return list(CASES)[:-1] if setting.quick or setting.data is None else list(CASES)
 
 
 def _runs_2(setting: Setting) -> list[Run]:
+    groupings = 3 if setting.quick else 10
     return [
         Run(
-            f"{c.label}-{size}",
+            f"{case}-{size}",
             measure_groupings,
-            {"name": c.name, "alpha": c.alpha, "size": size, "groupings": 3 if setting.quick else 10},
+            {"name": CASES[case][0], "alpha": CASES[case][1], "size": size, "groupings": groupings},
         )
-        for c in _cases(setting)
-        for size in _sizes(setting)
+        for case in _cases(setting)
+        for size in _sizes(setting).values()
     ]
-
-
-def _sizes(setting: Setting) -> tuple[int, ...]:
-    return (5, 20) if setting.quick else (5, 10, 15, 20)
-
-
-def _cases(setting: Setting) -> tuple[Case, ...]:
-    return CASES[:-1] if setting.quick or setting.data is None else CASES
 
 
 Sides = Mapping[str, Mapping[str, Sequence[float]]]  # timeliness of each run, by side and method
@@ -177,94 +173,117 @@ Sides = Mapping[str, Mapping[str, Sequence[float]]]  # timeliness of each run, b
 def _section_1(setting: Setting, results: Results) -> Section:
     runs = merged(list(results.values()))
     ours = "stand-in" if setting.replaces("kddcup99") else "ours"
-    table = Table.titled(
-        "table-1",
-        "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
-        ("method", "published (AGRICULTURAL)", *(f"{ours}, {words}" for words in SIDES.values())),
-        [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS],
-    )
-    caption = "Paired differences of timeliness over the held-out sets."
-    differences = _differences("table-1-differences", caption, {"ours": runs}, PUBLISHED_1)
     losses = {m: Claim("CS-G-OMP", m).difference(runs["test"]).mean for m in MODELS if m != "CS-G-OMP"}
     worst = max(losses, key=lambda method: losses[method])
     alike = [method for method, loss in losses.items() if abs(loss) < VISIBLE]
-    text = (
-        f"Measured on {load_set('kddcup99', setting).what}; {len(results)} of the sets held out in turn, trained on "
-        "the others, alpha 1e-7. The curves stop where CS-G-OMP reaches 0.97 of its final training value, and the last "
-        "interval is interpolated, as in section 5.2.",
-        f"Conclusion: compared with CS-G-OMP {worst} loses most here, {losses[worst]:.4f}; "
-        f"{', '.join(alike) if alike else 'no other method'} hardly differs from it.",
+    return Section(
+        _findings(setting, "", {"": runs}),
+        (
+            f"Measured on {load_set('kddcup99', setting).what}; {len(results)} of the sets held out in turn, trained "
+            "on the others, alpha 1e-7. The curves stop where CS-G-OMP reaches 0.97 of its final training value, and "
+            "the last interval is interpolated, as in section 5.2.",
+            f"Conclusion: compared with CS-G-OMP {worst} loses most here, {losses[worst]:.4f}; "
+            f"{', '.join(alike) if alike else 'no other method'} hardly differs from it.",
+        ),
+        (
+            Table.titled(
+                "table-1",
+                "0.97-timeliness. AGRICULTURAL is proprietary: its numbers show the published order.",
+                ("method", "published (AGRICULTURAL)", *(f"{ours}, {words}" for words in SIDES.values())),
+                [(m, PUBLISHED_1.get(m), *(Estimate.of(runs[side][m]) for side in SIDES)) for m in COLUMNS],
+            ),
+            _differences(
+                "table-1-differences",
+                "Paired differences of timeliness over the held-out sets.",
+                {"ours": runs},
+                {"published": PUBLISHED_1},
+            ),
+        ),
     )
-    return Section(_findings(setting, "", {"": runs}), text, (table, differences))
 
 
 def _section_2(setting: Setting, results: Results) -> Section:
-    tables: list[Table] = []
-    findings: list[Finding] = []
+    # Omit sizes that give the same groups as a smaller one.
     measured: dict[str, dict[str, Result]] = {}
     for case in _cases(setting):
-        name = case.label
-        all_sizes = {f"s={size}": results[f"{name}-{size}"] for size in _sizes(setting)}
-        # Omit sizes that give the same groups as a smaller one.
+        all_sizes = {size: results[f"{case}-{number}"] for size, number in _sizes(setting).items()}
         smallest = {tuple(result["groupings"]): size for size, result in reversed(all_sizes.items())}
-        by_size = {size: result for size, result in all_sizes.items() if size in smallest.values()}
-        label = setting.labelled(name, case.name)
-        caption = f"{label}: paired differences over the groupings, or over the splits where there is one grouping."
-        tables += [_table_2(case, by_size, setting), _differences(f"table-2-{name}-differences", caption, by_size)]
-        measured[name] = by_size
-        findings += _findings(setting, f"{label}: ", by_size)
-        if case.alpha is not None:  # else F in training includes the penalty, and that of shrunken weights does not
-            verdicts = [c.judged(c.difference(result["train"])) for result in by_size.values() for c in ORDER]
-            yes, no, neither = map(verdicts.count, (True, False, None))
-            found = (
-                f"{yes} have the order of the paper, {no} the opposite order, {neither} neither"
-                if setting.data is None
-                else f"{yes} agree with the paper, {no} differ, {neither} are undecided"
+        measured[case] = {size: result for size, result in all_sizes.items() if size in smallest.values()}
+    labels = {case: setting.labelled(case, CASES[case][0]) for case in measured}
+    over = "paired differences over the groupings, or over the splits where there is one grouping."
+    return Section(
+        [
+            finding
+            for case, by_size in measured.items()
+            for finding in _findings_2(setting, labels[case], case, by_size)
+        ],
+        _text_2(setting, measured),
+        [
+            table
+            for case, by_size in measured.items()
+            for table in (
+                _table_2(setting, labels[case], case, by_size),
+                _differences(f"table-2-{case}-differences", f"{labels[case]}: {over}", by_size),
             )
-            text = f"{label}, on the training rows: of {len(verdicts)} comparisons, {found}"
-            findings.append(Finding(text, unanimous(verdicts), judged=True))
-        findings += _shrinkage(label, by_size)
-    return Section(findings, _text_2(setting, measured), tables)
+        ],
+    )
 
 
-def _table_2(case: Case, by_size: Mapping[str, Result], setting: Setting) -> Table:
+def _findings_2(setting: Setting, label: str, case: str, by_size: Mapping[str, Result]) -> list[Finding]:
+    findings = _findings(setting, f"{label}: ", by_size)
+    if CASES[case][1] is not None:  # else F in training includes the penalty, and that of shrunken weights does not
+        verdicts = [claim.judged(claim.difference(result["train"])) for result in by_size.values() for claim in ORDER]
+        yes, no, neither = map(verdicts.count, (True, False, None))
+        found = (
+            f"{yes} have the order of the paper, {no} the opposite order, {neither} neither"
+            if setting.data is None
+            else f"{yes} agree with the paper, {no} differ, {neither} are undecided"
+        )
+        text = f"{label}, on the training rows: of {len(verdicts)} comparisons, {found}"
+        findings.append(Finding(text, unanimous(verdicts), judged=True))
+    return findings + _shrinkage(label, by_size)
+
+
+def _table_2(setting: Setting, label: str, case: str, by_size: Mapping[str, Result]) -> Table:
+    name, alpha = CASES[case]
     columns: dict[str, list[object]] = {}
     for size, result in by_size.items():
-        if case.name == "yahoo_sample":
+        if name == "yahoo_sample":
             columns[f"{size} published"] = [PUBLISHED_2[size].get(method) for method in COLUMNS]
-        columns[f"{size} {'stand-in' if setting.replaces(case.name) else 'ours'}"] = [
+        columns[f"{size} {'stand-in' if setting.replaces(name) else 'ours'}"] = [
             Estimate.of(result["test"][method]) for method in COLUMNS
         ]
     validated = ", ".join(f"{result['alpha']:.3g}" for result in by_size.values())
-    alpha = f"alpha {case.alpha:g}" if case.alpha is not None else f"alpha by validation ({validated})"
-    what = load_set(case.name, setting).what
     single = [size for size, result in by_size.items() if len(result["groupings"]) == 1]
-    omitted = [f"s={size}" for size in _sizes(setting) if f"s={size}" not in by_size]
+    omitted = [size for size in _sizes(setting) if size not in by_size]
     caption = (
-        f"{setting.labelled(case.label, case.name)}: 0.99-timeliness on held-out rows by group size, {alpha}: {what}."
+        f"{label}: 0.99-timeliness on held-out rows by group size, alpha "
+        f"{f'by validation ({validated})' if alpha is None else f'{alpha:g}'}: {load_set(name, setting).what}."
         + f" At {', '.join(single)} all groupings are the same: errors are over the splits." * bool(single)
         + f" {', '.join(omitted)} gives the same groups as a smaller size." * bool(omitted)
     )
-    return Table.titled(
-        f"table-2-{case.label}", caption, ("method", *columns), zip(COLUMNS, *columns.values(), strict=True)
-    )
+    return Table.titled(f"table-2-{case}", caption, ("method", *columns), zip(COLUMNS, *columns.values(), strict=True))
 
 
 def _differences(
-    name: str, caption: str, measured: Mapping[str, Sides], published: Mapping[str, float] | None = None
+    name: str, caption: str, measured: Mapping[str, Sides], published: Mapping[str, Mapping[str, float]] | None = None
 ) -> Table:
     """Return a table of the paired difference of each claim, published if known, and measured on both sides."""
-    columns: dict[str, list[object]] = {"claim of the paper": [claim.words for claim in ORDER]}
-    if published is not None:
-        columns["published"] = [published[claim.better] - published[claim.worse] for claim in ORDER]
-    for size, sides in measured.items():
-        for side, words in SIDES.items():
-            columns[f"{size}, {words}"] = [claim.difference(sides[side]) for claim in ORDER]
-    return Table.titled(name, caption, columns, zip(*columns.values(), strict=True))
+    known = published or {}
+    ours = {f"{size}, {words}": sides[side] for size, sides in measured.items() for side, words in SIDES.items()}
+    return Table.titled(
+        name,
+        caption,
+        ("claim of the paper", *known, *ours),
+        [
+            (c.words, *(v[c.better] - v[c.worse] for v in known.values()), *(c.difference(v) for v in ours.values()))
+            for c in ORDER
+        ],
+    )
 
 
 def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> tuple[str, ...]:
-    yahoo = load_set("yahoo_sample", setting)
+    yahoo, mq2008 = load_set("yahoo_sample", setting), load_set("mq2008", setting)
     rows = int((yahoo.part == 0).sum())
     few = (
         f"The paper's penalty, 1e-5, was chosen by validation for {PUBLISHED_ROWS:,} rows; here are {rows:,}. The "
@@ -278,7 +297,7 @@ def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> t
         "undecided, and not refuted, otherwise."
     )
     return (
-        f"Measured on {yahoo.what}, and {load_set('mq2008', setting).what}; random groups of features that cost the "
+        f"Measured on {yahoo.what}, and {mq2008.what}; random groups of features that cost the "
         "same, curves up to where CS-G-OMP reaches 0.99 of its final training value."
         + ("" if setting.data is None else judged),
         "mq2008 is not in the paper's Table 2: it is a second ranking with public rows, since the full Yahoo! set is "
@@ -290,9 +309,9 @@ def _text_2(setting: Setting, measured: Mapping[str, Mapping[str, Result]]) -> t
 
 def _conclusion(measured: Mapping[str, Mapping[str, Result]]) -> str:
     problems = [result["test"] for by_size in measured.values() for result in by_size.values()]
-    best = [max(MODELS, key=lambda method: float(np.mean(test[method]))) for test in problems]
-    most = max(map(best.count, best))
-    often = " and ".join(method for method in MODELS if best.count(method) == most)
+    best = Counter(max(MODELS, key=lambda method: float(np.mean(test[method]))) for test in problems)
+    most = max(best.values())
+    often = " and ".join(method for method in MODELS if best[method] == most)
     blind = [Claim("CS-G-OMP", "G-OMP").difference(test).mean for test in problems]
     gained = [
         float(np.mean(result["test"]["CS-G-FR"]) - np.mean(measured["yahoo"][size]["test"]["CS-G-FR"]))
@@ -300,7 +319,7 @@ def _conclusion(measured: Mapping[str, Mapping[str, Result]]) -> str:
     ]
     return (
         f"Conclusion: on {len(problems)} problems (sets and group sizes) the model with the best timeliness is most "
-        f"often {often} ({most} of them each), CS-G-FR in {best.count('CS-G-FR')}; ignoring the costs loses "
+        f"often {often} ({most} of them each), CS-G-FR in {best['CS-G-FR']}; ignoring the costs loses "
         f"in {sum(loss > 0 for loss in blind)} of them, {np.mean(blind):.4f} on average over all; the validated "
         f"penalty changes CS-G-FR on yahoo by {min(gained):+.4f} to {max(gained):+.4f}."
     )
