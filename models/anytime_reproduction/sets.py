@@ -110,21 +110,20 @@ def regrouping(
     costs = np.concatenate(
         [np.full(len(g.features), c / len(g.features)) for g, c in zip(groups.groups, groups.costs, strict=True)]
     )
-    built: list[FeatureGroup] = []
-    order: list[int] = []
+    chunks: list[tuple[float, list[int]]] = []
     for cost in np.unique(costs).tolist():
         shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
-        for start in range(0, len(shuffled), size):
-            members = shuffled[start : start + size]
-            built.append(
-                FeatureGroup(
-                    name=f"{cost:g} x {len(built)}",
-                    features=tuple(groups.features[column] for column in members),
-                    cost=cost * len(members),
-                )
-            )
-            order += members
-    return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built)), np.array(order, dtype=np.intp)
+        chunks += [(cost, shuffled[start : start + size]) for start in range(0, len(shuffled), size)]
+    built = tuple(
+        FeatureGroup(
+            name=f"{cost:g} x {number}",
+            features=tuple(groups.features[column] for column in members),
+            cost=cost * len(members),
+        )
+        for number, (cost, members) in enumerate(chunks)
+    )
+    order = np.array([column for _, members in chunks for column in members], dtype=np.intp)
+    return FeatureGroups(cost_unit=groups.cost_unit, groups=built), order
 
 
 def regrouped(setting: Setting, data: RealSet, size: int) -> RealSet:

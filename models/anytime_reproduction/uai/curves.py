@@ -25,6 +25,14 @@ LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)  # shares of the final value at which Fig
 VISIBLE = 0.01  # share from which the difference of two areas is visible; Table 2 has the errors of such differences
 
 
+MISSING = {
+    "G-OMP": "costs",
+    "No-Whiten": "group whitening",
+    "Sparse (shrunken)": "greedy selection instead of Group Lasso",
+}
+"""What the methods do without that CS-G-OMP is compared with, on held-out rows."""
+
+
 class CurveProblem(NamedTuple):
     """A data set of the figures: penalty (None: by validation), level where its curves stop, size of random groups.
 
@@ -51,9 +59,7 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     data = load_set(name, setting)
     groups, order = regrouping(setting, data.groups, size)
     split = data.split(0).ordered(order)
-    if alpha is None:
-        alpha = validated_alpha(setting, name, size or 1)
-    gram = split.gram
+    gram, penalty = split.gram, validated_alpha(setting, name, size or 1) if alpha is None else alpha
     X = (data.X[np.ix_(split.test, order)] - gram.x_mean) / gram.x_scale
 
     def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
@@ -68,15 +74,15 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
 
     entries = sparse_entries(gram, groups)
     learned = {
-        **{m: sequence(gram, groups, v.method, alpha, cost_blind=v.cost_blind) for m, v in METHODS.items()},
-        "Sparse": given_sequence(gram, groups, entries.steps, alpha),
+        **{m: sequence(gram, groups, v.method, penalty, cost_blind=v.cost_blind) for m, v in METHODS.items()},
+        "Sparse": given_sequence(gram, groups, entries.steps, penalty),
     }
     methods = {}
     for method, found in learned.items():
         W = staircase(found.state.factor, found.state.z, found.ends)
-        held = explained_by_prefixes(found, W, split.held).sum(axis=1)
         coef = np.zeros((len(W), len(order)))
         coef[:, found.columns] = W[:, :, 0]
+        held = explained_by_prefixes(found, W, split.held).sum(axis=1)
         methods[method] = curves(found.costs, found.explained_variance, held, coef)
     costs, train = shrunken_curve(entries.path, groups, gram.own)
     _, held = shrunken_curve(entries.path, groups, split.held)
@@ -86,7 +92,7 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
         "what": data.what,
         "unit": groups.cost_unit,
         "measure": data.measure,
-        "alpha": alpha,
+        "alpha": penalty,
         "risk": 0.5 * float(split.held.yy.sum()),
         "methods": methods,
     }
@@ -95,35 +101,48 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
 def _section(setting: Setting, results: Results) -> Section:
     sets = {p._replace(label=setting.labelled(p.name, p.name)): results[p.name] for p in PROBLEMS}
     yahoo = list(sets)[1]
-    caption = f"Figure 3a: the plateau of CS-G-OMP on {yahoo.label}, and its alpha-stopping costs (dashed)."
+    measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     figures = [
-        Figure("figure-3a", caption, partial(_draw_plateau, yahoo, sets[yahoo])),
+        Figure(
+            "figure-3a",
+            f"Figure 3a: the plateau of CS-G-OMP on {yahoo.label}, and its alpha-stopping costs (dashed).",
+            partial(_draw_plateau, yahoo, sets[yahoo]),
+        ),
         _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
         _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets),
         _figure("5ab", "Figure 5a, b: the criteria", COMPARED, sets),
     ]
-    measured = {problem: result for problem, result in sets.items() if result["measure"] is not None}
     if measured:
         figures.append(_figure("5cd", "Figure 5c, d: the same by the natural measure", COMPARED, measured, "measure"))
-    findings = [
-        *(_plateau_finding(problem, result) for problem, result in sets.items()),
-        *(finding for problem, result in sets.items() for finding in _area_findings(problem, result)),
-    ]
-    return Section(findings, _text(sets), (_plateau_table(sets),), figures)
-
-
-def _text(sets: dict[CurveProblem, Result]) -> tuple[str, ...]:
     what = [
         f"{p.label}: {result['what']}, {f'random groups of {p.size}' if p.size else 'groups as they are'}, "
         f"alpha {result['alpha']:.3g}{'' if p.alpha else ' by validation'}"
         for p, result in sets.items()
     ]
-    return (
-        f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of held-out "
-        "rows. A curve is a staircase: between two steps an interrupted client has the value of the step before. The "
-        "cost axis is logarithmic, because the first steps gain most.",
-        "Conclusion: a small part of the cost buys most of what a linear model explains, so the order matters long "
-        "before all features are computed. anytime plot shows the plateau of your own model.",
+    return Section(
+        [
+            *(_plateau_finding(problem, result) for problem, result in sets.items()),
+            *(finding for problem, result in sets.items() for finding in _area_findings(problem, result)),
+        ],
+        (
+            f"Measured on the first split of each set. {'; '.join(what)}. All curves except the plateau's are of "
+            "held-out rows. A curve is a staircase: between two steps an interrupted client has the value of the step "
+            "before. The cost axis is logarithmic, because the first steps gain most.",
+            "Conclusion: a small part of the cost buys most of what a linear model explains, so the order matters long "
+            "before all features are computed. anytime plot shows the plateau of your own model.",
+        ),
+        (
+            Table.titled(
+                "stopping-costs",
+                "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
+                ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
+                [
+                    (p.label, *(f"{_stop_share(p, result, level):.2%}" for level in LEVELS))
+                    for p, result in sets.items()
+                ],
+            ),
+        ),
+        figures,
     )
 
 
@@ -137,24 +156,15 @@ def _stop(problem: CurveProblem, result: Result, level: float | None = None) -> 
     return stopping_cost(*_staircase(result, "CS-G-OMP", "train"), problem.level if level is None else level)
 
 
-def _plateau_table(sets: dict[CurveProblem, Result]) -> Table:
-    rows = []
-    for problem, result in sets.items():
-        total = result["methods"]["CS-G-OMP"]["costs"][-1]
-        rows.append((problem.label, *(f"{_stop(problem, result, level) / total:.2%}" for level in LEVELS)))
-    return Table.titled(
-        "stopping-costs",
-        "Alpha-stopping costs of CS-G-OMP, as a share of the cost of all features.",
-        ("set", *(f"{level:g}-stopping cost" for level in LEVELS)),
-        rows,
-    )
+def _stop_share(problem: CurveProblem, result: Result, level: float) -> float:
+    return _stop(problem, result, level) / float(result["methods"]["CS-G-OMP"]["costs"][-1])
 
 
 def _plateau_finding(problem: CurveProblem, result: Result) -> Finding:
     """Judge the paper's claim that the last percent takes half of Yahoo's cost, and describe the plateau."""
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     level = plateau_level(costs, explained)
-    last = float(1.0 - _stop(problem, result, 0.99) / costs[-1])
+    last = 1.0 - _stop_share(problem, result, 0.99)
     held = np.array(result["methods"]["CS-G-OMP"]["test"])
     reached = float(costs[np.flatnonzero(held >= 0.99 * held.max())[0]] / costs[-1])
     words = (
@@ -174,18 +184,16 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     stop, risk = _stop(problem, result), result["risk"]
     area = {name: timeliness(*_staircase(result, name, "test"), stop, risk, "step") for name in result["methods"]}
     best = area["CS-G-OMP"]
-    findings = []
-    missing = {
-        "G-OMP": "costs",
-        "No-Whiten": "group whitening",
-        "Sparse (shrunken)": "greedy selection instead of Group Lasso",
-    }
-    for worse, why in missing.items():
-        seen = abs(best - area[worse]) > VISIBLE * best
-        words = f"the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} {area[worse]:.4f}"
-        text = f"{problem.label}: {why}: {words}{'' if seen else ': no visible difference'}"
-        findings.append(Finding(text, best > area[worse] if seen else None, judged=True))
-    return findings
+    seen = {name: abs(best - value) > VISIBLE * best for name, value in area.items()}
+    return [
+        Finding(
+            f"{problem.label}: {why}: the area under the staircase of CS-G-OMP is {best:.4f}, of {worse} "
+            f"{area[worse]:.4f}{'' if seen[worse] else ': no visible difference'}",
+            best > area[worse] if seen[worse] else None,
+            judged=True,
+        )
+        for worse, why in MISSING.items()
+    ]
 
 
 def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
