@@ -120,14 +120,61 @@ def _section(_: Setting, results: Results) -> Section:
     by_reading = by_name(results, READINGS)
     ours = by_reading["read"]
     what, real, scores = ours["what"], ours["real"], ours["methods"]
+    count = len(scores["OLS"]["error"])
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
     return Section(
         [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
-        _text(scores, what, ours["variables"], real),
-        (_table(scores, what, real), _paired(scores), _readings(others)),
+        (
+            f"Table 2 of the Group-OMP paper on {what}: {count} random splits into half to train on, a quarter to "
+            "choose the tuning parameter and a quarter to test. Each of the "
+            f"{ours['variables']} variables is a group: x, x^2 and x^3, or x only if it is binary"
+            f"{' (CHAS); RAD and ZN count as continuous' if real else ''}. Rows are centred by their training means: "
+            "an intercept.",
+            _advice(scores),
+        ),
+        (
+            Table.titled(
+                "boston",
+                f"Table 2: {count} random splits of {what}, chosen by hold-out"
+                f"{'' if real else '; the published figures are of Boston Housing'}.",
+                (
+                    "method",
+                    *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")),
+                    "median error, ours",
+                ),
+                [
+                    (
+                        method,
+                        *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
+                        float(np.median(found["error"])),
+                    )
+                    for method, found in scores.items()
+                ],
+                digits=2,
+            ),
+            Table.titled(
+                "boston-paired",
+                "Group-OMP minus each rival over the same splits; below 0 is better.",
+                ("rival", *SIDES.values()),
+                [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
+                digits=2,
+            ),
+            Table.titled(
+                "boston-readings",
+                "The same splits by other readings of the paper: test prediction error and number of variables. "
+                f"{'; '.join(f'{reading}: {words}' for reading, words in READINGS.items())}.",
+                ("reading", "measure", *METHODS),
+                [
+                    (reading, key, *(Estimate.of(found[key]) for found in others[reading].values()))
+                    for key in SIDES
+                    for reading in others
+                ],
+                digits=2,
+            ),
+        ),
         (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
     )
 
@@ -165,21 +212,6 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
             judged=True,
         )
     ]
-
-
-def _readings(others: Mapping[str, Scores]) -> Table:
-    details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    return Table.titled(
-        "boston-readings",
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
-        ("reading", "measure", *METHODS),
-        [
-            (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
-            for key in SIDES
-            for reading, scores in others.items()
-        ],
-        digits=2,
-    )
 
 
 BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
@@ -230,45 +262,6 @@ def _claim(scores: Scores, key: str) -> Finding:
         f"over the same splits is {details} (by 95 % intervals of the paired differences, Student's t).",
         agrees=unanimous(side < 0 if side else None for side, rivals in directions.items() if rivals),
         judged=True,
-    )
-
-
-def _table(scores: Scores, what: str, real: bool) -> Table:
-    more = "." if real else "; the published figures are of Boston Housing."
-    return Table.titled(
-        "boston",
-        f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}",
-        ("method", *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")), "median error, ours"),
-        [
-            (
-                method,
-                *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
-                float(np.median(found["error"])),
-            )
-            for method, found in scores.items()
-        ],
-        digits=2,
-    )
-
-
-def _paired(scores: Scores) -> Table:
-    return Table.titled(
-        "boston-paired",
-        "Group-OMP minus each rival over the same splits; below 0 is better.",
-        ("rival", *SIDES.values()),
-        [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
-        digits=2,
-    )
-
-
-def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
-    binary = " (CHAS); RAD and ZN count as continuous" if real else ""
-    return (
-        f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
-        f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
-        f"group: x, x^2 and x^3, or x only if it is binary{binary}. Rows are centred by their training means: "
-        "an intercept.",
-        _advice(scores),
     )
 
 

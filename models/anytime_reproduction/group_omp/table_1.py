@@ -63,6 +63,8 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Se
 def _section(_: Setting, results: Results) -> Section:
     scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
+    printed = [cell for found in compared.values() for cell in found]
+    designs = [f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1)]
     return Section(
         [
             *(_reproduced(number, cells) for number, cells in compared.items()),
@@ -70,13 +72,57 @@ def _section(_: Setting, results: Results) -> Section:
             *_explained(scores, compared),
             *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
         ],
-        _text(scores),
+        (
+            f"Table 1 of the Group-OMP paper, {printed[0].ours.runs} runs of each of its four simulations: "
+            f"{'; '.join(designs)}. All rows are drawn here; no data set is needed.",
+            "*Oracle* is the point of a method's path with the smallest model error, which only a simulation knows; "
+            "*Holdout* is the point with the smallest error on the validation rows.",
+            "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso "
+            "shrink the selected coefficients, which may reduce the error if groups explain little compared with the "
+            f"noise. {_advice(scores)} The paired table shows by how much.",
+            "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
+            "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
+            "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') "
+            "derived exactly; no method has an intercept. Columns are scaled to the same length for Lasso and OMP, "
+            "groups are orthonormalised for the Group Lasso and Group-OMP, and the Group Lasso's weights are 1, as "
+            "printed. Paths include every iteration of the greedy methods, and 100 penalties of the others, the last "
+            "a ten-thousandth of the first.",
+        ),
         [
             *(_table(measure, words, scores) for measure, words in WORDS.items()),
-            _outside(compared),
-            _explanation_table(scores, compared),
+            Table.titled(
+                "group-omp-outside",
+                "Published means that are not within three of our standard errors, and whether the difference is "
+                "within three of its own, which include the published error. With as many runs as in the paper about "
+                "one in thirty falls outside ours by chance.",
+                ("where", "method", "published", "ours", "agrees"),
+                [(c.where, c.row, c.published, c.ours, c.verdict) for c in printed if not c.strict],
+                digits=3,
+            ),
+            Table.titled(
+                "group-omp-explanations",
+                "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within "
+                "three standard errors of the difference. At most one per experiment is accepted, as they exclude "
+                "each other: the one with the most agreeing cells, if there are more than as printed.",
+                ("changed", "experiment", "agree as printed", "agree with it", "accepted"),
+                [
+                    (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (found, cells)), "yes" if accepted else "")
+                    for number, found in compared.items()
+                    for what, cells, accepted in _readings(scores, number, found)
+                ],
+            ),
             _ols_table(scores),
-            _paired_table(scores),
+            Table.titled(
+                "group-omp-paired",
+                "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in "
+                "the model error is better.",
+                ("experiment", "chosen by", "rival", *MEASURES),
+                [
+                    (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
+                    for number, kind, rival in product(NUMBERS, ("Oracle", "Holdout"), RIVALS)
+                ],
+                digits=3,
+            ),
         ],
         [
             Figure(
@@ -120,19 +166,6 @@ def _table(measure: str, words: str, scores: Scores) -> Table:
         f"Table 1, {words}, experiments 1 to 4: mean and standard error of {ours['OLS'][0].runs} runs of ours.",
         ("method", *EXPERIMENT_COLUMNS),
         [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()],
-        digits=3,
-    )
-
-
-def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
-    outside = [c for cells in compared.values() for c in cells if not c.strict]
-    return Table.titled(
-        "group-omp-outside",
-        "Published means that are not within three of our standard errors, and whether the difference is within three "
-        "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
-        "outside ours by chance.",
-        ("where", "method", "published", "ours", "agrees"),
-        [(c.where, c.row, c.published, c.ours, c.verdict) for c in outside],
         digits=3,
     )
 
@@ -239,21 +272,6 @@ def _explanation(printed: Sequence[Compared], cells: Sequence[Compared]) -> str:
     )
 
 
-def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> Table:
-    return Table.titled(
-        "group-omp-explanations",
-        "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within three "
-        "standard errors of the difference. At most one per experiment is accepted, as they exclude each other: the "
-        "one with the most agreeing cells, if there are more than as printed.",
-        ("changed", "experiment", "agree as printed", "agree with it", "accepted"),
-        [
-            (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
-            for number, printed in compared.items()
-            for what, cells, accepted in _readings(scores, number, printed)
-        ],
-    )
-
-
 def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) -> Estimate:
     found = scores[f"printed-{number}"]["printed"]
     ours, other = (found[row_names(method).get(kind, method)][measure] for method in ("Group-OMP", rival))
@@ -317,41 +335,6 @@ def _advice(scores: Scores) -> str:
         more = f", and behind {', '.join(behind)}" if behind else ""
         parts.append(f"{words} it is ahead of every rival in {where}{more}")
     return f"Group-OMP, chosen by hold-out, in these runs: {'; '.join(parts)}."
-
-
-def _paired_table(scores: Scores) -> Table:
-    return Table.titled(
-        "group-omp-paired",
-        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
-        "error is better.",
-        ("experiment", "chosen by", "rival", *MEASURES),
-        [
-            (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
-            for number, kind, rival in product(NUMBERS, ("Oracle", "Holdout"), RIVALS)
-        ],
-        digits=3,
-    )
-
-
-def _text(scores: Scores) -> tuple[str, ...]:
-    runs = _ours(scores, 1, "OLS", "ME").runs
-    designs = "; ".join(f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1))
-    return (
-        f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
-        "here; no data set is needed.",
-        "*Oracle* is the point of a method's path with the smallest model error, which only a simulation knows; "
-        "*Holdout* is the point with the smallest error on the validation rows.",
-        "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso shrink the "
-        "selected coefficients, which may reduce the error if groups explain little compared with the noise. "
-        f"{_advice(scores)} The paired table shows by how much.",
-        "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
-        "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
-        "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') derived "
-        "exactly; no method has an intercept. Columns are scaled to the same length for Lasso and OMP, groups are "
-        "orthonormalised for the Group Lasso and Group-OMP, and the Group Lasso's weights are 1, as printed. "
-        "Paths include every iteration of the greedy methods, and 100 penalties of the others, the last a "
-        "ten-thousandth of the first.",
-    )
 
 
 APART = 0.16  # distance between two methods, where 1 is the distance between two experiments

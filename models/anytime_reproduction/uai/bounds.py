@@ -454,17 +454,6 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
     }
 
 
-def _certified_runs(setting: Setting) -> list[Run]:
-    return [
-        Run(
-            case.label.replace(" ", "-"),
-            certified,
-            {"name": case.name, "size": case.size, "seconds": QUICK_SECONDS if setting.quick else case.seconds},
-        )
-        for case in (CASES[:2] if setting.quick else CASES)
-    ]
-
-
 def _certified_section(setting: Setting, results: Results) -> Section:
     found = {
         case._replace(label=setting.labelled(case.label, case.name)): results[name]
@@ -549,7 +538,14 @@ CERTIFICATES = Experiment(
     "certificates",
     "Certified shares of the best possible F",
     "",
-    _certified_runs,
+    lambda setting: [
+        Run(
+            case.label.replace(" ", "-"),
+            certified,
+            {"name": case.name, "size": case.size, "seconds": QUICK_SECONDS if setting.quick else case.seconds},
+        )
+        for case in (CASES[:2] if setting.quick else CASES)
+    ],
     _certified_section,
     ("mq2008", "boston_housing", "kddcup99", "yahoo_sample"),
 )
