@@ -175,8 +175,16 @@ def ranking_stand_in(seed: int) -> RealSet:
     query = np.arange(rows) // 16
     groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
     part = (query % SETS == SETS - 1).astype(np.intp)
-    what = f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
-    return RealSet(what, groups, X, y, part, TRAIN_AND_TEST, "NDCG@5", query)
+    return RealSet(
+        f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features",
+        groups,
+        X,
+        y,
+        part,
+        TRAIN_AND_TEST,
+        "NDCG@5",
+        query,
+    )
 
 
 def small_ranking_stand_in(seed: int) -> RealSet:
@@ -188,17 +196,27 @@ def small_ranking_stand_in(seed: int) -> RealSet:
     X = PolynomialFeatures(2, include_bias=False).fit_transform(scale(loaded.data))
     rng = np.random.default_rng(seed)
     groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
-    what = "diabetes (scikit-learn) with squares and products, with costs assigned"
-    return RealSet(what, groups, X, loaded.target, rng.integers(0, SETS, len(X)), EACH)
+    return RealSet(
+        "diabetes (scikit-learn) with squares and products, with costs assigned",
+        groups,
+        X,
+        loaded.target,
+        rng.integers(0, SETS, len(X)),
+        EACH,
+    )
 
 
 def boston_stand_in() -> RealSet:
     """Return diabetes with its ten quantities at cost 1."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
 
-    X, y = load_diabetes(return_X_y=True)
-    part = np.zeros(len(y), dtype=np.intp)
-    return RealSet("diabetes (scikit-learn)", consecutive_groups([1] * 10, [1] * 10), X, y, part, ())
+    return _undivided(
+        "diabetes (scikit-learn)", consecutive_groups([1] * 10, [1] * 10), *load_diabetes(return_X_y=True)
+    )
+
+
+def _undivided(what: str, groups: FeatureGroups, X: Float, y: Float) -> RealSet:
+    return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
 
 
 # The owners' Yahoo! files.
@@ -230,17 +248,23 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
         raise TableError(f"no row in {str(folder)!r} has an available feature; expected a cost under 1e8 for some")
     groups = recosted(singletons(f"f{j + 1}" for j in known), prices[known])
     halves = [part[:, known].toarray() for part in sparse]
-    what = f"Yahoo! Learning to Rank, set 1, {len(halves[0]):,} training rows, {len(known)} features"
-    return _ranking(what, groups, halves, labels, queries)
+    return _ranking("Yahoo! Learning to Rank, set 1", groups, halves, labels, queries)
 
 
 def _ranking(
-    what: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
+    name: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
 ) -> RealSet:
     """Return a ranking problem from its training rows and its held-out rows, in this order."""
-    part = np.repeat([0, 1], [len(half) for half in y])
-    rows = np.concatenate(X), np.concatenate(y)
-    return RealSet(what, groups, *rows, part, TRAIN_AND_TEST, "NDCG@5", np.concatenate(query))
+    return RealSet(
+        f"{name}, {len(y[0]):,} training rows, {X[0].shape[1]} features",
+        groups,
+        np.concatenate(X),
+        np.concatenate(y),
+        np.repeat([0, 1], [len(half) for half in y]),
+        TRAIN_AND_TEST,
+        "NDCG@5",
+        np.concatenate(query),
+    )
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
@@ -317,28 +341,40 @@ def _kddcup99(folder: Path) -> RealSet:
     if rows == 0:
         raise AnytimeError(f"the data set kddcup99 has {len(y)} rows; expected at least {SETS}, one for each set")
     part = np.minimum(np.arange(len(y)) // rows, SETS)
-    what = f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features"
-    return RealSet(what, groups, X, y, part, EACH, "accuracy")
+    return RealSet(
+        f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features",
+        groups,
+        X,
+        y,
+        part,
+        EACH,
+        "accuracy",
+    )
 
 
 def _yahoo_sample(folder: Path) -> RealSet:
     halves = [_read(folder, f"{half}.parquet", "relevance", "qid") for half in ("train", "test")]
     groups, X, y, query = zip(*halves, strict=True)
-    what = f"a sample of Yahoo! Learning to Rank, {len(y[0]):,} training rows, {X[0].shape[1]} features"
-    return _ranking(what, groups[0], X, y, query)
+    return _ranking("a sample of Yahoo! Learning to Rank", groups[0], X, y, query)
 
 
 def _mq2008(folder: Path) -> RealSet:
     groups, X, y, query, fold = _read(folder, "data.parquet", "relevance", "qid", "fold")
-    what = f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds"
-    return RealSet(what, groups, X, y, fold.astype(np.intp) - 1, EACH, "NDCG@5", query)
+    return RealSet(
+        f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds",
+        groups,
+        X,
+        y,
+        fold.astype(np.intp) - 1,
+        EACH,
+        "NDCG@5",
+        query,
+    )
 
 
 def _boston_housing(folder: Path) -> RealSet:
     groups, X, y = _read(folder, "data.parquet", "MEDV")
-    return RealSet(
-        f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y, np.zeros(len(y), dtype=np.intp), ()
-    )
+    return _undivided(f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y)
 
 
 _SOURCES: dict[SetName, tuple[Callable[[Path], RealSet], Callable[[int], RealSet]]] = {

@@ -352,14 +352,13 @@ def _draw(scores: Scores, measure: str) -> Any:
             mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
     axis.set(xlabel="experiment", ylabel=WORDS[measure], xticks=NUMBERS)
     axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    marks = [
-        *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
-        ("filled: ours", "0.3", "o", "0.3"),
-        ("hollow: published", "0.3", "o", "white"),
-    ]
     handles = [
         Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
-        for label, shade, marker, face in marks
+        for label, shade, marker, face in (
+            *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
+            ("filled: ours", "0.3", "o", "0.3"),
+            ("hollow: published", "0.3", "o", "white"),
+        )
     ]
     axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
     return figure

@@ -56,8 +56,9 @@ def small_problem(setting: Setting, name: ProblemName, max_groups: int) -> tuple
     """
     if name in ("nearly independent", "one cause", "families"):
         X, y, size = _synthetic(name, np.random.default_rng([setting.seed, PROBLEMS.index(name)]), max_groups)
-        costs = drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
-        groups = consecutive_groups([size] * max_groups, costs)
+        groups = consecutive_groups(
+            [size] * max_groups, drawn_costs(np.random.default_rng(setting.seed), max_groups, 0)
+        )
         return f"synthetic: {len(groups)} groups of {X.shape[1]} features", Gram.of(moments_of(X, y)), groups
     data = load_set(name, setting)
     if name == "yahoo_sample":

@@ -200,11 +200,12 @@ def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
     figure, (axis,) = panels(1, width=6.0)
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     axis.step(costs, explained, where="post", color="black", linewidth=1.5)
-    look = {"rotation": 90, "fontsize": 8, "va": "bottom", "ha": "right", "color": "0.3"}
     for level in LEVELS:
         stop = _stop(problem, result, level)
         axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
-        axis.text(stop, 0.02 * explained[-1], f" {level:g}", **look)
+        axis.text(
+            stop, 0.02 * explained[-1], f" {level:g}", rotation=90, fontsize=8, va="bottom", ha="right", color="0.3"
+        )
     axis.set(
         xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)", ylim=(0, None), xlim=(0, costs[-1])
     )

@@ -46,13 +46,11 @@ def learned(values: Float, costs: Index, *, doubling: bool) -> GroupOrder:
 
 def doubled(D: int) -> Index:
     """Return the order of Algorithm 2 on Eq. 10; within the limit the most expensive item has the best rate."""
-    remaining, order, spent = list(range(1, D + 1)), [], 0
+    remaining, order = list(range(1, D + 1)), []
     while remaining:
-        within = [x for x in remaining if x <= max(spent, 1)]
-        item = max(within) if within else min(remaining)
-        remaining.remove(item)
-        order.append(item)
-        spent += item
+        limit = max(sum(order), 1)
+        order.append(max((x for x in remaining if x <= limit), default=min(remaining)))
+        remaining.remove(order[-1])
     return np.array(order, dtype=np.intp)
 
 

@@ -116,12 +116,11 @@ def measure_groupings(setting: Setting, name: SetName, size: int, groupings: int
         groups, order = regrouping(setting, data.groups, size, grouping)
         key = ";".join(sorted(",".join(sorted(group.features)) for group in groups.groups))
         if key not in compared:  # with few features of equal cost, groupings may repeat
-            reordered = [split.ordered(order) for split in splits]
+            reordered = (split.ordered(order) for split in splits)
             compared[key] = [compare(s.gram, groups, penalty, s.held, 0.99) for s in reordered]
     runs = list(compared.values())
-    if len(runs) == 1:
-        runs = [[comparison] for comparison in runs[0]]
-    return {**_timeliness(runs), "alpha": penalty, "groupings": sorted(compared)}
+    found = _timeliness(runs if len(runs) > 1 else [[comparison] for comparison in runs[0]])
+    return {**found, "alpha": penalty, "groupings": sorted(compared)}
 
 
 def _timeliness(runs: Sequence[Sequence[Comparison]]) -> dict[str, dict[str, list[float]]]:
