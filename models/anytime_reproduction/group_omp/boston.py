@@ -31,7 +31,7 @@ from anytime_reproduction.estimates import (
 )
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
 from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
-from anytime_reproduction.report import mean, panels
+from anytime_reproduction.report import drawn, mean
 from anytime_reproduction.sets import load_set
 
 TABLE_2: dict[str, dict[str, Estimate]] = {
@@ -175,7 +175,19 @@ def _section(_: Setting, results: Results) -> Section:
                 digits=2,
             ),
         ),
-        (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
+        (
+            Figure(
+                "boston",
+                f"Table 2 on {what}: {contents}, with standard errors.",
+                partial(
+                    drawn,
+                    {words: _compared(scores, key) for key, words in SIDES.items()},
+                    partial(_draw, real=real),
+                    width=3.6,
+                    height=3.2,
+                ),
+            ),
+        ),
     )
 
 
@@ -285,15 +297,11 @@ def _advice(scores: Scores) -> str:
     )
 
 
-def _draw(scores: Scores, real: bool) -> Any:
-    figure, axes = panels(2, width=3.6, height=3.2)
-    for axis, (key, words) in zip(axes, SIDES.items(), strict=True):
-        for x, method in enumerate(METHODS):
-            printed = TABLE_2[method][key] if real else None
-            mean(axis, x, method, Estimate.of(scores[method][key]), printed, apart=0.12)
-        axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
-        axis.set_ylabel(words)
-    return figure
+def _draw(axis: Any, words: str, cells: Sequence[Compared], *, real: bool) -> None:
+    for x, cell in enumerate(cells):
+        mean(axis, x, cell.row, cell.ours, cell.published if real else None, apart=0.12)
+    axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
+    axis.set_ylabel(words)
 
 
 BOSTON = Experiment(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from anytime.training.guarantee import (
 )
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, panels
+from anytime_reproduction.report import curve, drawn, panels
 from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load_set, recosted, regrouped, regrouping
 
 ALPHA = 1e-5
@@ -412,22 +412,14 @@ BOUNDS = Experiment(
 # Certificates.
 
 
-class Case(NamedTuple):
-    """A data set in its own groups, or in random groups of a size, and seconds for its certificate."""
-
-    label: str
-    name: SetName
-    size: int | None
-    seconds: float
-
-
-CASES = (
-    Case("mq2008", "mq2008", None, 60.0),
-    Case("boston_housing", "boston_housing", None, 60.0),
-    Case("kddcup99", "kddcup99", None, 120.0),
-    Case("yahoo_sample", "yahoo_sample", None, 300.0),
-    Case("yahoo_sample in fives", "yahoo_sample", 5, 200.0),
-)
+CASES: dict[str, tuple[SetName, int | None, float]] = {
+    "mq2008": ("mq2008", None, 60.0),
+    "boston_housing": ("boston_housing", None, 60.0),
+    "kddcup99": ("kddcup99", None, 120.0),
+    "yahoo_sample": ("yahoo_sample", None, 300.0),
+    "yahoo_sample in fives": ("yahoo_sample", 5, 200.0),
+}
+"""Data sets in their own groups, or in random groups of a size, and seconds for the certificate of each."""
 
 QUICK_SECONDS = 5.0  # seconds for the certificate of each of the first two cases in a quick run
 
@@ -457,22 +449,24 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
 
 def _certified_section(setting: Setting, results: Results) -> Section:
     found = {
-        case._replace(label=setting.labelled(case.label, case.name)): results[name]
-        for case in CASES
-        if (name := case.label.replace(" ", "-")) in results
+        setting.labelled(label, name): results[run]
+        for label, (name, _, _) in CASES.items()
+        if (run := label.replace(" ", "-")) in results
     }
-    least = min(float(_shares(result).min()) for result in found.values())
+    least = {label: float(_shares(result).min()) for label, result in found.items()}
+    widest = sorted(found, key=lambda label: least[label])[:3]
     promised = [result["promised"] for result in found.values() if result["promised"] is not None]
     guaranteed = f"at most {max(promised):.1%} at equal cost" if promised else "nothing"
     return Section(
-        [_certified_finding(case, result) for case, result in found.items()],
+        [_certified_finding(label, result) for label, result in found.items()],
         (
             "For every prefix, branch and bound searches the best set of groups that costs no more, and maintains a "
             "bound that no such set exceeds. If the search completes, the best set is known; if its time expires "
             "first, the bound is still valid, and a faster machine finds a tighter one. anytime certify does the same "
             "for your model.",
             f"Conclusion: Theorem 3.2, which is valid for any data, guarantees {guaranteed} on these sets; the "
-            f"certificates, which are specific to the data, prove {at_least(least)} or more for every prefix of each.",
+            f"certificates, which are specific to the data, prove {at_least(min(least.values()))} or more for every "
+            "prefix of each.",
         ),
         (
             Table.of_records(
@@ -480,7 +474,7 @@ def _certified_section(setting: Setting, results: Results) -> Section:
                 "The certified share of every prefix of CS-G-FR of the best possible F at its cost.",
                 [
                     {
-                        "set": case.label,
+                        "set": label,
                         "groups": result["groups"],
                         "prefixes": len(result["exact"]),
                         "best known exactly": sum(result["exact"]),
@@ -489,7 +483,7 @@ def _certified_section(setting: Setting, results: Results) -> Section:
                         "Theorem 3.2 at B = K": "" if result["promised"] is None else f"{result['promised']:.1%}",
                         "nodes": result["nodes"],
                     }
-                    for case, result in found.items()
+                    for label, result in found.items()
                 ],
             ),
         ),
@@ -498,7 +492,14 @@ def _certified_section(setting: Setting, results: Results) -> Section:
                 "certificates",
                 "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that "
                 "cost (dashed).",
-                partial(_draw_certificates, found),
+                partial(
+                    drawn,
+                    {label: result for label, result in found.items() if label in widest},
+                    _draw_certificate,
+                    {"fontsize": 9, "loc": "lower right", "frameon": False},
+                    width=4.0,
+                    ylabel="explained variance F (training)",
+                ),
             ),
         ),
     )
@@ -508,31 +509,24 @@ def _shares(result: Result) -> Float:
     return np.asarray(np.divide(result["F"], result["bound"]))
 
 
-def _certified_finding(case: Case, result: Result) -> Finding:
+def _certified_finding(label: str, result: Result) -> Finding:
     exact = np.array(result["exact"])
     optimal = int((exact & (np.array(result["best"]) * (1 - 1e-9) <= result["F"])).sum())
     return Finding(
-        f"{case.label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
+        f"{label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
         f"{optimal} times; every prefix has at least {at_least(float(_shares(result).min()))} of the best possible"
     )
 
 
-def _draw_certificates(found: dict[Case, Result]) -> Any:
-    """Draw the widest gaps between the value reached and the bound, at most three."""
-    widest = sorted(found, key=lambda case: float(_shares(found[case]).min()))[:3]
-    shown = [case for case in found if case in widest]
-    figure, axes = panels(len(shown), width=4.0, ylabel="explained variance F (training)")
-    for axis, case in zip(axes, shown, strict=True):
-        costs = np.array(found[case]["costs"])
-        axis.step(costs, found[case]["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
-        # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
-        look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
-        axis.step(costs, found[case]["bound"], where="pre", label="no set is better", **look)
-        axis.set(title=case.label, xlabel=f"cost ({found[case]['unit']})", ylim=(0, None))
-        if costs[0] > 0 and costs[-1] > 20 * costs[0]:
-            axis.set(xscale="log", xlim=(costs[0], costs[-1]))
-    axes[-1].legend(fontsize=9, loc="lower right", frameon=False)
-    return figure
+def _draw_certificate(axis: Any, label: str, result: Result) -> None:
+    costs = np.array(result["costs"])
+    axis.step(costs, result["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
+    # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
+    look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
+    axis.step(costs, result["bound"], where="pre", label="no set is better", **look)
+    axis.set(title=label, xlabel=f"cost ({result['unit']})", ylim=(0, None))
+    if costs[0] > 0 and costs[-1] > 20 * costs[0]:
+        axis.set(xscale="log", xlim=(costs[0], costs[-1]))
 
 
 CERTIFICATES = Experiment(
@@ -541,11 +535,11 @@ CERTIFICATES = Experiment(
     "",
     lambda setting: [
         Run(
-            case.label.replace(" ", "-"),
+            label.replace(" ", "-"),
             certified,
-            {"name": case.name, "size": case.size, "seconds": QUICK_SECONDS if setting.quick else case.seconds},
+            {"name": name, "size": size, "seconds": QUICK_SECONDS if setting.quick else seconds},
         )
-        for case in (CASES[:2] if setting.quick else CASES)
+        for label, (name, size, seconds) in list(CASES.items())[: 2 if setting.quick else None]
     ],
     _certified_section,
     ("mq2008", "boston_housing", "kddcup99", "yahoo_sample"),

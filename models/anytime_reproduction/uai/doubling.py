@@ -17,7 +17,7 @@ from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import consecutive_groups
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)  # numbers of items D; a quick run has the first three
@@ -191,13 +191,29 @@ def _section(_: Setting, results: Results) -> Section:
                 "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
                 "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
                 "4.3.",
-                partial(_draw_ratios, sequences),
+                partial(
+                    drawn,
+                    {
+                        cost: {name: sequences[name][key] for name in ("CS-G-FR", "Doubling")}
+                        for cost, key in (("B/4", "quarter"), ("B", "same"))
+                    },
+                    _draw_ratios,
+                    ylabel="F within B / best",
+                ),
             ),
             Figure(
                 "doubling-share",
                 "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
                 "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
-                partial(_draw_shares, by_size),
+                partial(
+                    drawn,
+                    {
+                        title: {size: result[key] for size, result in by_size.items()}
+                        for title, key in (("Doubling", "doubling"), ("any sequence, at most", "any"))
+                    },
+                    _draw_shares,
+                    ylabel="least ratio over all budgets",
+                ),
             ),
         ),
     )
@@ -262,37 +278,32 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
 
 
-def _draw_ratios(found: Result) -> Any:
-    figure, axes = panels(2, ylabel="F within B / best")
-    for axis, key, cost in zip(axes, ("quarter", "same"), ("B/4", "B"), strict=True):
-        for name in ("CS-G-FR", "Doubling"):
-            budgets, ratio = np.array(found[name][key])
-            curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        axis.set(
-            title=f"against the best of cost {cost}",
-            xlabel="budget B (cost units)",
-            xscale="log",
-            xlim=(budgets[0], budgets[-1]),
-            yscale="log",
-            ylim=(FLOOR / 2, None),
-        )
-    axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
-    for axis in axes:
-        axis.legend(fontsize=8, loc="lower right")
-    return figure
+def _draw_ratios(axis: Any, cost: str, ratios: Result) -> None:
+    for name, (budgets, ratio) in ratios.items():
+        curve(axis, np.array(budgets), np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
+    axis.set(
+        title=f"against the best of cost {cost}",
+        xlabel="budget B (cost units)",
+        xscale="log",
+        xlim=(budgets[0], budgets[-1]),
+        yscale="log",
+        ylim=(FLOOR / 2, None),
+    )
+    if cost == "B/4":
+        axis.axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
+    axis.legend(fontsize=8, loc="lower right")
 
 
-def _draw_shares(by_size: dict[int, Result]) -> Any:
-    figure, axes = panels(2, ylabel="least ratio over all budgets")
-    for axis, key, title in zip(axes, ("doubling", "any"), ("Doubling", "any sequence, at most"), strict=True):
-        for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
-            least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
-            curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)
-        axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
-        axis.set_xticks(list(by_size), [str(size) for size in by_size])
-        axis.minorticks_off()
-    axes[0].legend(fontsize=8)
-    return figure
+def _draw_shares(axis: Any, title: str, by_size: dict[int, list[float]]) -> None:
+    sizes = list(by_size)
+    for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
+        least = np.array([ratios[SHARES.index(share)] for ratios in by_size.values()])
+        curve(axis, np.array(sizes, dtype=np.float64), least, f"C = {share:g}", number)
+    axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    if title == "Doubling":
+        axis.legend(fontsize=8)
 
 
 DOUBLING = Experiment(

@@ -29,7 +29,7 @@ from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
 ALPHA = 1e-5
@@ -344,7 +344,13 @@ def _section(setting: Setting, results: Results) -> Section:
                 "training-time",
                 "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
                 f"rows, and ours from the products. Left: {first}; right: {last}.",
-                partial(_draw, {name: problems[name] for name in (first, last)}),
+                partial(
+                    drawn,
+                    {name: problems[name] for name in (first, last)},
+                    _draw,
+                    {"fontsize": 8, "loc": "center right"},
+                    ylabel="processor time (s)",
+                ),
             ),
         ),
     )
@@ -407,18 +413,14 @@ def _factor(results: Results) -> Finding:
     )
 
 
-def _draw(results: Results) -> Any:
-    figure, axes = panels(len(results), ylabel="processor time (s)")
-    for axis, (name, result) in zip(axes, results.items(), strict=True):
-        for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
-            method, computation = way.split(", ")
-            label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
-            seconds = result["seconds"][way]
-            curve(axis, np.arange(1.0, len(seconds) + 1), np.array(seconds), label, number)
-        axis.locator_params(axis="x", integer=True)
-        axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
-    axes[-1].legend(fontsize=8, loc="center right")
-    return figure
+def _draw(axis: Any, name: str, result: Result) -> None:
+    for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
+        method, computation = way.split(", ")
+        label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
+        seconds = result["seconds"][way]
+        curve(axis, np.arange(1.0, len(seconds) + 1), np.array(seconds), label, number)
+    axis.locator_params(axis="x", integer=True)
+    axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
 
 
 TRAINING_TIME = Experiment(
