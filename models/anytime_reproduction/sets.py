@@ -82,7 +82,7 @@ class RealSet:
 
 
 def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
-    built = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
+    built = (group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True))
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built))
 
 

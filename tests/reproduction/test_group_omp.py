@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.estimates import Compared, Estimate, by_name
+from anytime_reproduction.estimates import Estimate
 from anytime_reproduction.experiment import Finding, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
@@ -19,8 +19,10 @@ from anytime_reproduction.group_omp.simulations import (
     METHODS,
     SCORINGS,
     VARIATIONS,
+    Compared,
     Design,
     Rows,
+    by_name,
     f1,
     group_lasso,
     group_omp,

@@ -16,21 +16,22 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroup, FeatureGroups
 from anytime.types import Float
-from anytime_reproduction.estimates import (
+from anytime_reproduction.estimates import Estimate, merged, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
+from anytime_reproduction.group_omp.simulations import (
+    METHODS,
     MIN_RUNS,
+    RIVALS,
     Compared,
-    Estimate,
+    Rows,
     agreeing,
     batched,
     by_name,
+    groups_with,
+    held_out_errors,
     means_finding,
-    merged,
-    published,
     too_few,
-    unanimous,
 )
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Section, Setting, Table
-from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
 from anytime_reproduction.report import drawn, mean
 from anytime_reproduction.sets import load_set
 

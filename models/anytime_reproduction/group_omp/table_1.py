@@ -11,20 +11,24 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from anytime_reproduction.estimates import (
+from anytime_reproduction.estimates import Estimate, published, unanimous
+from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Section, Setting, Table
+from anytime_reproduction.group_omp.simulations import (
+    DESIGNS,
+    MEASURES,
+    METHODS,
     MIN_RUNS,
+    RIVALS,
+    VARIATIONS,
     Compared,
-    Estimate,
     agreeing,
     batched,
     by_name,
     means_finding,
-    published,
+    row_names,
     too_few,
-    unanimous,
+    trials,
 )
-from anytime_reproduction.experiment import Experiment, Figure, Finding, Results, Section, Setting, Table
-from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
 from anytime_reproduction.report import STYLES, mean, panels
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {

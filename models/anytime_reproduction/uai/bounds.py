@@ -148,8 +148,7 @@ def check_doubling(found: GroupOrder, best: Staircase, ratio: float) -> Result:
     value reached, and the cost up to which the theorem is valid.
     """
     until = float(found.costs[found.doubling_until or 0])
-    budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0)]
-    budgets = budgets[budgets <= until]
+    budgets = 4 * best.costs[(best.costs > 0) & (best.values > 0) & (4 * best.costs <= until)]
     shares = Staircase(found.costs, found.explained_variance).within(budgets) / best.within(budgets / 4)
     return {
         **_checked(shares - doubling_bound(ratio)),

@@ -46,11 +46,10 @@ def learned(values: Float, costs: Index, *, doubling: bool) -> GroupOrder:
 
 def doubled(D: int) -> Index:
     """Return the order of Algorithm 2 on Eq. 10; within the limit the most expensive item has the best rate."""
-    remaining, order = list(range(1, D + 1)), []
-    while remaining:
-        limit = max(sum(order), 1)
+    order: list[int] = []
+    while len(order) < D:
+        limit, remaining = max(sum(order), 1), set(range(1, D + 1)).difference(order)
         order.append(max((x for x in remaining if x <= limit), default=min(remaining)))
-        remaining.remove(order[-1])
     return np.array(order, dtype=np.intp)
 
 

@@ -383,17 +383,17 @@ WITHIN = 2.0  # a measured ratio agrees with the counted one within this factor
 
 def _paper(results: Results, real: bool) -> Finding:
     measured = {name: (_ratio(r, "rows"), r["counted"]) for name, r in results.items()}
-    entries = "; ".join(
+    entries = [
         f"{name} {ratio:.2g} ({results[name]['groups']} groups, by counting {counted:.2g})"
         for name, (ratio, counted) in measured.items()
-    )
+    ]
     off = [name for name, (ratio, counted) in measured.items() if not 1 / WITHIN < ratio / counted < WITHIN]
     return Finding(
         "The paper's way, FR takes many times as long as OMP: published are 10 to 20 times on Yahoo, more for smaller "
         "groups (section 5.5; 20 in Figure 2), and 8 on Agriculture. By the paper's count of operations the ratio "
         "depends on the number of groups J only and is about J/4 for equal groups: 25 and 13 for Yahoo's 501 features "
         "in groups of 5 and 10, 14 for Agriculture, whose groups are unequal. "
-        f"From the rows we measured {entries}."
+        f"From the rows we measured {'; '.join(entries)}."
         + (f" Not within a factor of {WITHIN:g} of the count: {', '.join(off)}." if off else "")
         + ("" if real else " The problems are stand-ins."),
         agrees=not off if real else None,
