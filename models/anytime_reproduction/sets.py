@@ -290,13 +290,15 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
 def _check(folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[Any]]) -> None:
     """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
-        path = str(folder / name)
-        if not len(label):
-            raise TableError(f"{path!r} has no rows; expected lines 'relevance qid:N id:value'")
-        if len(query) != len(label):
-            raise TableError(f"{path!r} has {len(label)} rows but {len(query)} queries; expected 'qid:N' in every line")
-        if not (np.isfinite(label).all() and np.isfinite(values.data).all()):
-            raise TableError(f"{path!r} has a relevance or a value that is not a number; expected finite numbers")
+        faults = {
+            "no rows; expected lines 'relevance qid:N id:value'": not len(label),
+            f"{len(label)} rows but {len(query)} queries; expected 'qid:N' in every line": len(query) != len(label),
+            "a relevance or a value that is not a number; expected finite numbers": not (
+                np.isfinite(label).all() and np.isfinite(values.data).all()
+            ),
+        }
+        for fault in (words for words, found in faults.items() if found):
+            raise TableError(f"{str(folder / name)!r} has {fault}")
 
 
 # The public data sets.

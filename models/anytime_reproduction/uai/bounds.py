@@ -172,7 +172,7 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     gamma = {method: spectral_gamma(gram, groups, method, ALPHA) for method in METHODS.values()}
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
-    drawn = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
+    random = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
     result: Result = {
         "what": what,
         "groups": len(groups),
@@ -180,7 +180,7 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "gamma": gamma,
         "ratio": ratio,
         "least eigenvalue": max(float(np.linalg.eigvalsh(gram.S)[0]), 0.0),
-        "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *drawn)],
+        "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *random)],
     }
     if problem == PROBLEMS[0]:
         result["curves"] = _curves(gram, groups, best_of_sets(values, groups.costs), gamma["fr"], ratio)
