@@ -29,7 +29,7 @@ from anytime_reproduction.group_omp.simulations import (
     too_few,
     trials,
 )
-from anytime_reproduction.report import STYLES, mean, panels
+from anytime_reproduction.report import STYLES, drawn, mean
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
@@ -132,7 +132,7 @@ def _section(_: Setting, results: Results) -> Section:
             Figure(
                 f"group-omp-{name}",
                 f"Table 1 by hold-out, {WORDS[measure]}: ours (filled) and published (hollow), with standard errors.",
-                partial(_draw, scores, measure),
+                partial(drawn, {measure: scores}, _draw, width=6.0, height=3.8),
             )
             for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
         ],
@@ -349,11 +349,10 @@ def _advice(scores: Scores) -> str:
 APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
 
 
-def _draw(scores: Scores, measure: str) -> Any:
+def _draw(axis: Any, measure: str, scores: Scores) -> None:
     """Draw the experiments side by side, and the methods of each around x = its number."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    figure, (axis,) = panels(1, width=6.0, height=3.8)
     for index, method in enumerate(METHODS):
         row = row_names(method).get("Holdout", method)
         for number in NUMBERS:
@@ -370,7 +369,6 @@ def _draw(scores: Scores, measure: str) -> Any:
         )
     ]
     axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
-    return figure
 
 
 GROUP_OMP = Experiment(

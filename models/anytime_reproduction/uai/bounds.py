@@ -29,7 +29,7 @@ from anytime.training.guarantee import (
 )
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, drawn, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load_set, recosted, regrouped, regrouping
 
 ALPHA = 1e-5
@@ -305,7 +305,7 @@ def _section(setting: Setting, results: Results) -> Section:
                 f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
                 "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
                 f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
-                partial(_draw_bounds, curves),
+                partial(drawn, {first: curves}, _draw_bounds, {"fontsize": 8, "loc": "upper left"}, width=5.2),
             ),
         ),
     )
@@ -382,8 +382,7 @@ def _valid(result: Result) -> str:
     return f"{min(shares):.2g} to {max(shares):.2g}"
 
 
-def _draw_bounds(curves: Result) -> Any:
-    figure, (axis,) = panels(1, width=5.2)
+def _draw_bounds(axis: Any, _: str, curves: Result) -> None:
     budgets = np.array(curves["budgets"])
     axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
     for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
@@ -394,8 +393,6 @@ def _draw_bounds(curves: Result) -> Any:
         xlabel=f"budget B ({curves['unit']})",
         ylabel="explained variance F",
     )
-    axis.legend(fontsize=8, loc="upper left")
-    return figure
 
 
 BOUNDS = Experiment(

@@ -25,7 +25,7 @@ from anytime_reproduction.comparison import VARIANTS, Comparison, compare, expla
 from anytime_reproduction.estimates import Estimate, merged, published, unanimous
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
-from anytime_reproduction.report import curve, drawn, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import SetName, load_set, regrouping
 
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
@@ -496,7 +496,7 @@ def _section_of_curves(setting: Setting, results: Results) -> Section:
         Figure(
             "figure-3a",
             f"Figure 3a: the plateau of CS-G-OMP on {yahoo.label}, and its alpha-stopping costs (dashed).",
-            partial(_draw_plateau, yahoo, sets[yahoo]),
+            partial(drawn, {yahoo.label: (yahoo, sets[yahoo])}, _draw_plateau, width=6.0),
         ),
         _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
         _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets),
@@ -587,8 +587,8 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     ]
 
 
-def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
-    figure, (axis,) = panels(1, width=6.0)
+def _draw_plateau(axis: Any, _: str, found: tuple[CurveProblem, Result]) -> None:
+    problem, result = found
     costs, explained = _staircase(result, "CS-G-OMP", "train")
     axis.step(costs, explained, where="post", color="black", linewidth=1.5)
     for level in LEVELS:
@@ -600,7 +600,6 @@ def _draw_plateau(problem: CurveProblem, result: Result) -> Any:
     axis.set(
         xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)", ylim=(0, None), xlim=(0, costs[-1])
     )
-    return figure
 
 
 def _figure(
