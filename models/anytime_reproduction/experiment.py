@@ -87,10 +87,9 @@ class Table(Tabulated):
         return cls.of_rows(headings, rows, f".{digits}f", missing="", caption=caption, name=name)
 
     @classmethod
-    def of_records(cls, name: str, caption: str, records: Iterable[Mapping[str, object]], digits: int = 4) -> Table:
+    def of_records(cls, name: str, caption: str, records: Sequence[Mapping[str, object]], digits: int = 4) -> Table:
         """Return a table of records of the same headings, with `digits` decimals."""
-        rows = list(records)
-        return cls.titled(name, caption, rows[0], [row.values() for row in rows], digits)
+        return cls.titled(name, caption, records[0], [record.values() for record in records], digits)
 
     def mark(self, column: Series, row: int) -> str:
         """Return "published" for the cells of a column or a row that says so."""

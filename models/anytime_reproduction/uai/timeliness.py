@@ -414,7 +414,6 @@ COMPARED = ("CS-G-FR", "CS-G-OMP", "Single", "Sparse (shrunken)")  # in Figure 5
 LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)  # shares of the final value at which Figure 3a stops
 VISIBLE_AREA = 0.01  # share from which areas differ visibly; Table 2 has the errors of such differences
 
-
 MISSING = {
     "G-OMP": "costs",
     "No-Whiten": "group whitening",
