@@ -18,11 +18,9 @@ from anytime_reproduction.group_omp.table_1 import GROUP_OMP
 from anytime_reproduction.report import VERDICTS, check_folder, write_report
 from anytime_reproduction.running import results_of
 from anytime_reproduction.sets import check_sets
-from anytime_reproduction.uai.bounds import BOUNDS
-from anytime_reproduction.uai.certificates import CERTIFICATES
-from anytime_reproduction.uai.curves import CURVES
+from anytime_reproduction.uai.bounds import BOUNDS, CERTIFICATES
 from anytime_reproduction.uai.doubling import DOUBLING
-from anytime_reproduction.uai.timeliness import TABLE_1, TABLE_2
+from anytime_reproduction.uai.timeliness import CURVES, TABLE_1, TABLE_2
 from anytime_reproduction.uai.training_time import TRAINING_TIME
 
 EXPERIMENTS = (TABLE_1, TABLE_2, CURVES, TRAINING_TIME, DOUBLING, BOUNDS, CERTIFICATES, GROUP_OMP, BOSTON)

@@ -91,6 +91,11 @@ class Table(Tabulated):
         """Return a table of rows, with `digits` decimals."""
         return cls.of_rows(headings, rows, f".{digits}f", missing="", caption=caption, name=name)
 
+    @classmethod
+    def of_records(cls, name: str, caption: str, records: Sequence[Mapping[str, object]], digits: int = 4) -> Table:
+        """Return a table of records of the same headings, with `digits` decimals."""
+        return cls.titled(name, caption, records[0], [record.values() for record in records], digits)
+
     def mark(self, column: Series, row: int) -> str:
         """Return "published" for the cells of a column or a row that says so."""
         published = row >= 0 and "published" in f"{column.heading} {self.columns[0].cells[row]}"

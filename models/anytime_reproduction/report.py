@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -186,3 +186,21 @@ def mean(axis: Any, x: float, name: str, ours: Estimate, published: Estimate | N
     axis.errorbar(x - apart, ours.mean, ours.error or 0.0, **look)
     if published is not None:
         axis.errorbar(x + apart, published.mean, published.error, markerfacecolor="white", **look)
+
+
+def drawn(
+    items: Mapping[str, Any],
+    draw: Callable[[Any, str, Any], None],
+    legend: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    """Return a figure with a panel for each item, which `draw` draws by axis, title and item; `more` is of `panels`.
+
+    The last panel has the legend, if there is one.
+    """
+    figure, axes = panels(len(items), **more)
+    for axis, (title, item) in zip(axes, items.items(), strict=True):
+        draw(axis, title, item)
+    if legend is not None:
+        axes[-1].legend(**legend)
+    return figure

@@ -82,7 +82,7 @@ class RealSet:
 
 
 def recosted(groups: FeatureGroups, costs: Iterable[float]) -> FeatureGroups:
-    built = [group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True)]
+    built = (group.model_copy(update={"cost": float(cost)}) for group, cost in zip(groups.groups, costs, strict=True))
     return FeatureGroups(cost_unit=groups.cost_unit, groups=tuple(built))
 
 
@@ -110,21 +110,19 @@ def regrouping(
     costs = np.concatenate(
         [np.full(len(g.features), c / len(g.features)) for g, c in zip(groups.groups, groups.costs, strict=True)]
     )
-    shuffled = {cost: rng.permutation(np.flatnonzero(costs == cost)).tolist() for cost in np.unique(costs).tolist()}
-    parts = [
-        (cost, columns[start : start + size])
-        for cost, columns in shuffled.items()
-        for start in range(0, len(columns), size)
-    ]
+    chunks: list[tuple[float, list[int]]] = []
+    for cost in np.unique(costs).tolist():
+        shuffled = rng.permutation(np.flatnonzero(costs == cost)).tolist()
+        chunks += [(cost, shuffled[start : start + size]) for start in range(0, len(shuffled), size)]
     built = tuple(
         FeatureGroup(
             name=f"{cost:g} x {number}",
-            features=tuple(groups.features[column] for column in columns),
-            cost=cost * len(columns),
+            features=tuple(groups.features[column] for column in members),
+            cost=cost * len(members),
         )
-        for number, (cost, columns) in enumerate(parts)
+        for number, (cost, members) in enumerate(chunks)
     )
-    order = np.array([column for _, columns in parts for column in columns], dtype=np.intp)
+    order = np.array([column for _, members in chunks for column in members], dtype=np.intp)
     return FeatureGroups(cost_unit=groups.cost_unit, groups=built), order
 
 
@@ -177,8 +175,16 @@ def ranking_stand_in(seed: int) -> RealSet:
     query = np.arange(rows) // 16
     groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
     part = (query % SETS == SETS - 1).astype(np.intp)
-    what = f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features"
-    return RealSet(what, groups, X, y, part, TRAIN_AND_TEST, "NDCG@5", query)
+    return RealSet(
+        f"a synthetic ranking problem, {int((part == 0).sum()):,} training rows, {X.shape[1]} features",
+        groups,
+        X,
+        y,
+        part,
+        TRAIN_AND_TEST,
+        "NDCG@5",
+        query,
+    )
 
 
 def small_ranking_stand_in(seed: int) -> RealSet:
@@ -190,17 +196,27 @@ def small_ranking_stand_in(seed: int) -> RealSet:
     X = PolynomialFeatures(2, include_bias=False).fit_transform(scale(loaded.data))
     rng = np.random.default_rng(seed)
     groups = consecutive_groups([1] * X.shape[1], rng.choice(COSTS, X.shape[1]))
-    what = "diabetes (scikit-learn) with squares and products, with costs assigned"
-    return RealSet(what, groups, X, loaded.target, rng.integers(0, SETS, len(X)), EACH)
+    return RealSet(
+        "diabetes (scikit-learn) with squares and products, with costs assigned",
+        groups,
+        X,
+        loaded.target,
+        rng.integers(0, SETS, len(X)),
+        EACH,
+    )
 
 
 def boston_stand_in() -> RealSet:
     """Return diabetes with its ten quantities at cost 1."""
     from sklearn.datasets import load_diabetes  # noqa: PLC0415
 
-    X, y = load_diabetes(return_X_y=True)
-    groups = consecutive_groups([1] * 10, [1] * 10)
-    return RealSet("diabetes (scikit-learn)", groups, X, y, np.zeros(len(y), dtype=np.intp), ())
+    return _undivided(
+        "diabetes (scikit-learn)", consecutive_groups([1] * 10, [1] * 10), *load_diabetes(return_X_y=True)
+    )
+
+
+def _undivided(what: str, groups: FeatureGroups, X: Float, y: Float) -> RealSet:
+    return RealSet(what, groups, X, y, np.zeros(len(y), dtype=np.intp), ())
 
 
 # The owners' Yahoo! files.
@@ -232,17 +248,23 @@ def read_yahoo(folder: Path, costs: Path) -> RealSet:
         raise TableError(f"no row in {str(folder)!r} has an available feature; expected a cost under 1e8 for some")
     groups = recosted(singletons(f"f{j + 1}" for j in known), prices[known])
     halves = [part[:, known].toarray() for part in sparse]
-    what = f"Yahoo! Learning to Rank, set 1, {len(halves[0]):,} training rows, {len(known)} features"
-    return _ranking(what, groups, halves, labels, queries)
+    return _ranking("Yahoo! Learning to Rank, set 1", groups, halves, labels, queries)
 
 
 def _ranking(
-    what: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
+    name: str, groups: FeatureGroups, X: Sequence[Float], y: Sequence[Float], query: Sequence[NDArray[Any]]
 ) -> RealSet:
     """Return a ranking problem from its training rows and its held-out rows, in this order."""
-    part = np.repeat([0, 1], [len(half) for half in y])
-    rows, labels, queries = (np.concatenate(each) for each in (X, y, query))
-    return RealSet(what, groups, rows, labels, part, TRAIN_AND_TEST, "NDCG@5", queries)
+    return RealSet(
+        f"{name}, {len(y[0]):,} training rows, {X[0].shape[1]} features",
+        groups,
+        np.concatenate(X),
+        np.concatenate(y),
+        np.repeat([0, 1], [len(half) for half in y]),
+        TRAIN_AND_TEST,
+        "NDCG@5",
+        np.concatenate(query),
+    )
 
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
@@ -268,13 +290,15 @@ def check_yahoo(folder: Path, costs: Path) -> Float:
 def _check(folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries: Sequence[NDArray[Any]]) -> None:
     """Raise for errors that scikit-learn accepts: no rows, rows without a query, and values that are not finite."""
     for name, values, label, query in zip(FILES, sparse, labels, queries, strict=True):
-        path = str(folder / name)
-        if not len(label):
-            raise TableError(f"{path!r} has no rows; expected lines 'relevance qid:N id:value'")
-        if len(query) != len(label):
-            raise TableError(f"{path!r} has {len(label)} rows but {len(query)} queries; expected 'qid:N' in every line")
-        if not (np.isfinite(label).all() and np.isfinite(values.data).all()):
-            raise TableError(f"{path!r} has a relevance or a value that is not a number; expected finite numbers")
+        faults = {
+            "no rows; expected lines 'relevance qid:N id:value'": not len(label),
+            f"{len(label)} rows but {len(query)} queries; expected 'qid:N' in every line": len(query) != len(label),
+            "a relevance or a value that is not a number; expected finite numbers": not (
+                np.isfinite(label).all() and np.isfinite(values.data).all()
+            ),
+        }
+        for fault in (words for words, found in faults.items() if found):
+            raise TableError(f"{str(folder / name)!r} has {fault}")
 
 
 # The public data sets.
@@ -319,28 +343,40 @@ def _kddcup99(folder: Path) -> RealSet:
     if rows == 0:
         raise AnytimeError(f"the data set kddcup99 has {len(y)} rows; expected at least {SETS}, one for each set")
     part = np.minimum(np.arange(len(y)) // rows, SETS)
-    what = f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features"
-    return RealSet(what, groups, X, y, part, EACH, "accuracy")
+    return RealSet(
+        f"KDD Cup 1999, {SETS} sets of {rows:,} rows, {len(groups)} groups of {X.shape[1]} features",
+        groups,
+        X,
+        y,
+        part,
+        EACH,
+        "accuracy",
+    )
 
 
 def _yahoo_sample(folder: Path) -> RealSet:
     halves = [_read(folder, f"{half}.parquet", "relevance", "qid") for half in ("train", "test")]
     groups, X, y, query = zip(*halves, strict=True)
-    what = f"a sample of Yahoo! Learning to Rank, {len(y[0]):,} training rows, {X[0].shape[1]} features"
-    return _ranking(what, groups[0], X, y, query)
+    return _ranking("a sample of Yahoo! Learning to Rank", groups[0], X, y, query)
 
 
 def _mq2008(folder: Path) -> RealSet:
     groups, X, y, query, fold = _read(folder, "data.parquet", "relevance", "qid", "fold")
-    what = f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds"
-    return RealSet(what, groups, X, y, fold.astype(np.intp) - 1, EACH, "NDCG@5", query)
+    return RealSet(
+        f"MQ2008 (LETOR 4.0), {len(y):,} rows, {X.shape[1]} features, its own five folds",
+        groups,
+        X,
+        y,
+        fold.astype(np.intp) - 1,
+        EACH,
+        "NDCG@5",
+        query,
+    )
 
 
 def _boston_housing(folder: Path) -> RealSet:
     groups, X, y = _read(folder, "data.parquet", "MEDV")
-    return RealSet(
-        f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y, np.zeros(len(y), dtype=np.intp), ()
-    )
+    return _undivided(f"Boston Housing, {len(y)} rows, {X.shape[1]} features", groups, X, y)
 
 
 _SOURCES: dict[SetName, tuple[Callable[[Path], RealSet], Callable[[int], RealSet]]] = {

@@ -9,7 +9,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.training.guarantee import subset_values
 from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import load_set
-from anytime_reproduction.uai.certificates import CERTIFICATES, certified
+from anytime_reproduction.uai.bounds import CERTIFICATES, certified
 
 QUICK = Setting(quick=True)
 

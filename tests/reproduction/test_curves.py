@@ -10,7 +10,7 @@ from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import load_set
-from anytime_reproduction.uai.curves import CURVES, METHODS, PROBLEMS, draw_curves
+from anytime_reproduction.uai.timeliness import CURVES, METHODS, PROBLEMS, draw_curves
 
 QUICK = Setting(quick=True)
 

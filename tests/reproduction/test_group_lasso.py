@@ -109,12 +109,12 @@ def test_the_optimum_is_that_of_proximal_gradients_on_the_rows(case: Case, share
 @given(cases(), st.integers(0, 2**32 - 1), st.floats(0.01, 1.5))
 def test_the_gap_bounds_what_is_missing_to_the_optimum(case: Case, seed: int, share: float) -> None:
     descent = _descent(case.gram, case.slices, case.weights)
-    problem, rng = descent.problem, np.random.default_rng(seed)
-    mu = share * problem.largest() or 1.0
-    best = case.objective(mu, problem.all_columns(descent.at(mu).w))
-    w = rng.normal(size=problem.q.shape) * rng.choice([0.0, 0.01, 1.0])
-    missing = case.objective(mu, problem.all_columns(w)) - best
-    assert problem.gap(w, problem.q - problem.S @ w, mu) >= missing - 1e-11
+    rng = np.random.default_rng(seed)
+    mu = share * descent.largest() or 1.0
+    best = case.objective(mu, descent.all_columns(descent.at(mu).w))
+    w = rng.normal(size=descent.q.shape) * rng.choice([0.0, 0.01, 1.0])
+    missing = case.objective(mu, descent.all_columns(w)) - best
+    assert descent.gap(w, descent.q - descent.S @ w, mu) >= missing - 1e-11
 
 
 @quick(max_examples=40)

@@ -18,8 +18,10 @@ from anytime_reproduction.group_omp.simulations import (
     METHODS,
     SCORINGS,
     VARIATIONS,
+    Compared,
     Design,
     Rows,
+    by_name,
     f1,
     group_lasso,
     group_omp,
@@ -33,7 +35,6 @@ from anytime_reproduction.group_omp.simulations import (
     trials,
 )
 from anytime_reproduction.group_omp.table_1 import GROUP_OMP, TABLE_1
-from anytime_reproduction.group_omp.tables import Compared, by_name
 from anytime_reproduction.sets import consecutive_groups
 from reproduction.runs_for_tests import assert_complete
 

@@ -15,7 +15,7 @@ from anytime_reproduction.cli import EXPERIMENTS
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.group_omp import simulations
 from anytime_reproduction.report import VERDICTS
-from anytime_reproduction.uai import bounds, certificates, training_time
+from anytime_reproduction.uai import bounds, training_time
 from models.commands import Capture, output, ran, refusal
 
 
@@ -97,7 +97,7 @@ def test_a_missing_cost_file_is_one_line_before_any_work(desk: Path, capsys: Cap
 def test_a_quick_look_at_everything_without_real_data(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (bounds, "MAX_QUICK", 6),
-        (certificates, "QUICK_SECONDS", 0.2),
+        (bounds, "QUICK_SECONDS", 0.2),
         (simulations, "PENALTIES", 20),
         (training_time, "QUICK_TURNS", 1),
         (training_time, "QUICK_MADE", (20, 40)),

@@ -144,17 +144,17 @@ class Columns:
         readers = ((j, column.reader) for j, column in enumerate(self.columns))
         return {j: reader for j, reader in readers if reader is not None}
 
-    @cached_property
-    def are_indicators(self) -> Bool:
-        """Return which terms are indicators of missing values, (terms,)."""
-        marks = [term is MISSING for column in self.columns for term in column.terms]
-        return np.array(marks + [False] * (self.size - len(marks)), dtype=np.bool_)
+    @property
+    def listed(self) -> tuple[Bool, Bool]:
+        """Return which terms may be called constant, and which collinear, (terms,) each.
 
-    @cached_property
-    def are_last_levels(self) -> Bool:
-        """Return which terms are the last level of a factor, (terms,): with a constant, one of them is redundant."""
-        lasts = [self.spans[j][1] - 1 - self.columns[j].indicator for j in self.categories]
-        return np.isin(np.arange(self.size), lasts)
+        Gaps may be rare. Some products of factors are always collinear, and with a constant one level of each factor.
+        """
+        ends = [stop for _, stop in self.spans]
+        gaps = [end - 1 for end, column in zip(ends, self.columns, strict=True) if column.indicator]
+        levels = [ends[j] - 1 - self.columns[j].indicator for j in self.categories]
+        every = np.arange(self.size)
+        return ~np.isin(every, gaps) & (every < self.column_terms), ~np.isin(every, levels)
 
     @cached_property
     def column_terms(self) -> int:

@@ -175,9 +175,9 @@ class Fit:
         unpenalised = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
         collinear = np.zeros(len(self.gram.constant), dtype=np.bool_)
         collinear[unpenalised.columns] = unpenalised.state.factor.dropped  # combinations of earlier columns
-        # Gaps may be rare, and some products of factors are always collinear, as is one level of each factor.
-        listed = ~self.expansion.are_indicators[columns] & (columns < self.expansion.column_terms)
-        collinear = (collinear & ~self.gram.constant & ~self.expansion.are_last_levels)[columns] & listed
+        listed, may_be_collinear = self.expansion.listed
+        listed = listed[columns]
+        collinear = (collinear & ~self.gram.constant & may_be_collinear)[columns] & listed
         collinear &= self.moments.rows > len(columns)  # otherwise, whichever columns come last would be called so
         manifest = Manifest(
             name=name,

@@ -30,9 +30,21 @@ from anytime_reproduction.experiment import (
     published,
     unanimous,
 )
-from anytime_reproduction.group_omp.simulations import METHODS, RIVALS, Rows, groups_with, held_out_errors
-from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
-from anytime_reproduction.report import mean, panels
+from anytime_reproduction.group_omp.simulations import (
+    METHODS,
+    MIN_RUNS,
+    RIVALS,
+    Compared,
+    Rows,
+    agreeing,
+    batched,
+    by_name,
+    groups_with,
+    held_out_errors,
+    means_finding,
+    too_few,
+)
+from anytime_reproduction.report import drawn, mean
 from anytime_reproduction.sets import load_set
 
 TABLE_2: dict[str, dict[str, Estimate]] = {
@@ -85,8 +97,7 @@ def splits(setting: Setting, name: str, first: int, count: int) -> Result:
 
 
 def _split(X: Float, groups: FeatureGroups, y: Float, rng: np.random.Generator, reading: str) -> Result:
-    order = rng.permutation(len(y))
-    train, validation, test = np.split(order, [len(y) // 2, len(y) // 2 + len(y) // 4])
+    train, validation, test = np.split(rng.permutation(len(y)), [len(y) // 2, len(y) // 2 + len(y) // 4])
     if reading != "no-intercept":
         X, y = X - X[train].mean(axis=0), y - y[train].mean()
     rows, both = (Rows(X[some], y[some], groups) for some in (train, np.concatenate([train, validation])))
@@ -122,16 +133,74 @@ def _section(_: Setting, results: Results) -> Section:
     by_reading = by_name(results, READINGS)
     ours = by_reading["read"]
     what, real, scores = ours["what"], ours["real"], ours["methods"]
+    count = len(scores["OLS"]["error"])
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
-    findings = [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)]
     contents = "ours (filled) and the published means (hollow)" if real else "means"
     return Section(
-        findings,
-        _text(scores, what, ours["variables"], real),
-        (_table(scores, what, real), _paired(scores), _readings(others)),
-        (Figure("boston", f"Table 2 on {what}: {contents}, with standard errors.", partial(_draw, scores, real)),),
+        [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
+        (
+            f"Table 2 of the Group-OMP paper on {what}: {count} random splits into half to train on, a quarter to "
+            "choose the tuning parameter and a quarter to test. Each of the "
+            f"{ours['variables']} variables is a group: x, x^2 and x^3, or x only if it is binary"
+            f"{' (CHAS); RAD and ZN count as continuous' if real else ''}. Rows are centred by their training means: "
+            "an intercept.",
+            _advice(scores),
+        ),
+        (
+            Table.titled(
+                "boston",
+                f"Table 2: {count} random splits of {what}, chosen by hold-out"
+                f"{'' if real else '; the published figures are of Boston Housing'}.",
+                (
+                    "method",
+                    *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")),
+                    "median error, ours",
+                ),
+                [
+                    (
+                        method,
+                        *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
+                        float(np.median(found["error"])),
+                    )
+                    for method, found in scores.items()
+                ],
+                digits=2,
+            ),
+            Table.titled(
+                "boston-paired",
+                "Group-OMP minus each rival over the same splits; below 0 is better.",
+                ("rival", *SIDES.values()),
+                [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
+                digits=2,
+            ),
+            Table.titled(
+                "boston-readings",
+                "The same splits by other readings of the paper: test prediction error and number of variables. "
+                f"{'; '.join(f'{reading}: {words}' for reading, words in READINGS.items())}.",
+                ("reading", "measure", *METHODS),
+                [
+                    (reading, key, *(Estimate.of(found[key]) for found in others[reading].values()))
+                    for key in SIDES
+                    for reading in others
+                ],
+                digits=2,
+            ),
+        ),
+        (
+            Figure(
+                "boston",
+                f"Table 2 on {what}: {contents}, with standard errors.",
+                partial(
+                    drawn,
+                    {words: _compared(scores, key) for key, words in SIDES.items()},
+                    partial(_draw, real=real),
+                    width=3.6,
+                    height=3.2,
+                ),
+            ),
+        ),
     )
 
 
@@ -168,22 +237,6 @@ def _explained(others: Mapping[str, Scores]) -> list[Finding]:
             judged=True,
         )
     ]
-
-
-def _readings(others: Mapping[str, Scores]) -> Table:
-    details = "; ".join(f"{reading}: {words}" for reading, words in READINGS.items())
-    rows = [
-        (reading, key, *(Estimate.of(found[key]) for found in scores.values()))
-        for key in SIDES
-        for reading, scores in others.items()
-    ]
-    return Table.titled(
-        "boston-readings",
-        f"The same splits by other readings of the paper: test prediction error and number of variables. {details}.",
-        ("reading", "measure", *METHODS),
-        rows,
-        digits=2,
-    )
 
 
 BEYOND = 0.8  # OLS's error comes from rows beyond the training range if its mean without them is below this share of it
@@ -237,58 +290,18 @@ def _claim(scores: Scores, key: str) -> Finding:
     )
 
 
-def _table(scores: Scores, what: str, real: bool) -> Table:
-    rows = [
-        (
-            method,
-            *(cell for key in SIDES for cell in (TABLE_2[method][key], Estimate.of(found[key]))),
-            float(np.median(found["error"])),
-        )
-        for method, found in scores.items()
-    ]
-    more = "." if real else "; the published figures are of Boston Housing."
-    return Table.titled(
-        "boston",
-        f"Table 2: {len(scores['OLS']['error'])} random splits of {what}, chosen by hold-out{more}",
-        ("method", *(f"{key}, {side}" for key in SIDES for side in ("published", "ours")), "median error, ours"),
-        rows,
-        digits=2,
-    )
-
-
-def _paired(scores: Scores) -> Table:
-    return Table.titled(
-        "boston-paired",
-        "Group-OMP minus each rival over the same splits; below 0 is better.",
-        ("rival", *SIDES.values()),
-        [(rival, *(_difference(scores, rival, key) for key in SIDES)) for rival in RIVALS],
-        digits=2,
-    )
-
-
-def _text(scores: Scores, what: str, variables: int, real: bool) -> tuple[str, ...]:
-    binary = " (CHAS); RAD and ZN count as continuous" if real else ""
-    return (
-        f"Table 2 of the Group-OMP paper on {what}: {len(scores['OLS']['error'])} random splits into half to train "
-        f"on, a quarter to choose the tuning parameter and a quarter to test. Each of the {variables} variables is a "
-        f"group: x, x^2 and x^3, or x only if it is binary{binary}. Rows are centred by their training means: "
-        "an intercept.",
-        _advice(scores),
-    )
-
-
 def _advice(scores: Scores) -> str:
     nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
-    behind, sparser = _directions(scores, "error")[1], len(_directions(scores, "variables")[-1]) == len(RIVALS)
-    if sparser and behind:
+    behind = " or ".join(_directions(scores, "error")[1])
+    use = "These splits do not show that Group-OMP uses fewer variables than all others."
+    if len(_directions(scores, "variables")[-1]) == len(RIVALS):
         use = (
             "Use Group-OMP if the number of variables determines the cost, and "
-            f"{' or '.join(behind)} if only the error matters; the paired table shows the trade-off."
+            f"{behind} if only the error matters; the paired table shows the trade-off."
+            if behind
+            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use "
+            "it."
         )
-    elif sparser:
-        use = "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use it."
-    else:
-        use = "These splits do not show that Group-OMP uses fewer variables than all others."
     ols = np.array(scores["OLS"]["error"])
     skewed = " Least squares on all powers has a far larger error on a few splits than on most."
     return (
@@ -297,15 +310,11 @@ def _advice(scores: Scores) -> str:
     )
 
 
-def _draw(scores: Scores, real: bool) -> Any:
-    figure, axes = panels(2, width=3.6, height=3.2)
-    for axis, (key, words) in zip(axes, SIDES.items(), strict=True):
-        for x, method in enumerate(METHODS):
-            ours, printed = Estimate.of(scores[method][key]), TABLE_2[method][key] if real else None
-            mean(axis, x, method, ours, printed, apart=0.12)
-        axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
-        axis.set_ylabel(words)
-    return figure
+def _draw(axis: Any, words: str, cells: Sequence[Compared], *, real: bool) -> None:
+    for x, cell in enumerate(cells):
+        mean(axis, x, cell.row, cell.ours, cell.published if real else None, apart=0.12)
+    axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
+    axis.set_ylabel(words)
 
 
 BOSTON = Experiment(

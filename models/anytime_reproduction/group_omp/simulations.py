@@ -1,5 +1,7 @@
 """The Group-OMP paper's simulations (section 4.1): four designs, five methods, and the repetitions of each.
 
+Also how its experiments are repeated in batches, and published means compared with ours.
+
 A design draws rows and knows its exact moments. A method returns the path of coefficients over its tuning parameter,
 from no columns on. Group-OMP is this library's (`sequence`, cost-blind "omp", without a penalty); OLS is numpy's; Lasso
 and OMP are scikit-learn's. None fits an intercept: the caller centres the rows to get one.
@@ -7,10 +9,11 @@ and OMP are scikit-learn's. None fits an intercept: the caller centres the rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag, toeplitz
@@ -23,7 +26,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
 from anytime.selection.criteria import whitening
 from anytime.types import Bool, Float
-from anytime_reproduction.experiment import Result, Setting, merged
+from anytime_reproduction.experiment import Estimate, Finding, Result, Results, Run, Setting, merged
 from anytime_reproduction.lasso.sparse import group_lasso_path
 from anytime_reproduction.sets import consecutive_groups
 
@@ -350,8 +353,7 @@ def _trial(varied: Variation, seed: list[int]) -> dict[str, dict[str, dict[str, 
         path = group_lasso(rows, varied.root) if method == "Group Lasso" else METHODS[method](rows)
         error = model_errors(path, design.truth, design.second)
         centred = model_errors(path, design.truth, design.second - np.outer(design.mean, design.mean))
-        held = held_out_errors(path, X_held, y_held)
-        moved = held_out_errors(path, X_held, y_held - y_mean)
+        held, moved = (held_out_errors(path, X_held, held_out) for held_out in (y_held, y_held - y_mean))
         for scoring, (judge, chooser) in zip(SCORINGS, ((error, held), (centred, held), (error, moved)), strict=True):
             for kind, row in row_names(method).items():
                 point = int(np.argmin(chooser if kind == "Holdout" else judge))
@@ -360,3 +362,77 @@ def _trial(varied: Variation, seed: list[int]) -> dict[str, dict[str, dict[str, 
                 values = f1(selected, true), f1(*by_group), float(judge[point])
                 scored[scoring][row] = {measure: [value] for measure, value in zip(MEASURES, values, strict=True)}
     return scored
+
+
+# Batches of repetitions, and published means.
+
+BATCHES, BATCH = 10, 10  # 100 repetitions, as in the Group-OMP paper, ten to a run
+ERRORS = 3.0  # standard errors within which means agree: 95 % intervals would exclude one in twenty of many cells
+MIN_RUNS = 20  # runs needed for a verdict on published means: with fewer, the errors are too large to disagree
+
+
+def batched(setting: Setting, work: Callable[..., Result], names: Iterable[str], *, quick: int) -> list[Run]:
+    """Return runs `work(setting, name=..., first=..., count=...)` that together repeat each name 100 times.
+
+    A quick run has a single batch of `quick` repetitions.
+    """
+    batches, size = (1, quick) if setting.quick else (BATCHES, BATCH)
+    return [
+        Run(f"{name}-{batch}", work, {"name": name, "first": batch * size, "count": size})
+        for name in names
+        for batch in range(batches)
+    ]
+
+
+def by_name(results: Results, names: Iterable[str]) -> dict[str, Any]:
+    """Return the results of each name, with those of its batches in one list, in order."""
+    return {n: merged([found for run, found in results.items() if run.rpartition("-")[0] == n]) for n in names}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A cell of a published table and ours; `rounding` is half a unit of the last digit printed."""
+
+    where: str
+    row: str
+    published: Estimate
+    ours: Estimate
+    rounding: float = 0.0005
+
+    @property
+    def distance(self) -> float:
+        return max(abs(self.published.mean - self.ours.mean) - self.rounding, 0.0)
+
+    @property
+    def strict(self) -> bool:
+        """Return whether the published mean is within three of our standard errors of ours."""
+        return self.distance <= ERRORS * (self.ours.error or 0.0)
+
+    @property
+    def agrees(self) -> bool:
+        """Return whether the difference is within three of its standard errors, which include the published error."""
+        return self.distance <= ERRORS * math.hypot(self.ours.error or 0.0, self.published.error or 0.0)
+
+    @property
+    def verdict(self) -> str:
+        return "yes" if self.strict else "by both errors" if self.agrees else "no"
+
+
+def agreeing(cells: Iterable[Compared]) -> int:
+    return sum(cell.agrees for cell in cells)
+
+
+def means_finding(where: str, cells: Sequence[Compared], more: str = "", runs: str = "runs") -> Finding:
+    """Return a finding on how many published means agree, without a verdict for too few runs."""
+    strict, agree, count = sum(c.strict for c in cells), agreeing(cells), cells[0].ours.runs
+    return Finding(
+        f"{where}: {strict} of {len(cells)} published means lie within three of our standard errors, {agree} if the "
+        f"published errors are included{too_few(count, runs)}{more}.",
+        agrees=agree == len(cells) if count >= MIN_RUNS else None,
+        judged=True,
+    )
+
+
+def too_few(count: int, runs: str = "runs") -> str:
+    """Return a remark if the runs are too few for a verdict on published means, otherwise an empty string."""
+    return f" ({count} {runs} are too few for a verdict)" if count < MIN_RUNS else ""

@@ -6,8 +6,9 @@ consistently better" is judged cell by cell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from anytime_reproduction.experiment import (
@@ -22,9 +23,23 @@ from anytime_reproduction.experiment import (
     published,
     unanimous,
 )
-from anytime_reproduction.group_omp.simulations import DESIGNS, MEASURES, METHODS, RIVALS, VARIATIONS, row_names, trials
-from anytime_reproduction.group_omp.tables import MIN_RUNS, Compared, agreeing, batched, by_name, means_finding, too_few
-from anytime_reproduction.report import STYLES, mean, panels
+from anytime_reproduction.group_omp.simulations import (
+    DESIGNS,
+    MEASURES,
+    METHODS,
+    MIN_RUNS,
+    RIVALS,
+    VARIATIONS,
+    Compared,
+    agreeing,
+    batched,
+    by_name,
+    means_finding,
+    row_names,
+    too_few,
+    trials,
+)
+from anytime_reproduction.report import STYLES, drawn, mean
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
@@ -38,6 +53,8 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
+
+WORDS = dict(zip(MEASURES, ("F1 of variables", "F1 of groups", "model error"), strict=True))
 
 EXPERIMENT_COLUMNS = tuple(f"experiment {number}" for number in NUMBERS)
 
@@ -60,28 +77,76 @@ def _compared(scores: Scores, variation: str, scoring: str = "printed", rows: Se
 def _section(_: Setting, results: Results) -> Section:
     scores: Scores = by_name(results, VARIATIONS)
     compared = {number: _compared(scores, f"printed-{number}") for number in NUMBERS}
-    findings = [
-        *(_reproduced(number, cells) for number, cells in compared.items()),
-        _ols_finding(compared),
-        *_explained(scores, compared),
-        *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
-    ]
-    tables = [
-        *(_table(measure, scores) for measure in MEASURES),
-        _outside(compared),
-        _explanation_table(scores, compared),
-        _ols_table(scores),
-        _paired_table(scores),
-    ]
-    figures = [
-        Figure(
-            f"group-omp-{name}",
-            f"Table 1 by hold-out, {words}: ours (filled) and published (hollow), with standard errors.",
-            partial(_draw, scores, measure, words),
-        )
-        for measure, name, words in (("F1 (Group)", "f1", "F1 of groups"), ("ME", "error", "model error"))
-    ]
-    return Section(findings, _text(scores), tables, figures)
+    printed = [cell for found in compared.values() for cell in found]
+    designs = [f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1)]
+    return Section(
+        [
+            *(_reproduced(number, cells) for number, cells in compared.items()),
+            _ols_finding(compared),
+            *_explained(scores, compared),
+            *(_claim(scores, kind) for kind in ("Oracle", "Holdout")),
+        ],
+        (
+            f"Table 1 of the Group-OMP paper, {printed[0].ours.runs} runs of each of its four simulations: "
+            f"{'; '.join(designs)}. All rows are drawn here; no data set is needed.",
+            "*Oracle* is the point of a method's path with the smallest model error, which only a simulation knows; "
+            "*Holdout* is the point with the smallest error on the validation rows.",
+            "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso "
+            "shrink the selected coefficients, which may reduce the error if groups explain little compared with the "
+            f"noise. {_advice(scores)} The paired table shows by how much.",
+            "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
+            "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
+            "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') "
+            "derived exactly; no method has an intercept. Columns are scaled to the same length for Lasso and OMP, "
+            "groups are orthonormalised for the Group Lasso and Group-OMP, and the Group Lasso's weights are 1, as "
+            "printed. Paths include every iteration of the greedy methods, and 100 penalties of the others, the last "
+            "a ten-thousandth of the first.",
+        ),
+        [
+            *(_table(measure, words, scores) for measure, words in WORDS.items()),
+            Table.titled(
+                "group-omp-outside",
+                "Published means that are not within three of our standard errors, and whether the difference is "
+                "within three of its own, which include the published error. With as many runs as in the paper about "
+                "one in thirty falls outside ours by chance.",
+                ("where", "method", "published", "ours", "agrees"),
+                [(c.where, c.row, c.published, c.ours, c.verdict) for c in printed if not c.strict],
+                digits=3,
+            ),
+            Table.titled(
+                "group-omp-explanations",
+                "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within "
+                "three standard errors of the difference. At most one per experiment is accepted, as they exclude "
+                "each other: the one with the most agreeing cells, if there are more than as printed.",
+                ("changed", "experiment", "agree as printed", "agree with it", "accepted"),
+                [
+                    (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (found, cells)), "yes" if accepted else "")
+                    for number, found in compared.items()
+                    for what, cells, accepted in _readings(scores, number, found)
+                ],
+            ),
+            _ols_table(scores),
+            Table.titled(
+                "group-omp-paired",
+                "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in "
+                "the model error is better.",
+                ("experiment", "chosen by", "rival", *MEASURES),
+                [
+                    (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
+                    for number, kind, rival in product(NUMBERS, ("Oracle", "Holdout"), RIVALS)
+                ],
+                digits=3,
+            ),
+        ],
+        [
+            Figure(
+                f"group-omp-{name}",
+                f"Table 1 by hold-out, {WORDS[measure]}: ours (filled) and published (hollow), with standard errors.",
+                partial(drawn, {measure: scores}, _draw, width=6.0, height=3.8),
+            )
+            for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
+        ],
+    )
 
 
 def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
@@ -92,71 +157,50 @@ def _reproduced(number: int, compared: Sequence[Compared]) -> Finding:
 def _ols_finding(compared: Mapping[int, Sequence[Compared]]) -> Finding:
     """Judge OLS, which has no tuning: its model error shows whether the design matches the authors'."""
     found = [next(c for c in compared[number] if c.row == "OLS" and c.where.endswith("ME")) for number in NUMBERS]
-    listed_errors = ", ".join(f"{c.ours.mean:.2f} ({c.published.mean:.2f})" for c in found)
     wrong = [str(number) for number, c in zip(NUMBERS, found, strict=True) if not c.agrees]
     runs = found[0].ours.runs
     text = "is within three standard errors"
     if wrong:
-        text = f"is more than three standard errors away in experiment {' and '.join(wrong)}"
-        if runs >= MIN_RUNS:
-            there = " there" if len(wrong) < len(found) else ""
-            text += f": the published figures{there} do not come from the design as we read it"
+        there = " there" if len(wrong) < len(found) else ""
+        cause = f": the published figures{there} do not come from the design as we read it" * (runs >= MIN_RUNS)
+        text = f"is more than three standard errors away in experiment {' and '.join(wrong)}{cause}"
     return Finding(
         f"The model error of OLS, which has no tuning, {text}{too_few(runs)}. Ours (published), experiments 1 "
-        f"to 4: {listed_errors}.",
+        f"to 4: {', '.join(f'{c.ours.mean:.2f} ({c.published.mean:.2f})' for c in found)}.",
         agrees=not wrong if runs >= MIN_RUNS else None,
         judged=True,
     )
 
 
-def _table(measure: str, scores: Scores) -> Table:
-    words = {"F1 (Var)": "F1 of variables", "F1 (Group)": "F1 of groups", "ME": "model error"}[measure]
+def _table(measure: str, words: str, scores: Scores) -> Table:
     ours = {row: [_ours(scores, number, row, measure) for number in NUMBERS] for row in ROWS}
     sources = {"published": TABLE_1[measure], "ours": ours}
-    rows = [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()]
-    runs = ours["OLS"][0].runs
     return Table.titled(
         f"group-omp-{words.replace(' ', '-').lower()}",
-        f"Table 1, {words}, experiments 1 to 4: mean and standard error of {runs} runs of ours.",
+        f"Table 1, {words}, experiments 1 to 4: mean and standard error of {ours['OLS'][0].runs} runs of ours.",
         ("method", *EXPERIMENT_COLUMNS),
-        rows,
-        digits=3,
-    )
-
-
-def _outside(compared: Mapping[int, Sequence[Compared]]) -> Table:
-    rows = [
-        (c.where, c.row, c.published, c.ours, c.verdict) for cells in compared.values() for c in cells if not c.strict
-    ]
-    return Table.titled(
-        "group-omp-outside",
-        "Published means that are not within three of our standard errors, and whether the difference is within three "
-        "of its own, which include the published error. With as many runs as in the paper about one in thirty falls "
-        "outside ours by chance.",
-        ("where", "method", "published", "ours", "agrees"),
-        rows,
+        [(f"{row}, {source}", *cells[row]) for row in ROWS for source, cells in sources.items()],
         digits=3,
     )
 
 
 def _ols_table(scores: Scores) -> Table:
     def errors(family: str, scoring: str) -> list[Estimate | None]:
-        found = [scores.get(f"{family}-{number}") for number in NUMBERS]
-        return [Estimate.of(s[scoring]["OLS"]["ME"]) if s else None for s in found]
+        names = (f"{family}-{number}" for number in NUMBERS)
+        return [Estimate.of(scores[name][scoring]["OLS"]["ME"]) if name in scores else None for name in names]
 
-    rows = [
-        ("published", *TABLE_1["ME"]["OLS"]),
-        ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
-        ("no intercept, covariance", *errors("printed", "covariance")),
-        ("intercept, E(x x')", *errors("intercept", "printed")),
-        ("intercept, covariance", *errors("intercept", "covariance")),
-    ]
     return Table.titled(
         "group-omp-ols",
         "The model error of OLS under the readings that the paper permits. Only experiments 1 and 2 have columns with "
         "nonzero means.",
         ("how", *EXPERIMENT_COLUMNS),
-        rows,
+        [
+            ("published", *TABLE_1["ME"]["OLS"]),
+            ("no intercept, E(x x') (as printed)", *errors("printed", "printed")),
+            ("no intercept, covariance", *errors("printed", "covariance")),
+            ("intercept, E(x x')", *errors("intercept", "printed")),
+            ("intercept, covariance", *errors("intercept", "covariance")),
+        ],
         digits=3,
     )
 
@@ -164,26 +208,32 @@ def _ols_table(scores: Scores) -> Table:
 class Explanation(NamedTuple):
     """A possible deviation of the authors' procedure from the paper, and the runs and scores that include it.
 
-    It may explain the cells of these methods, in the rows of these kinds; "" is OLS's only row.
+    It may explain the cells of these rows.
     """
 
     what: str
     variation: str
     scoring: str = "printed"
-    methods: tuple[str, ...] = tuple(METHODS)
-    kinds: tuple[str, ...] = ("", "Oracle", "Holdout")
+    rows: tuple[str, ...] = ROWS
 
+
+LASSO = tuple(row_names("Lasso").values())
 
 EXPLANATIONS = (
     Explanation("450 training rows instead of 300", "rows-4"),
     Explanation("noise of deviation 15, as in experiment 3", "noise-4"),
-    Explanation("weights sqrt(d) of Yuan and Lin in the Group Lasso", "roots-3", methods=("Group Lasso",)),
-    Explanation("an intercept in the Lasso", "intercept-1", methods=("Lasso",)),
+    Explanation("weights sqrt(d) of Yuan and Lin in the Group Lasso", "roots-3"),
+    Explanation("an intercept in the Lasso", "intercept-1", rows=LASSO),
     Explanation(
-        "an intercept in every method but the Lasso", "intercept-1", methods=("OLS", "OMP", "Group Lasso", "Group-OMP")
+        "an intercept in every method but the Lasso", "intercept-1", rows=tuple(r for r in ROWS if r not in LASSO)
     ),
     Explanation("an intercept in every method, errors by the covariance", "intercept-1", "covariance"),
-    Explanation("hold-out by responses less their mean, no intercept", "printed-1", "deviations", kinds=("Holdout",)),
+    Explanation(
+        "hold-out by responses less their mean, no intercept",
+        "printed-1",
+        "deviations",
+        rows=tuple(row for row in ROWS if "Holdout" in row),
+    ),
     Explanation("an intercept in every method", "intercept-2"),
     Explanation("an intercept in every method, errors by the covariance", "intercept-2", "covariance"),
 )
@@ -196,11 +246,9 @@ def _readings(scores: Scores, number: int, printed: Sequence[Compared]) -> list[
     two would exclude each other.
     """
     found = []
-    for e in EXPLANATIONS:
-        if VARIATIONS[e.variation].design == number:
-            rows = [row for method in e.methods for kind, row in row_names(method).items() if kind in e.kinds]
-            varied = {(c.where, c.row): c for c in _compared(scores, e.variation, e.scoring, rows)}
-            found.append((e.what, [varied.get((c.where, c.row), c) for c in printed]))
+    for e in (e for e in EXPLANATIONS if VARIATIONS[e.variation].design == number):
+        varied = {(c.where, c.row): c for c in _compared(scores, e.variation, e.scoring, e.rows)}
+        found.append((e.what, [varied.get((c.where, c.row), c) for c in printed]))
     found.sort(key=lambda reading: -agreeing(reading[1]))
     accepted = agreeing(found[0][1]) > agreeing(printed) if found else False
     return [(what, cells, accepted and k == 0) for k, (what, cells) in enumerate(found)]
@@ -214,18 +262,16 @@ def _explained(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> li
         return [Finding(few)]
     findings, unexplained = [], []
     for number, printed in compared.items():
-        agree, cells = agreeing(printed), printed
-        if agree == len(printed):
+        if (agree := agreeing(printed)) == len(printed):
             continue
-        readings = _readings(scores, number, printed)
+        cells, readings = printed, _readings(scores, number, printed)
         tested = [f"{what} ({agreeing(found)} of {len(found)})" for what, found, _ in readings]
+        text = f"no tested explanation has more agreeing cells than the {agree} as printed"
+        text += f": {'; '.join(tested)}." if tested else "."
         if readings and readings[0][2]:
             what, cells, _ = readings[0]
-            others = f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
-            text = f"{what} {_explanation(printed, cells)}{others}"
-        else:
-            others = f": {'; '.join(tested)}" if tested else ""
-            text = f"no tested explanation has more agreeing cells than the {agree} as printed{others}."
+            text = f"{what} {_explanation(printed, cells)}"
+            text += f" Also tested: {'; '.join(tested[1:])}." if tested[1:] else ""
         findings.append(Finding(f"Experiment {number}: {text}", agrees=agreeing(cells) == len(cells)))
         unexplained += [f"{c.row}, {c.where}" for c in cells if not c.agrees]
     still = (
@@ -245,49 +291,23 @@ def _explanation(printed: Sequence[Compared], cells: Sequence[Compared]) -> str:
     )
 
 
-def _explanation_table(scores: Scores, compared: Mapping[int, Sequence[Compared]]) -> Table:
-    rows = [
-        (what, number, *(f"{agreeing(c)} of {len(c)}" for c in (printed, cells)), "yes" if accepted else "")
-        for number, printed in compared.items()
-        for what, cells, accepted in _readings(scores, number, printed)
-    ]
-    return Table.titled(
-        "group-omp-explanations",
-        "Possible deviations of the authors' procedure, each tested with as many runs. Cells agree within three "
-        "standard errors of the difference. At most one per experiment is accepted, as they exclude each other: the "
-        "one with the most agreeing cells, if there are more than as printed.",
-        ("changed", "experiment", "agree as printed", "agree with it", "accepted"),
-        rows,
-    )
-
-
 def _paired(scores: Scores, number: int, kind: str, rival: str, measure: str) -> Estimate:
     found = scores[f"printed-{number}"]["printed"]
     ours, other = (found[row_names(method).get(kind, method)][measure] for method in ("Group-OMP", rival))
     return Estimate.of_difference(ours, other)
 
 
-class _Duel(NamedTuple):
-    """Group-OMP against a rival: the direction in Table 1 and in our runs (1 better, -1 worse)."""
-
-    number: int
-    rival: str
-    measure: str
-    published: int
-    ours: int
-
-    def __str__(self) -> str:
-        return f"{self.rival} on {self.measure} in experiment {self.number}"
+def _directions(scores: Scores, kind: str, number: int, rival: str, measure: str) -> tuple[int, int]:
+    """Return whether Group-OMP is better (1) or worse (-1) than a rival in Table 1, and in our runs (or neither, 0)."""
+    better = -1 if measure == "ME" else 1
+    mine, other = (TABLE_1[measure][row_names(m)[kind]][number - 1].mean for m in ("Group-OMP", rival))
+    return better if mine > other else -better, better * _paired(scores, number, kind, rival, measure).direction
 
 
-def _duels(scores: Scores, kind: str) -> Iterator[_Duel]:
-    for number in NUMBERS:
-        for rival in RIVALS[1:]:  # OLS is not tuned
-            for measure in MEASURES:
-                better = -1 if measure == "ME" else 1
-                mine, other = (TABLE_1[measure][row_names(m)[kind]][number - 1].mean for m in ("Group-OMP", rival))
-                ours = _paired(scores, number, kind, rival, measure).direction
-                yield _Duel(number, rival, measure, better if mine > other else -better, better * ours)
+def _duels(scores: Scores, kind: str) -> dict[tuple[int, str, str], tuple[int, int]]:
+    """Return the `_directions` by experiment, rival and measure; OLS is not tuned."""
+    cells = product(NUMBERS, RIVALS[1:], MEASURES)
+    return {cell: _directions(scores, kind, *cell) for cell in cells}
 
 
 def _claim(scores: Scores, kind: str) -> Finding:
@@ -296,111 +316,69 @@ def _claim(scores: Scores, kind: str) -> Finding:
     False if one has the opposite direction, beyond its 95 % interval by Student's t; None if none has, but some
     differences are not significant.
     """
-    duels = list(_duels(scores, kind))
+    duels = {f"{rival} on {m} in experiment {n}": found for (n, rival, m), found in _duels(scores, kind).items()}
     count = len(duels)
-    against = [duel for duel in duels if duel.published < 0]
+    against = {cell: ours for cell, (published, ours) in duels.items() if published < 0}
     published_text = (
-        f"{len(against)} of {count} published cells contradict it ({', '.join(map(str, against))}), "
-        f"{sum(duel.ours < 0 for duel in against)} of them also here"
+        f"{len(against)} of {count} published cells contradict it ({', '.join(against)}), "
+        f"{sum(ours < 0 for ours in against.values())} of them also here"
         if against
         else f"all {count} published cells support it"
     )
-    same = sum(duel.ours == duel.published for duel in duels)
-    opposite = [duel for duel in duels if duel.ours == -duel.published]
+    same = sum(ours == published for published, ours in duels.values())
+    opposite = {cell: ours for cell, (published, ours) in duels.items() if ours == -published}
     sides = [
-        f"{words}: {', '.join(str(duel) for duel in opposite if duel.ours == side)}"
+        f"{words}: {', '.join(cell for cell, ours in opposite.items() if ours == side)}"
         for words, side in (("for Group-OMP", 1), ("against it", -1))
-        if any(duel.ours == side for duel in opposite)
+        if side in opposite.values()
     ]
     details = f" ({'; '.join(sides)})" if sides else ""
-    chosen_by = "hold-out" if kind == "Holdout" else "oracle"
     return Finding(
-        f'The paper: Group-OMP performs "consistently better". Chosen by {chosen_by}, {published_text}. Ours, run '
+        'The paper: Group-OMP performs "consistently better". Chosen by '
+        f"{'hold-out' if kind == 'Holdout' else 'oracle'}, {published_text}. Ours, run "
         f"by run and by 95 % intervals: {same} of {count} cells have the direction of Table 1, "
         f"{count - same - len(opposite)} are not significant, {len(opposite)} have the opposite direction{details}.",
-        agrees=unanimous(duel.ours == duel.published if duel.ours else None for duel in duels),
+        agrees=unanimous(ours == published if ours else None for published, ours in duels.values()),
         judged=True,
     )
 
 
 def _advice(scores: Scores) -> str:
     """State where Group-OMP is ahead of every rival by hold-out, and where a rival is ahead of it."""
-    duels = list(_duels(scores, "Holdout"))
-    parts = []
+    duels, parts = _duels(scores, "Holdout"), []
     for measure, words in (("F1 (Group)", "in finding the groups"), ("ME", "in the model error")):
-        mine = [duel for duel in duels if duel.measure == measure]
-        first = [number for number in NUMBERS if all(duel.ours > 0 for duel in mine if duel.number == number)]
-        where = f"experiment{'s' if len(first) > 1 else ''} {', '.join(map(str, first))}" if first else "no experiment"
-        behind = [f"the {duel.rival} in experiment {duel.number}" for duel in mine if duel.ours < 0]
+        ours = {(number, rival): found for (number, rival, m), (_, found) in duels.items() if m == measure}
+        first = [str(n) for n in NUMBERS if all(ours[n, rival] > 0 for rival in RIVALS[1:])]
+        where = f"experiment{'s' if len(first) > 1 else ''} {', '.join(first)}" if first else "no experiment"
+        behind = [f"the {rival} in experiment {number}" for (number, rival), found in ours.items() if found < 0]
         more = f", and behind {', '.join(behind)}" if behind else ""
         parts.append(f"{words} it is ahead of every rival in {where}{more}")
     return f"Group-OMP, chosen by hold-out, in these runs: {'; '.join(parts)}."
 
 
-def _paired_table(scores: Scores) -> Table:
-    rows = [
-        (number, kind, rival, *(_paired(scores, number, kind, rival, measure) for measure in MEASURES))
-        for number in NUMBERS
-        for kind in ("Oracle", "Holdout")
-        for rival in RIVALS
-    ]
-    return Table.titled(
-        "group-omp-paired",
-        "Group-OMP minus each rival over the same runs: common effects cancel. Above 0 in F1 and below 0 in the model "
-        "error is better.",
-        ("experiment", "chosen by", "rival", *MEASURES),
-        rows,
-        digits=3,
-    )
-
-
-def _text(scores: Scores) -> tuple[str, ...]:
-    runs = _ours(scores, 1, "OLS", "ME").runs
-    designs = "; ".join(f"({number}) {design.what}" for number, design in enumerate(DESIGNS, 1))
-    return (
-        f"Table 1 of the Group-OMP paper, {runs} runs of each of its four simulations: {designs}. All rows are drawn "
-        "here; no data set is needed.",
-        "*Oracle* is the point of a method's path with the smallest model error, which only a simulation knows; "
-        "*Holdout* is the point with the smallest error on the validation rows.",
-        "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso shrink the "
-        "selected coefficients, which may reduce the error if groups explain little compared with the noise. "
-        f"{_advice(scores)} The paired table shows by how much.",
-        "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
-        "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
-        "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') derived "
-        "exactly; no method has an intercept. Columns are scaled to the same length for Lasso and OMP, groups are "
-        "orthonormalised for the Group Lasso and Group-OMP, and the Group Lasso's weights are 1, as printed. "
-        "Paths include every iteration of the greedy methods, and 100 penalties of the others, the last a "
-        "ten-thousandth of the first.",
-    )
-
-
 APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
 
 
-def _draw(scores: Scores, measure: str, words: str) -> Any:
+def _draw(axis: Any, measure: str, scores: Scores) -> None:
     """Draw the experiments side by side, and the methods of each around x = its number."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    figure, (axis,) = panels(1, width=6.0, height=3.8)
     for index, method in enumerate(METHODS):
         row = row_names(method).get("Holdout", method)
         for number in NUMBERS:
             x = number + (index - (len(METHODS) - 1) / 2) * APART
             mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
-    axis.set(xlabel="experiment", ylabel=words, xticks=NUMBERS)
+    axis.set(xlabel="experiment", ylabel=WORDS[measure], xticks=NUMBERS)
     axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    marks = [
-        *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
-        ("filled: ours", "0.3", "o", "0.3"),
-        ("hollow: published", "0.3", "o", "white"),
-    ]
     handles = [
         Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
-        for label, shade, marker, face in marks
+        for label, shade, marker, face in (
+            *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
+            ("filled: ours", "0.3", "o", "0.3"),
+            ("hollow: published", "0.3", "o", "white"),
+        )
     ]
     axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
-    return figure
 
 
 GROUP_OMP = Experiment(

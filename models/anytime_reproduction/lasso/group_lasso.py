@@ -41,103 +41,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from anytime._linalg import Factor, conjugate_gradients, factorise_penalised, positive_pivots
+from anytime._linalg import conjugate_gradients, factorise_penalised, positive_pivots
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
-
-
-@dataclass(frozen=True, eq=False)
-class LassoProblem:
-    """The penalised groups that have columns, after elimination of the free groups.
-
-    Attributes
-    ----------
-    S, q, yy
-        Moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
-    weights : Float
-        (k,) weight of each group's norm, positive.
-    starts, sizes : Index
-        (k,) first column and number of columns of each group.
-    members : Index
-        (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
-    columns : Index
-        (d,) indices of these columns among all columns.
-    """
-
-    S: Float
-    q: Float
-    yy: float
-    weights: Float
-    starts: Index
-    sizes: Index
-    members: Index
-    free: Index
-    columns: Index
-    _elimination: tuple[int, Index, Factor, Float, Float]
-
-    @staticmethod
-    def of(gram: Gram, slices: Sequence[slice], weights: Float) -> LassoProblem:
-        """Eliminate the groups of weight 0. Cost d_0 D^2 for their d_0 columns."""
-        size = np.array([s.stop - s.start for s in slices], dtype=np.intp)
-        members = np.flatnonzero((weights > 0) & (size > 0))
-        owner = np.repeat(np.arange(len(slices)), size)
-        penalised = weights[owner] > 0
-        columns, free = np.flatnonzero(penalised), np.flatnonzero(~penalised)
-        factor = factorise_penalised(gram.S[np.ix_(free, free)], np.zeros(len(free)))
-        z, V = factor.forward(gram.q[free]), factor.forward(gram.S[np.ix_(free, columns)])
-        S, q = gram.S[np.ix_(columns, columns)], gram.q[columns]
-        before = np.diagonal(S).copy()
-        if len(free):
-            S, q = S - V.T @ V, q - V.T @ z
-        # The remainder of columns in the span of the free groups is rounding.
-        dropped = ~positive_pivots(np.diagonal(S), before)
-        S[dropped], S[:, dropped], q[dropped] = 0.0, 0.0, 0.0
-        sizes = size[members]
-        return LassoProblem(
-            S=np.asfortranarray(S),
-            q=q,
-            yy=max(float(gram.yy.sum() - np.sum(z * z)), 0.0),
-            weights=weights[members],
-            starts=np.cumsum(sizes) - sizes,
-            sizes=sizes,
-            members=members,
-            free=np.flatnonzero((weights == 0) & (size > 0)),
-            columns=columns,
-            _elimination=(len(gram.q), free, factor, z, V),
-        )
-
-    def all_columns(self, w: Float) -> Float:
-        """Return the coefficients (D, P) of all columns, those of the free groups at their optimum."""
-        D, free, factor, z, V = self._elimination
-        full = np.zeros((D, w.shape[1]))
-        full[self.columns] = w
-        full[free] = factor.backward(z - np.where(factor.dropped[:, np.newaxis], 0.0, V @ w))
-        return full
-
-    def norms(self, w: Float) -> Float:
-        return np.sqrt(self.sums(np.square(w)))
-
-    def largest(self) -> float:
-        """Return the smallest mu at which all penalised groups are zero."""
-        return float((self.norms(self.q) / self.weights).max(initial=0.0))
-
-    def gap(self, w: Float, b: Float, mu: float) -> float:
-        """Return P(w) minus the dual at the scaled residual, an upper bound of P(w) minus the optimum."""
-        k, gradients = mu * self.weights, self.norms(b)
-        s = min(1.0, float((k / np.where(gradients > 0, gradients, np.inf)).min(initial=np.inf, where=gradients > k)))
-        squares = max(self.yy - float(np.sum(self.q * w)) - float(np.sum(b * w)), 0.0)
-        terms = k * self.norms(w) - s * self.sums(b * w)
-        return 0.5 * (1.0 - s) ** 2 * squares + float(np.maximum(terms, 0.0).sum())
-
-    def sums(self, values: Float) -> Float:
-        """Return the sum of values (d, P) over the rows of each group and over responses, (k,)."""
-        return np.add.reduceat(values.sum(axis=1), self.starts) if len(self.starts) else np.zeros(0)
-
 
 KINK = 1e-7
 """A group that a step shrinks below this share of its norm passes zero, where the objective has a kink."""
@@ -182,60 +94,52 @@ DIRECTION_TOLERANCE = 1e-6
 MAX_CONJUGATE_STEPS = 200
 
 
-@dataclass(frozen=True, eq=False)
-class Curved:
-    """Second derivatives at some point, for the columns of the groups that are not zero.
+def newton_direction(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float | None:
+    """Return H^-1 gradient, (d, P), for the columns of the groups that are not zero; None if rounding prevents it.
 
     `owner` (d,) is the group of each column, ascending. `unit` (d, P) are the coefficients, each group divided by its
     norm; `kappa` (d,) is the penalty of each column's group divided by that norm.
     """
+    return (_by_factor if gradient.size <= DIRECT else _by_conjugate_gradients)(S, owner, unit, kappa, gradient)
 
-    S: Float
-    owner: Index
-    unit: Float
-    kappa: Float
 
-    def direction(self, gradient: Float) -> Float | None:
-        """Return H^-1 gradient, (d, P), or None if rounding prevents it."""
-        return self._factored(gradient) if gradient.size <= DIRECT else self._conjugate(gradient)
-
-    def _factored(self, gradient: Float) -> Float | None:
-        """Solve by the Cholesky factor of H, (d P)^3/3 operations."""
-        d, P = self.unit.shape
-        u, kappa, owner = self.unit.ravel(), np.repeat(self.kappa, P), np.repeat(self.owner, P)
-        across = np.eye(d * P) - np.outer(u, u)  # exactly 0 for a group of one coefficient
-        H = np.kron(self.S, np.eye(P)) + np.where(owner[:, np.newaxis] == owner, across * kappa, 0.0)
-        # The scaling makes groups of any norm comparable.
-        diagonal = np.diagonal(H)
-        scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-        H /= scale[:, np.newaxis] * scale
-        for ridge in RIDGES:
-            H[np.diag_indices(d * P)] += ridge
-            try:
-                factor = cho_factor(H, lower=True, check_finite=False)
-            except LinAlgError:
-                continue
+def _by_factor(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float | None:
+    """Solve by the Cholesky factor of H, (d P)^3/3 operations."""
+    d, P = unit.shape
+    u, owners = unit.ravel(), np.repeat(owner, P)
+    across = np.eye(d * P) - np.outer(u, u)  # exactly 0 for a group of one coefficient
+    H = np.kron(S, np.eye(P)) + np.where(owners[:, np.newaxis] == owners, across * np.repeat(kappa, P), 0.0)
+    # The scaling makes groups of any norm comparable.
+    diagonal = np.diagonal(H)
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    H /= scale[:, np.newaxis] * scale
+    for ridge in RIDGES:
+        H[np.diag_indices(d * P)] += ridge
+        with suppress(LinAlgError):
+            factor = cho_factor(H, lower=True, check_finite=False)
             return np.reshape(cho_solve(factor, gradient.ravel() / scale, check_finite=False) / scale, (d, P))
-        return None
+    return None
 
-    def _conjugate(self, gradient: Float) -> Float:
-        """Solve by conjugate gradients, preconditioned by S + diag(kappa), d x d and shared by the responses."""
-        M = self.S + np.diag(self.kappa)
-        M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
-        factor = cho_factor(M, lower=True, check_finite=False)
-        return conjugate_gradients(
-            self._times,
-            lambda r: np.asarray(cho_solve(factor, r, check_finite=False)),
-            gradient,
-            tolerance=DIRECTION_TOLERANCE,
-            max_steps=MAX_CONJUGATE_STEPS,
-        )
 
-    def _times(self, x: Float) -> Float:
-        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
-        radial = np.add.reduceat(np.sum(self.unit * x, axis=1), starts)
-        along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * self.unit
-        return np.asarray(self.S @ x + self.kappa[:, np.newaxis] * (x - along))
+def _by_conjugate_gradients(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float:
+    """Solve by conjugate gradients, preconditioned by S + diag(kappa), d x d and shared by the responses."""
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    M = S + np.diag(kappa)
+    M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
+    factor = cho_factor(M, lower=True, check_finite=False)
+
+    def times(x: Float) -> Float:
+        radial = np.add.reduceat(np.sum(unit * x, axis=1), starts)
+        along = np.repeat(radial, np.diff(starts, append=len(x)))[:, np.newaxis] * unit
+        return np.asarray(S @ x + kappa[:, np.newaxis] * (x - along))
+
+    return conjugate_gradients(
+        times,
+        lambda r: np.asarray(cho_solve(factor, r, check_finite=False)),
+        gradient,
+        tolerance=DIRECTION_TOLERANCE,
+        max_steps=MAX_CONJUGATE_STEPS,
+    )
 
 
 SHARP = 1e-6
@@ -263,48 +167,103 @@ class PathPoint:
 
 
 class Descent:
-    """Solver of one problem at any penalty, to a `target` gap in a maximum number of rounds; for one BLAS thread.
+    """The penalised groups that have columns, after elimination of the free groups, and their optimum at any penalty.
 
-    It moves coefficients w (d, P) and their gradient b = q - S w.
+    The optimum has a `target` gap, if a maximum number of rounds suffices; for one BLAS thread.
+
+    Attributes
+    ----------
+    S, q, yy
+        Moments that the free groups do not explain; S (d, d), q (d, P), yy the sum over responses.
+    weights : Float
+        (k,) weight of each group's norm, positive.
+    members : Index
+        (k,) indices of these groups among all groups; `free` are those of the free groups that have columns.
+    w, b : Float
+        (d, P) coefficients, which the descent moves, and their gradient b = q - S w.
     """
 
-    def __init__(self, problem: LassoProblem, target: float, rounds: int) -> None:
-        self.problem, self.target, self._rounds = problem, target, rounds
-        self.w, self.b = np.zeros_like(problem.q), problem.q.copy()
-        ends = problem.starts + problem.sizes
-        self._slices = [slice(int(a), int(e)) for a, e in zip(problem.starts, ends, strict=True)]
-        self._columns = [problem.S[:, rows] for rows in self._slices]
-        self._bounds = [float(np.linalg.eigvalsh(problem.S[rows, rows])[-1]) for rows in self._slices]
-        self._owner = np.repeat(np.arange(len(problem.sizes)), problem.sizes)
+    def __init__(self, gram: Gram, slices: Sequence[slice], weights: Float, target: float, rounds: int) -> None:
+        """Eliminate the groups of weight 0. Cost d_0 D^2 for their d_0 columns."""
+        size = np.array([s.stop - s.start for s in slices], dtype=np.intp)
+        self.members = np.flatnonzero((weights > 0) & (size > 0))
+        self.free = np.flatnonzero((weights == 0) & (size > 0))
+        self.weights, self.target, self._rounds = weights[self.members], target, rounds
+        penalised = np.repeat(weights > 0, size)
+        columns, free = np.flatnonzero(penalised), np.flatnonzero(~penalised)
+        factor = factorise_penalised(gram.S[np.ix_(free, free)], np.zeros(len(free)))
+        z, V = factor.forward(gram.q[free]), factor.forward(gram.S[np.ix_(free, columns)])
+        S, q = gram.S[np.ix_(columns, columns)], gram.q[columns]
+        before = np.diagonal(S).copy()
+        if len(free):
+            S, q = S - V.T @ V, q - V.T @ z
+        # The remainder of columns in the span of the free groups is rounding.
+        dropped = ~positive_pivots(np.diagonal(S), before)
+        S[dropped], S[:, dropped], q[dropped] = 0.0, 0.0, 0.0
+        self.S, self.q, self.yy = np.asfortranarray(S), q, max(float(gram.yy.sum() - np.sum(z * z)), 0.0)
+        self._elimination = columns, free, factor, z, V
+        self.w, self.b = np.zeros_like(q), q.copy()
+        sizes = size[self.members]
+        ends = np.cumsum(sizes)
+        self._starts, self._owner = ends - sizes, np.repeat(np.arange(len(sizes)), sizes)
+        self._slices = [slice(int(a), int(e)) for a, e in zip(self._starts, ends, strict=True)]
+        self._columns = [self.S[:, rows] for rows in self._slices]
+        self._bounds = [float(np.linalg.eigvalsh(self.S[rows, rows])[-1]) for rows in self._slices]
+
+    def all_columns(self, w: Float) -> Float:
+        """Return the coefficients (D, P) of all columns, those of the free groups at their optimum."""
+        columns, free, factor, z, V = self._elimination
+        full = np.zeros((len(columns) + len(free), w.shape[1]))
+        full[columns] = w
+        full[free] = factor.backward(z - np.where(factor.dropped[:, np.newaxis], 0.0, V @ w))
+        return full
+
+    def sums(self, values: Float) -> Float:
+        """Return the sum of values (d, P) over the rows of each group and over responses, (k,)."""
+        return np.add.reduceat(values.sum(axis=1), self._starts) if len(self._starts) else np.zeros(0)
+
+    def norms(self, w: Float) -> Float:
+        return np.sqrt(self.sums(np.square(w)))
+
+    def largest(self) -> float:
+        """Return the smallest mu at which all penalised groups are zero."""
+        return float((self.norms(self.q) / self.weights).max(initial=0.0))
+
+    def gap(self, w: Float, b: Float, mu: float) -> float:
+        """Return P(w) minus the dual at the scaled residual, an upper bound of P(w) minus the optimum."""
+        k, gradients = mu * self.weights, self.norms(b)
+        s = min(1.0, float((k / np.where(gradients > 0, gradients, np.inf)).min(initial=np.inf, where=gradients > k)))
+        squares = max(self.yy - float(np.sum(self.q * w)) - float(np.sum(b * w)), 0.0)
+        terms = k * self.norms(w) - s * self.sums(b * w)
+        return 0.5 * (1.0 - s) ** 2 * squares + float(np.maximum(terms, 0.0).sum())
 
     def at(self, mu: float, near: PathPoint | None = None) -> PathPoint:
         """Return the optimum at one penalty; the descent starts from a nearby point, or from zero."""
-        problem, k = self.problem, mu * self.problem.weights
-        self.w = np.zeros_like(problem.q) if near is None else near.w.copy()
-        self._refresh()
-        gap, polishing = problem.gap(self.w, self.b, mu), 0
+        k = mu * self.weights
+        self.w = np.zeros_like(self.q) if near is None else near.w.copy()
+        gap, polishing = self._refreshed_gap(mu), 0
         for _ in range(self._rounds):
             if gap <= self.target:
                 if polishing == POLISH or self._is_sharp(k):
                     break
                 polishing += 1
-            self._cycle(np.flatnonzero((problem.norms(self.w) > 0) | (problem.norms(self.b) > k)), k)
+            self._cycle(np.flatnonzero((self.norms(self.w) > 0) | (self.norms(self.b) > k)), k)
             self._newton(k)
-            self._refresh()
-            gap = problem.gap(self.w, self.b, mu)
-        return PathPoint(mu, gap, self.w, problem.norms(self.b) / problem.weights, problem.norms(self.w) > 0)
+            gap = self._refreshed_gap(mu)
+        return PathPoint(mu, gap, self.w, self.norms(self.b) / self.weights, self.norms(self.w) > 0)
 
     def _is_sharp(self, k: Float) -> bool:
         """Return whether each group satisfies its optimality condition: b_g = k_g u_g, or |b_g| <= k_g at 0."""
-        norms = self.problem.norms(self.w)
+        norms = self.norms(self.w)
         unit = self.w / np.where(norms > 0, norms, 1.0)[self._owner, np.newaxis]
-        off = self.problem.norms(self.b - k[self._owner, np.newaxis] * unit)
+        off = self.norms(self.b - k[self._owner, np.newaxis] * unit)
         return bool((off <= np.where(norms > 0, SHARP, 1.0 + SHARP) * k).all())
 
-    def _refresh(self) -> None:
-        """Recompute the gradient from the coefficients, which removes the rounding errors of updates."""
+    def _refreshed_gap(self, mu: float) -> float:
+        """Return the gap after recomputing the gradient from the coefficients, which removes rounding errors."""
         nonzero = np.flatnonzero(self.w.any(axis=1))
-        self.b = self.problem.q - self.problem.S[:, nonzero] @ self.w[nonzero]
+        self.b = self.q - self.S[:, nonzero] @ self.w[nonzero]
+        return self.gap(self.w, self.b, mu)
 
     def _cycle(self, groups: Index, k: Float) -> None:
         """Move each of some groups by a proximal gradient step, given the others."""
@@ -319,17 +278,15 @@ class Descent:
 
     def _newton(self, k: Float) -> None:
         """Take a Newton step on the nonzero groups; a group that reaches its kink becomes 0 and the others continue."""
-        problem = self.problem
         for _ in range(len(k)):
-            norms = problem.norms(self.w)
+            norms = self.norms(self.w)
             rows = np.flatnonzero(norms[self._owner] > 0)
             if len(rows) == 0:
                 return
-            owner = self._owner[rows]
+            owner, columns = self._owner[rows], self.S[:, rows]
             unit = self.w[rows] / norms[owner, np.newaxis]
-            columns = problem.S[:, rows]
-            curved = Curved(columns[rows], owner, unit, k[owner] / norms[owner])
-            direction = curved.direction(self.b[rows] - k[owner, np.newaxis] * unit)
+            r = self.b[rows] - k[owner, np.newaxis] * unit
+            direction = newton_direction(columns[rows], owner, unit, k[owner] / norms[owner], r)
             if direction is None:
                 return
             d, Sd = np.zeros_like(self.w), columns @ direction
@@ -338,14 +295,14 @@ class Descent:
 
             def slope(t: float, linear: float = linear, curvature: float = curvature, d: Float = d) -> float:
                 after = self.w + t * d
-                length = problem.norms(after)
-                pulls = problem.sums(after * d) / np.where(length > 0, length, 1.0)
+                length = self.norms(after)
+                pulls = self.sums(after * d) / np.where(length > 0, length, 1.0)
                 return curvature * t - linear + float(k @ pulls)
 
             step = line_search(slope)
             self.w += step * d
             self.b -= step * Sd
-            kinks = (norms > 0) & (problem.norms(self.w) <= KINK * norms)
+            kinks = (norms > 0) & (self.norms(self.w) <= KINK * norms)
             self.w[kinks[self._owner]] = 0.0
             if not kinks.any():
                 return

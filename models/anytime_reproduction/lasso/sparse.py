@@ -42,7 +42,7 @@ from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, HeldOutMoments
 from anytime.selection.criteria import PathMethod, best
 from anytime.types import Bool, Float
-from anytime_reproduction.lasso.group_lasso import Descent, LassoProblem, PathPoint
+from anytime_reproduction.lasso.group_lasso import Descent, PathPoint
 
 COUNT = 100
 """Number of penalties of a path."""
@@ -117,10 +117,7 @@ def group_lasso_path(
     """
     with single_blas_thread():
         descent = _descent(gram, slices, weights, tolerance, rounds)
-        grid = _grid(descent.problem, count, smallest) if mu is None else np.array(mu, dtype=np.float64)
-        if mu is not None and not (len(grid) and np.isfinite(grid).all() and (grid > 0).all()):
-            raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
-        return _path(descent, _trace(descent, grid), len(slices))
+        return _path(descent, _trace(descent, count, smallest, mu), len(slices))
 
 
 def _descent(
@@ -128,28 +125,29 @@ def _descent(
 ) -> Descent:
     if len(weights) != len(slices) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise TrainingError(f"weights are {weights}; expected {len(slices)} finite numbers, 0 or more")
-    return Descent(LassoProblem.of(gram, slices, weights), tolerance * 0.5 * float(gram.yy.sum()), rounds)
+    return Descent(gram, slices, weights, tolerance * 0.5 * float(gram.yy.sum()), rounds)
 
 
-def _grid(problem: LassoProblem, count: int = COUNT, smallest: float = SMALLEST) -> Float:
-    first = problem.largest()
-    return first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
-
-
-def _trace(descent: Descent, grid: Float) -> list[PathPoint]:
+def _trace(
+    descent: Descent, count: int = COUNT, smallest: float = SMALLEST, mu: Sequence[float] | None = None
+) -> list[PathPoint]:
+    if mu is not None and not (len(mu) and np.isfinite(mu).all() and min(mu) > 0):
+        raise TrainingError(f"mu is {list(mu)}; expected penalties above 0, decreasing")
+    first = descent.largest()
+    grid = first * np.geomspace(1.0, smallest, count) if first > 0 else np.zeros(1)
     points: list[PathPoint] = []
-    for mu in grid.tolist():
-        points.append(descent.at(mu, points[-1] if points else None))
+    for penalty in grid.tolist() if mu is None else map(float, mu):
+        points.append(descent.at(penalty, points[-1] if points else None))
     return points
 
 
 def _path(descent: Descent, points: Sequence[PathPoint], groups: int) -> GroupLassoPath:
     active = np.zeros((len(points), groups), dtype=np.bool_)
-    active[:, descent.problem.free] = True
-    active[:, descent.problem.members] = [point.active for point in points]
+    active[:, descent.free] = True
+    active[:, descent.members] = [point.active for point in points]
     return GroupLassoPath(
         mu=np.array([point.mu for point in points]),
-        coef=np.stack([descent.problem.all_columns(point.w) for point in points]),
+        coef=np.stack([descent.all_columns(point.w) for point in points]),
         gaps=np.array([point.gap for point in points]),
         active=active,
         target=descent.target,
@@ -192,74 +190,55 @@ def sparse_entries(gram: Gram, groups: FeatureGroups, cost_blind: bool = False) 
     )
     with single_blas_thread():
         descent = _descent(gram, groups.slices, weights)
-        points = _trace(descent, _grid(descent.problem))
-        entering = _Entering(descent, weights)
-        for before, after in pairwise(points):
-            entering.between(before, after, HALVINGS)
-        entering.rest(points[-1])
+        points = _trace(descent)
+        entered: list[int] = []
+        between = [p for before, after in pairwise(points) for p in _separated(descent, before, after, entered)]
+        _enter(descent, points[-1], np.ones(len(descent.members), dtype=np.bool_), entered)
         path = _path(descent, points, len(groups))
-    worst = max([*points, *entering.between_grid], key=lambda point: point.gap)
+    worst = max([*points, *between], key=lambda point: point.gap)
     if worst.gap > SUFFICIENT * 0.5 * float(gram.yy.sum()):
         raise TrainingError(
             f"the sparse path reached a duality gap of only {worst.gap:.2g} at lambda "
             f"{2 * gram.weight * worst.mu:.3g}, too large for a reliable order; choose another method, such as 'fr'"
         )
-    return Entries(path, _steps(groups, entering.order, cost_blind))
+    # Groups of weight 0 come first, those without columns last.
+    free, by_weight = np.flatnonzero(weights == 0), np.argsort(weights, kind="stable")
+    order = dict.fromkeys([*free.tolist(), *descent.members[entered].tolist(), *by_weight.tolist()])
+    return Entries(path, _steps(groups, order, cost_blind))
 
 
-class _Entering:
-    """Groups in the order in which they enter, as the path is followed."""
+def _separated(
+    descent: Descent, before: PathPoint, after: PathPoint, entered: list[int], halvings: int = HALVINGS
+) -> list[PathPoint]:
+    """Append the groups that enter between two points to `entered`; return the points computed to separate them."""
+    new = after.active.copy()
+    new[entered] = False
+    if new.sum() <= 1 or halvings == 0:
+        _enter(descent, before, new, entered)
+        return []
+    middle = descent.at(math.sqrt(before.mu * after.mu), before)
+    sides = ((before, middle), (middle, after))
+    return [middle, *(p for side in sides for p in _separated(descent, *side, entered, halvings - 1))]
 
-    def __init__(self, descent: Descent, weights: Float) -> None:
-        self._descent, self._weights = descent, weights
-        self.between_grid: list[PathPoint] = []
-        self._entered = np.zeros(len(descent.problem.members), dtype=np.bool_)
-        self.order: list[int] = np.flatnonzero(weights == 0).tolist()
 
-    def between(self, before: PathPoint, after: PathPoint, halvings: int) -> None:
-        new = after.active & ~self._entered
-        if new.sum() > 1 and halvings > 0:
-            middle = self._descent.at(math.sqrt(before.mu * after.mu), before)
-            self.between_grid.append(middle)
-            self.between(before, middle, halvings - 1)
-            self.between(middle, after, halvings - 1)
-        elif new.any():
-            self._add(before, new)
-
-    def rest(self, last: PathPoint) -> None:
-        """Add the groups that never entered; groups without columns come last."""
-        self._add(last, ~self._entered)
-        last_by_cost = np.argsort(self._weights, kind="stable").tolist()
-        self.order = list(dict.fromkeys([*self.order, *last_by_cost]))
-
-    def _add(self, at: PathPoint, new: Bool) -> None:
-        remaining = np.flatnonzero(new)
-        self._entered[remaining] = True
-        while len(remaining):
-            chosen = best(at.ratios, self._descent.problem.weights, remaining)
-            self.order.append(int(self._descent.problem.members[chosen]))
-            remaining = remaining[remaining != chosen]
+def _enter(descent: Descent, at: PathPoint, new: Bool, entered: list[int]) -> None:
+    """Append the `new` groups (k,) that have not entered, those with the largest dual ratios at a point first."""
+    remaining = np.setdiff1d(np.flatnonzero(new), entered)
+    while len(remaining):
+        entered.append(best(at.ratios, descent.weights, remaining))
+        remaining = remaining[remaining != entered[-1]]
 
 
 def _steps(groups: FeatureGroups, order: Iterable[int], cost_blind: bool) -> tuple[tuple[int, ...], ...]:
     """Return a step for each group with its unpaid requirements, each followed by groups that have become free."""
     steps: list[tuple[int, ...]] = []
     selected = np.zeros(len(groups), dtype=np.bool_)
-
-    def add(group: int, *, only_free: bool = False) -> None:
+    if_free = [] if cost_blind else [(group, True) for group in range(len(groups))]
+    for group, only_free in [*if_free, *(each for chosen in order for each in ((chosen, False), *if_free))]:
         adds = groups.step([group], selected)
         if not selected[group] and not (only_free and groups.costs[list(adds)].any()):
             steps.append(adds)
             selected[list(adds)] = True
-
-    def add_free() -> None:
-        for group in range(0 if cost_blind else len(groups)):
-            add(group, only_free=True)
-
-    add_free()
-    for group in order:
-        add(group)
-        add_free()
     return tuple(steps)
 
 

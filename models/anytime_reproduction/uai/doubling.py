@@ -17,7 +17,7 @@ from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import consecutive_groups
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)  # numbers of items D; a quick run has the first three
@@ -46,13 +46,10 @@ def learned(values: Float, costs: Index, *, doubling: bool) -> GroupOrder:
 
 def doubled(D: int) -> Index:
     """Return the order of Algorithm 2 on Eq. 10; within the limit the most expensive item has the best rate."""
-    remaining, order, spent = list(range(1, D + 1)), [], 0
-    while remaining:
-        within = [x for x in remaining if x <= max(spent, 1)]
-        item = max(within) if within else min(remaining)
-        remaining.remove(item)
-        order.append(item)
-        spent += item
+    order: list[int] = []
+    while len(order) < D:
+        limit, remaining = max(sum(order), 1), set(range(1, D + 1)).difference(order)
+        order.append(max((x for x in remaining if x <= limit), default=min(remaining)))
     return np.array(order, dtype=np.intp)
 
 
@@ -114,26 +111,23 @@ def sequences_of_eq10(setting: Setting, items: int) -> Result:  # noqa: ARG001  
     result: Result = {"items": items}
     for name, doubling in (("CS-G-FR", False), ("Doubling", True)):
         found = learned(values, costs, doubling=doubling)
-        quarter, same = (
-            [part.tolist() for part in ratios(found.columns, values, costs, share)] for share in (4.0, 1.0)
-        )
         result[name] = {
             "order": (found.columns + 1).tolist(),
             "literal": (doubled(items) if doubling else np.argsort(-values / costs) + 1).tolist(),
             "until": found.doubling_until,
-            "quarter": quarter,
-            "same": same,
+            **{
+                key: [part.tolist() for part in ratios(found.columns, values, costs, share)]
+                for key, share in (("quarter", 4.0), ("same", 1.0))
+            },
         }
     twice, twice_costs = np.append(values[0], values), np.append(1, costs)
     found = learned(twice, twice_costs, doubling=True)
-    return {
-        **result,
-        "twice": {
-            "until": found.doubling_until,
-            "steps": len(found.steps),
-            "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
-        },
+    result["twice"] = {
+        "until": found.doubling_until,
+        "steps": len(found.steps),
+        "least": float(ratios(found.columns, twice, twice_costs, 4.0)[1].min()),
     }
+    return result
 
 
 def least_ratios(setting: Setting, items: int) -> Result:  # noqa: ARG001  (nothing here is random)
@@ -168,20 +162,57 @@ def _section(_: Setting, results: Results) -> Section:
             "same sequence, and CS-G-FR suffices.",
             "Nothing in this experiment is random, and no data set is read.",
         ),
-        (_least_table(sequences), _share_table(by_size)),
+        (
+            Table.titled(
+                "doubling-least",
+                f"Eq. 10 with D = {sequences['items']}: the worst of all budgets",
+                ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
+                [
+                    (name, found["order"][0], min(found["quarter"][1]), min(found["same"][1]))
+                    for name, found in sequences.items()
+                    if name in ("CS-G-FR", "Doubling")
+                ],
+            ),
+            Table.titled(
+                "doubling-share",
+                "Least ratio over all budgets of F within B to the best of cost B/C",
+                ("C", "sequence", *(f"D = {size}" for size in by_size)),
+                [
+                    (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
+                    for k, share in enumerate(SHARES)
+                    for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
+                ],
+            ),
+        ),
         (
             Figure(
                 "doubling-ratio",
                 "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
                 "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
                 "4.3.",
-                partial(_draw_ratios, sequences),
+                partial(
+                    drawn,
+                    {
+                        cost: {name: sequences[name][key] for name in ("CS-G-FR", "Doubling")}
+                        for cost, key in (("B/4", "quarter"), ("B", "same"))
+                    },
+                    _draw_ratios,
+                    ylabel="F within B / best",
+                ),
             ),
             Figure(
                 "doubling-share",
                 "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
                 "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
-                partial(_draw_shares, by_size),
+                partial(
+                    drawn,
+                    {
+                        title: {size: result[key] for size, result in by_size.items()}
+                        for title, key in (("Doubling", "doubling"), ("any sequence, at most", "any"))
+                    },
+                    _draw_shares,
+                    ylabel="least ratio over all budgets",
+                ),
             ),
         ),
     )
@@ -243,67 +274,35 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
     ]
 
 
-def _least_table(found: Result) -> Table:
-    rows = [
-        (name, found[name]["order"][0], min(found[name]["quarter"][1]), min(found[name]["same"][1]))
-        for name in ("CS-G-FR", "Doubling")
-    ]
-    return Table.titled(
-        "doubling-least",
-        f"Eq. 10 with D = {found['items']}: the worst of all budgets",
-        ("method", "first item", "least ratio to the best of B/4", "least ratio to the best of B"),
-        rows,
-    )
-
-
-def _share_table(by_size: dict[int, Result]) -> Table:
-    rows = [
-        (f"{share:g}", who, *(f"{r[key][k]:.2g}" for r in by_size.values()))
-        for k, share in enumerate(SHARES)
-        for who, key in (("Doubling", "doubling"), ("no sequence above", "any"))
-    ]
-    return Table.titled(
-        "doubling-share",
-        "Least ratio over all budgets of F within B to the best of cost B/C",
-        ("C", "sequence", *(f"D = {size}" for size in by_size)),
-        rows,
-    )
-
-
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
 
 
-def _draw_ratios(found: Result) -> Any:
-    figure, axes = panels(2, ylabel="F within B / best")
-    for axis, key, cost in zip(axes, ("quarter", "same"), ("B/4", "B"), strict=True):
-        for name in ("CS-G-FR", "Doubling"):
-            budgets, ratio = np.array(found[name][key])
-            curve(axis, budgets, np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-        axis.set(
-            title=f"against the best of cost {cost}",
-            xlabel="budget B (cost units)",
-            xscale="log",
-            xlim=(budgets[0], budgets[-1]),
-            yscale="log",
-            ylim=(FLOOR / 2, None),
-        )
-    axes[0].axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
-    for axis in axes:
-        axis.legend(fontsize=8, loc="lower right")
-    return figure
+def _draw_ratios(axis: Any, cost: str, ratios: Result) -> None:
+    for name, (budgets, ratio) in ratios.items():
+        curve(axis, np.array(budgets), np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
+    axis.set(
+        title=f"against the best of cost {cost}",
+        xlabel="budget B (cost units)",
+        xscale="log",
+        xlim=(budgets[0], budgets[-1]),
+        yscale="log",
+        ylim=(FLOOR / 2, None),
+    )
+    if cost == "B/4":
+        axis.axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
+    axis.legend(fontsize=8, loc="lower right")
 
 
-def _draw_shares(by_size: dict[int, Result]) -> Any:
-    figure, axes = panels(2, ylabel="least ratio over all budgets")
-    for axis, key, title in zip(axes, ("doubling", "any"), ("Doubling", "any sequence, at most"), strict=True):
-        for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
-            least = np.array([r[key][SHARES.index(share)] for r in by_size.values()])
-            curve(axis, np.array(list(by_size), dtype=np.float64), least, f"C = {share:g}", number)
-        axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
-        axis.set_xticks(list(by_size), [str(size) for size in by_size])
-        axis.minorticks_off()
-    axes[0].legend(fontsize=8)
-    return figure
+def _draw_shares(axis: Any, title: str, by_size: dict[int, list[float]]) -> None:
+    sizes = list(by_size)
+    for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
+        least = np.array([ratios[SHARES.index(share)] for ratios in by_size.values()])
+        curve(axis, np.array(sizes, dtype=np.float64), least, f"C = {share:g}", number)
+    axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    if title == "Doubling":
+        axis.legend(fontsize=8)
 
 
 DOUBLING = Experiment(

@@ -28,7 +28,7 @@ from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, panels
+from anytime_reproduction.report import curve, drawn
 from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
 ALPHA = 1e-5
@@ -94,9 +94,8 @@ def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
     Of a solved model only z = L^-1 q is used, F = |z|^2 / 2: its last rows are the candidate's gain, without
     cancellation. Coefficients, which the paper computes too, are omitted, which favours the literal method.
     """
-    clock = _Clock(groups)
+    clock, scores, models = _Clock(groups), np.zeros(len(groups)), {}
     while len(clock.remaining):
-        scores, models = np.zeros(len(groups)), {}
         for g in clock.remaining.tolist():
             C, q = equations.normal(np.append(clock.chosen, clock.columns[g]))
             models[g] = z = solve_triangular(np.linalg.cholesky(C), q, lower=True, check_finite=False)
@@ -111,8 +110,8 @@ def literal_omp(equations: Equations, groups: FeatureGroups) -> TimedPath:
     clock = _Clock(groups)
     T = [whitening(equations.covariance(columns)) for columns in groups.slices]
     b = equations.normal(np.arange(len(groups.features)))[1]
+    scores = np.zeros(len(groups))
     while len(clock.remaining):
-        scores = np.zeros(len(groups))
         for g in clock.remaining.tolist():
             scores[g] = np.sum(np.square(T[g].T @ b[groups.slices[g]]))
         g = clock.choose(scores)
@@ -183,9 +182,7 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
 
     A way is a method and a computation: literal from the rows, literal from the products X'X and X'Y, or ours.
     """
-    loaded = load_set(data, setting)
-    if size is not None:
-        loaded = regrouped(setting, loaded, size)
+    loaded = load_set(data, setting) if size is None else regrouped(setting, load_set(data, setting), size)
     groups, limit = loaded.groups, min(ROWS, int(12 * WORK / (loaded.X.shape[1] * len(loaded.groups)) ** 2))
     training = np.flatnonzero(loaded.part == 0)[:limit]
     X, y = loaded.X[training], loaded.y[training]
@@ -270,19 +267,20 @@ QUICK_MADE = (100, 200)  # numbers of features of the synthetic problems, in gro
 
 
 def _runs(setting: Setting) -> list[Run]:
-    turns = QUICK_TURNS if setting.quick else TURNS
     sizes = SIZES[2:] if setting.quick else SIZES[1:] if setting.yahoo else SIZES
     problems: dict[str, tuple[SetName, int | None]] = {
         **{f"yahoo-{size}": ("yahoo_sample", size) for size in sizes},
         "kddcup99": ("kddcup99", None),
     }
-    made = QUICK_MADE if setting.quick else MADE
     return [
         *(
-            Run(name, timed, {"data": data, "size": size, "turns": turns}, alone=True)
+            Run(name, timed, {"data": data, "size": size, "turns": QUICK_TURNS if setting.quick else TURNS}, alone=True)
             for name, (data, size) in problems.items()
         ),
-        *(Run(f"made-{features}", grown, {"features": features}, alone=True) for features in made),
+        *(
+            Run(f"made-{features}", grown, {"features": features}, alone=True)
+            for features in (QUICK_MADE if setting.quick else MADE)
+        ),
     ]
 
 
@@ -318,13 +316,39 @@ def _section(setting: Setting, results: Results) -> Section:
             f"Ran on {'real data sets' if real else 'stand-ins for the data sets'}, at most {ROWS:,} rows, and on "
             "synthetic problems.",
         ),
-        (_table(problems, setting),),
+        (
+            Table.of_records(
+                "training-time",
+                "Training times as ratios, all groups selected",
+                [
+                    {
+                        "problem": setting.labelled(name, "kddcup99" if name == "kddcup99" else "yahoo_sample"),
+                        "groups": r["groups"],
+                        "features": r["features"],
+                        "FR/OMP published": "8 (Agriculture, 57 groups)" if name == "kddcup99" else "10 to 20 (Yahoo)",
+                        "FR/OMP literal, rows": _ratio(r, "rows"),
+                        "FR/OMP literal, products": _ratio(r, "products"),
+                        "FR/OMP ours": _ratio(r, "whole"),
+                        "literal FR, products / our FR": _speedup(r, "FR, products"),
+                        "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
+                    }
+                    for name, r in problems.items()
+                ],
+                digits=1,
+            ),
+        ),
         (
             Figure(
                 "training-time",
                 "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
                 f"rows, and ours from the products. Left: {first}; right: {last}.",
-                partial(_draw, {name: problems[name] for name in (first, last)}),
+                partial(
+                    drawn,
+                    {name: problems[name] for name in (first, last)},
+                    _draw,
+                    {"fontsize": 8, "loc": "center right"},
+                    ylabel="processor time (s)",
+                ),
             ),
         ),
     )
@@ -357,17 +381,17 @@ WITHIN = 2.0  # a measured ratio agrees with the counted one within this factor
 
 def _paper(results: Results, real: bool) -> Finding:
     measured = {name: (_ratio(r, "rows"), r["counted"]) for name, r in results.items()}
-    entries = "; ".join(
+    entries = [
         f"{name} {ratio:.2g} ({results[name]['groups']} groups, by counting {counted:.2g})"
         for name, (ratio, counted) in measured.items()
-    )
+    ]
     off = [name for name, (ratio, counted) in measured.items() if not 1 / WITHIN < ratio / counted < WITHIN]
     return Finding(
         "The paper's way, FR takes many times as long as OMP: published are 10 to 20 times on Yahoo, more for smaller "
         "groups (section 5.5; 20 in Figure 2), and 8 on Agriculture. By the paper's count of operations the ratio "
         "depends on the number of groups J only and is about J/4 for equal groups: 25 and 13 for Yahoo's 501 features "
         "in groups of 5 and 10, 14 for Agriculture, whose groups are unequal. "
-        f"From the rows we measured {entries}."
+        f"From the rows we measured {'; '.join(entries)}."
         + (f" Not within a factor of {WITHIN:g} of the count: {', '.join(off)}." if off else "")
         + ("" if real else " The problems are stand-ins."),
         agrees=not off if real else None,
@@ -387,42 +411,14 @@ def _factor(results: Results) -> Finding:
     )
 
 
-def _table(results: Results, setting: Setting) -> Table:
-    records: list[Result] = [
-        {
-            "problem": setting.labelled(name, "kddcup99" if name == "kddcup99" else "yahoo_sample"),
-            "groups": r["groups"],
-            "features": r["features"],
-            "FR/OMP published": "8 (Agriculture, 57 groups)" if name == "kddcup99" else "10 to 20 (Yahoo)",
-            "FR/OMP literal, rows": _ratio(r, "rows"),
-            "FR/OMP literal, products": _ratio(r, "products"),
-            "FR/OMP ours": _ratio(r, "whole"),
-            "literal FR, products / our FR": _speedup(r, "FR, products"),
-            "literal FR, rows / our FR including products": _speedup(r, "FR, rows", "moments"),
-        }
-        for name, r in results.items()
-    ]
-    return Table.titled(
-        "training-time",
-        "Training times as ratios, all groups selected",
-        records[0],
-        map(dict.values, records),
-        digits=1,
-    )
-
-
-def _draw(results: Results) -> Any:
-    figure, axes = panels(len(results), ylabel="processor time (s)")
-    for axis, (name, result) in zip(axes, results.items(), strict=True):
-        for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
-            method, computation = way.split(", ")
-            label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
-            seconds = np.array(result["seconds"][way])
-            curve(axis, np.arange(1.0, len(seconds) + 1), seconds, label, number)
-        axis.locator_params(axis="x", integer=True)
-        axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
-    axes[-1].legend(fontsize=8, loc="center right")
-    return figure
+def _draw(axis: Any, name: str, result: Result) -> None:
+    for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
+        method, computation = way.split(", ")
+        label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
+        seconds = result["seconds"][way]
+        curve(axis, np.arange(1.0, len(seconds) + 1), np.array(seconds), label, number)
+    axis.locator_params(axis="x", integer=True)
+    axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
 
 
 TRAINING_TIME = Experiment(
