@@ -705,6 +705,11 @@ KEYS: dict[str, Row] = {
     "levels": Row(with_basis("t", basis="categories", levels=["d"]), "terms", shows="t=d"),
     "other": Row(with_basis("t", **CATEGORIES, other=False), "terms", with_basis("t", **CATEGORIES)),
     "level_rows": Row(with_basis("t", **CATEGORIES, level_rows=[9, 4]), "selected", with_basis("t", **CATEGORIES)),
+    "line": Row(
+        with_basis("h", basis="auto", range=[3.0, 9.0], line="own"),
+        "selected",
+        with_basis("h", basis="auto", range=[3.0, 9.0]),
+    ),
     "centre": Row(with_basis("h", basis="poly:2", centre=3.0), "coefficients", with_basis("h", basis="poly:2")),
     "scale": Row(with_basis("h", basis="poly:2", scale=3.0), "coefficients", with_basis("h", basis="poly:2")),
     "range": Row(with_basis("h", range=[3.0, 9.0]), "ranges", shows="(3.0, 9.0)"),

@@ -77,7 +77,14 @@ FAR = {"infinite": np.inf, "-infinite": -np.inf, "too large to square": 1e200}
 @pytest.mark.parametrize("file", ["t.csv", "t.parquet"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": "auto"}, {"family": "poisson"}, {"pairs": 2}],
+    [
+        {},
+        {"basis": "hinge:2"},
+        {"basis": "auto"},
+        {"clamp": "auto"},
+        {"family": "poisson", "clamp": "off"},
+        {"pairs": 2},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("why", FAR)

@@ -220,7 +220,7 @@ def learned_groups(
             ends = given.range
         else:
             ends = _range(basis, kind, numbers, clamp)
-            if isinstance(basis, Octiles) and numbers and clamp in (None, "auto"):
+            if isinstance(basis, Octiles) and basis.line is None and numbers and clamp in (None, "auto"):
                 basis = replace(basis, line="same" if sample.is_whole and ends == numbers.ends(0.0) else "own")
         column = Column(name, basis, ends)
         quantiles = given.quantiles

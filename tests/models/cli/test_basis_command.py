@@ -228,4 +228,3 @@ def test_more_terms_than_memory_are_refused_before_the_pass(
     assert "the columns become 15 terms, whose moments in 3 folds need 9000 bytes of the 800 that" in error
     error = refusal(capsys, *command[:6], "--folds", "3", "--out", "m.safetensors")
     assert "in 3 folds need" in error
-    assert "or state the basis or the clamp" in error

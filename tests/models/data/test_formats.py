@@ -473,7 +473,7 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
         "d": np.array(["NA" if i % 7 else "é" for i in range(100)], dtype=object),
         "e": np.arange(100) % 2 == 0,
     }
-    with spied(csv_format.CsvTable, "_cells") as cells:
+    with spied(csv_format.CsvTable, "_reader") as cells:
         assert_same(whole(table, rows=7), expected)
     parsed = [tuple(call.args[1]) for call in cells.call_args_list]
     assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b", "c")]

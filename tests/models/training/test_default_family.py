@@ -59,7 +59,7 @@ def test_the_family_follows_from_classes_options_and_size(
 
 def test_the_size_counts_candidates_and_terms() -> None:
     found = Size.of(BINARY, Options(), expansion("auto"), 500, 5)
-    assert (found.terms, found.selected, found.candidates, found.responses) == (80, 40, 8, 1)
+    assert (found.terms, found.selected, found.candidates, found.responses) == (80, 40, 4, 1)
     assert Size.of(BINARY, Options(alpha=1.0), expansion("linear"), 500, 5)[4:] == (1, 1, 10, 10)
 
 
