@@ -59,13 +59,12 @@ def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Raise AnytimeError if the path, if any, does not accept a new file, or its suffix in lower case is not listed."""
     if path is None:
         return
-    for is_wrong, why in (
-        (suffixes and path.suffix.lower() not in suffixes, f"; expected a name that ends in {' or '.join(suffixes)}"),
-        (not path.parent.is_dir(), f": there is no directory {str(path.parent)!r}"),
-        (path.is_dir(), ": it is a directory"),
-    ):
-        if is_wrong:
-            raise AnytimeError(f"cannot write {str(path)!r}{why}")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
+    if not path.parent.is_dir():
+        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
+    if path.is_dir():
+        raise AnytimeError(f"cannot write {str(path)!r}: it is a directory")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

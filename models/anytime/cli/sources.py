@@ -68,11 +68,12 @@ def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> Feature
         known = default_groups(table, used)
         remark(f"no --groups: each of {len(known)} columns is a group at cost 1 (`anytime groups` drafts a file)")
     else:
-        loaded = load_groups(path)
-        known = loaded.matched(name for name in table.columns if name not in {*used} | table.index)
+        loaded, others = load_groups(path), {*used} | table.index
+        known = loaded.matched(name for name in table.columns if name not in others)
         if known is loaded:
             return known
-    if left := [name for name in table.columns if name in table.index - {*used, *known.features}]:
+    index = table.index - {*used, *known.features}
+    if left := [name for name in table.columns if name in index]:
         remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
     return known
 

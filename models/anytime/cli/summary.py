@@ -86,7 +86,8 @@ def summary(model: Model) -> str:
     size = f"{columns} columns" + ("" if model.expansion.is_identity else f", {terms} terms")
     used = terms - len(redundant.constant) - len(redundant.collinear)
     pairs = [" * ".join(pair) for step in manifest.steps for pair in step.pairs]
-    dates = [column.name for column in model.expansion.columns if column.type == "date" and column.range]
+    dates = [column for column in model.expansion.columns if column.type == "date" and column.range]
+    but = ", but for months, weekdays and hours" * any(term.operation.raw for each in dates for term in each.terms)
     sets = "intervals" if manifest.classes is None else "sets of classes"
     features = {
         "constant": redundant.constant,
@@ -102,7 +103,9 @@ def summary(model: Model) -> str:
         f"costs are per row, {model.groups.shared_by}" if model.groups.shared_by else "",
         f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)" if pairs else "",
         *(f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names),
-        f"dates stop at the training range, but for months, weekdays and hours: {listed(dates, 20)}" if dates else "",
+        f"dates beyond their range count as its ends{but}: {listed([each.name for each in dates], 20)}"
+        if dates
+        else "",
         *manifest.decisions,
         "" if selected is None or (selected.hinges, selected.clamp) == (None, None) else _selected(selected),
         "" if manifest.stopped is None else _stop(manifest.stopped),

@@ -34,7 +34,8 @@ def default_groups(table: Table, used: Iterable[str] = ()) -> FeatureGroups:
 
 def _candidates(table: Table, used: Iterable[str], named: Iterable[str]) -> list[str]:
     """Return the columns without another use; raise GroupsError, which names some of those that have one, if none."""
-    names = [name for name in table.columns if name not in {*used} | table.index]
+    others = {*used} | table.index
+    names = [name for name in table.columns if name not in others]
     if not names:
         raise GroupsError(f"{table.name} has no column besides {listed(named)}; expected at least one feature")
     return names

@@ -235,7 +235,7 @@ class _Terms:
 
     @cached_property
     def _drawn(self) -> Float:
-        """Return equally likely values, ascending: from the stored quantiles, or what the terms tell of them."""
+        """Return equally likely values, ascending: the stored quantiles, or by means and deviations of the terms."""
         if self.quantiles is not None:
             return np.array(self.quantiles)
         p = np.linspace(0, 1, len(TYPICAL))

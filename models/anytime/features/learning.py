@@ -125,7 +125,8 @@ class Sample:
     def _where(self, chosen: Bool) -> Sample:
         columns = {name: values[chosen] for name, values in self.columns.items()}
         weights = None if self.weights is None else self.weights[chosen]
-        return Sample(columns, weights, self.numbers[chosen] if len(self.numbers) else self.numbers)
+        numbers = self.numbers[chosen] if len(self.numbers) else self.numbers
+        return replace(self, columns=columns, weights=weights, numbers=numbers, is_whole=False)
 
     def every(self, step: int) -> Sample:
         """Return every so many rows."""
@@ -136,7 +137,8 @@ class Sample:
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
         weights = [part.weights for part in parts if part.weights is not None]
         numbers = np.concatenate([part.numbers for part in parts])
-        return cls(columns, np.concatenate(weights) if weights else None, numbers)
+        whole = all(part.is_whole for part in parts)
+        return cls(columns, np.concatenate(weights) if weights else None, numbers, is_whole=whole)
 
 
 def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int = 0) -> Sample:
@@ -160,7 +162,7 @@ def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int =
             parts = [Sample._joined(parts)._where(keys < bound)]
             keys = keys[keys < bound]
     if len(keys) > limit:
-        return replace(Sample._joined(parts)._where(keys < np.partition(keys, limit)[limit]), is_whole=False)
+        return Sample._joined(parts)._where(keys < np.partition(keys, limit)[limit])
     return Sample._joined(parts) if parts else Sample({})
 
 
@@ -221,7 +223,9 @@ def learned_groups(
         else:
             ends = _range(basis, kind, numbers, clamp)
             if isinstance(basis, Octiles) and basis.line is None and numbers and clamp in (None, "auto"):
-                basis = replace(basis, line="same" if sample.is_whole and ends == numbers.ends(0.0) else "own")
+                # Rows of another table, which `complete` groups are for, may lie beyond the range.
+                inside = sample.is_whole and not complete and ends == numbers.ends(0.0)
+                basis = replace(basis, line="same" if inside else "own")
         column = Column(name, basis, ends)
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms

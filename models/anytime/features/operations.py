@@ -1,7 +1,7 @@
 """Operations: everything that a term can be of the value of its column.
 
-A term is data: an operation, its parameters and a name. A basis learns the terms of a column, and everything else asks
-the operation: how NumPy computes it for one row and for many, how a JSON document and C state it, where its curve is
+A term is data: an operation, its parameters and a name. A basis learns the terms of a column. The operation has
+everything else: how NumPy computes it for one row and for many, how a JSON document and C state it, where its curve is
 drawn, and whether it grows without bound beyond the training rows.
 
 To add an operation, write a class like the others, and list it in `OPERATIONS`.
@@ -34,9 +34,9 @@ class Operation(ABC):
     form : str
         Its name in the JSON document.
     code : int | str
-        In C: k > 0, ((u - a) / b) to the power k; 0, the larger of u - a and 0; -1, whether u is a; -2, whether u is
-        missing; otherwise an expression in C of u, a, b and `raw`, the value before it was clamped, with `NAME` for the
-        prefix of the model's names.
+        In C: 1, ((u - a) / b) to the power of the term; 0, the larger of u - a and 0; -1, whether u is a; -2, whether u
+        is missing; otherwise an expression in C of u, a, b and `raw`, the value before it was clamped, with `NAME` for
+        the prefix of the model's names.
     helper : str
         C function that the expression calls; exports define it once.
     floor : float | None
@@ -93,6 +93,8 @@ class Term(NamedTuple):
         Parameters of the operation.
     label : Label | None
         Of an indicator: its level as it is shown, or None for all other levels.
+    power : int
+        To which ((u - a) / b) is raised, if the operation is that.
     """
 
     operation: Operation
@@ -100,6 +102,12 @@ class Term(NamedTuple):
     a: float = 0.0
     b: float = 1.0
     label: Label | None = None
+    power: int = 1
+
+    @property
+    def code(self) -> int | str:
+        """Return `Operation.code`, or the power."""
+        return self.power if self.operation.code == 1 else self.operation.code
 
     @property
     def document(self) -> dict[str, Any]:
@@ -116,6 +124,7 @@ class Operands:
         self.columns: Index = np.array([column for _, column, _ in listed], dtype=np.intp)
         self.a = np.array([[term.a] for *_, term in listed], dtype=np.float64)
         self.b = np.array([[term.b] for *_, term in listed], dtype=np.float64)
+        self.powers: Index = np.array([term.power for *_, term in listed], dtype=np.intp)
         self.floors = np.array([[term.operation.floor] for *_, term in listed], dtype=np.float64)
 
     @cached_property
@@ -125,11 +134,11 @@ class Operands:
         return ends[:, :1], ends[:, 1:]
 
     @cached_property
-    def runs(self) -> list[tuple[int, slice, Float]]:
-        """Return each column with the places of its terms, which follow each other, and their parameters a."""
+    def runs(self) -> list[tuple[int, slice, int]]:
+        """Return each column with the places of its terms, which follow each other, and that of their parameters."""
         starts = np.flatnonzero(np.diff(self.columns, prepend=-1))
         return [
-            (int(self.columns[i]), slice(int(self.terms[i]), int(self.terms[j - 1]) + 1), self.a[i:j])
+            (int(self.columns[i]), slice(int(self.terms[i]), int(self.terms[j - 1]) + 1), int(i))
             for i, j in zip(starts, [*starts[1:], len(self.columns)], strict=True)
         ]
 
@@ -179,29 +188,28 @@ class Hinge(Operation):
 
 @dataclass(frozen=True)
 class Power(Operation):
-    """((u - a) / b) to a power."""
+    """((u - a) / b) to the power of the term."""
 
     form = "power"
+    code = 1
     grows = True
 
-    power: int
-
-    @property
-    def code(self) -> int:  # type: ignore[override]  # of an instance
-        return self.power
-
     def values(self, x: Float, of: Operands) -> Float:
-        z = found = (x - of.a) / of.b
+        z = (x - of.a) / of.b
         with np.errstate(over="ignore"):  # extreme values; the caller checks the result
-            for _ in range(self.power - 1):
-                found = found * z
-        return found
+            return np.stack([np.multiply.reduce([row] * k) for row, k in zip(z, of.powers.tolist(), strict=True)])
+
+    def write(self, x: Float, of: Operands, out: Float) -> None:
+        for column, places, first in of.runs:  # the powers of a column have one z
+            z, powers = (x[column] - of.a[first]) / of.b[first], of.powers[first : first + places.stop - places.start]
+            with np.errstate(over="ignore"):
+                out[places] = np.multiply.accumulate(np.broadcast_to(z, (powers.max(), len(z))))[powers - 1]
 
     def document(self, term: Term) -> dict[str, Any]:
-        return {"power": self.power, "centre": term.a, "scale": term.b}
+        return {"power": term.power, "centre": term.a, "scale": term.b}
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float] | Float:
-        return (low, high) if self.power == 1 else super().corners(term, low, high)
+        return (low, high) if term.power == 1 else super().corners(term, low, high)
 
     def drawn(self, term: Term, p: Float, t: Float) -> Float:  # noqa: ARG002
         return term.a + term.b * t
@@ -271,7 +279,8 @@ class Category(Level):
         return np.asarray((x == of.a) + 0.0 * x)
 
     def write(self, x: Float, of: Operands, out: Float) -> None:
-        for column, places, a in of.runs:  # a column may have many levels
+        for column, places, first in of.runs:  # a column may have many levels
+            a = of.a[first : first + places.stop - places.start]
             missing = np.isnan(x[column])
             some = missing.any()
             np.equal(self.part_of(np.where(missing, 0.0, x[column]) if some else x[column]), a, out=out[places])

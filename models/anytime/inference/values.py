@@ -66,8 +66,10 @@ class ElementError(ValuesError):
     index: tuple[int, ...] = ()
 
 
-def _refused(group: str, features: Sequence[str] | None, rows: int | None, what: str) -> ValuesError:
-    expected = "rows x features"
+def _refused(
+    group: str, features: Sequence[str] | None, rows: int | None, what: str, *, flat: bool = False
+) -> ValuesError:
+    expected = "rows x features" + ", nested or flat" * flat
     if features is not None:
         expected = f"{rows or 1} x {len(features)} values ({expected})"
     return ValuesError(f"values of group {group!r} are {what}; expected {expected}")
@@ -136,9 +138,9 @@ def _plain(group: str, features: Sequence[str] | None, value: Any, depth: int = 
     if labels is not None:
         found = _by_name(group, features, *labels, value)
     elif isinstance(value, Sequence):
-        if depth > 1:
+        if depth > 1 or (type(value) in _ROWS and set(map(type, value)) <= _PLAIN):
             return value
-        parts = [_plain(group, features, each, depth + 1) for each in value]
+        parts = value.tolist() if isinstance(value, array) else [_plain(group, features, v, depth + 1) for v in value]
         return [each.tolist() if isinstance(each, np.ndarray) else each for each in parts]
     elif not any(hasattr(value, name) for name in ("__array__", "__dlpack__", "__array_interface__")):
         return value
@@ -278,10 +280,12 @@ def numbers_of(
     return numbers
 
 
-def _check_shape(group: str, features: Sequence[str], rows: int | None, shape: tuple[int, ...]) -> None:
+def _check_shape(
+    group: str, features: Sequence[str], rows: int | None, shape: tuple[int, ...], *, flat: bool = False
+) -> None:
     rows = rows or shape[0] or 1
     if shape != (rows, len(features)):
-        raise _refused(group, features, rows, " x ".join(map(str, shape)))
+        raise _refused(group, features, rows, " x ".join(map(str, shape)), flat=flat)
 
 
 def _of_lists(
@@ -308,7 +312,7 @@ def _of_lists(
     if len(are_rows) > 1 or len(widths) > 1 or not kinds.isdisjoint(_ROWS):
         raise _refused(group, features, rows, "ragged: rows are of different lengths, or nested too deeply")
     shape = (rows or 1, width) if flat and not nested and len(cells) == (rows or 1) * width else (len(table), *widths)
-    _check_shape(group, features, rows, shape)
+    _check_shape(group, features, rows, shape, flat=flat)
 
     def wrong(at: int, expected: str) -> ElementError:
         column, shown = features[at % width], reprlib.repr(cells[at])
@@ -321,6 +325,7 @@ def _of_lists(
             if not reader.accepts(cells[at]):
                 raise wrong(at, reader.holds)
         cells[j::width] = reader.coded(cells[j::width]).tolist()
+    if readers:
         kinds = set(map(type, cells))
     invalid = {each for each in kinds if not issubclass(each, _NUMBERS)}
     if invalid:

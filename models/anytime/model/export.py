@@ -225,7 +225,7 @@ def _c_pairs(model: Model, starts: list[int]) -> str:
         for each, (a, i), (b, j) in place.products:
             g, h = group[a], group[b]
             for one, other in each.factors:
-                codes = f"{{{one.operation.code}, {other.operation.code}}}"
+                codes = f"{{{one.code}, {other.code}}}"
                 numbers = f"{codes}, {{{one.a!r}, {other.a!r}}}, {{{one.b!r}, {other.b!r}}}"
                 rows.append(f"{{{term}, {{{g}, {h}}}, {{{starts[g] + i}, {starts[h] + j}}}, {numbers}}}")
                 term += 1
@@ -243,7 +243,7 @@ def _c_terms(name: str, places: list[GroupPosition], size: int) -> dict[str, str
     each = [VALUE] * size
     for (start, stop), column in zip(spans, columns, strict=True):
         each[start:stop] = column.terms
-    codes = [term.operation.code for term in each]
+    codes = [term.code for term in each]
     # The expressions of bases have codes of their own, from -3 down.
     expressions = {
         code: -3 - k for k, code in enumerate(dict.fromkeys(code for code in codes if isinstance(code, str)))

@@ -49,7 +49,8 @@ class Size(NamedTuple):
     @classmethod
     def of(cls, target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> Size:
         choices = expansion.choices
-        sizes = [len(expansion.reduced(choice)[1]) for choice in choices if choice.level_rows == choices[0].level_rows]
+        most = [choice for choice in choices if choice.level_rows == choices[-1].level_rows]  # of the most levels
+        sizes = [*{choice.size: len(expansion.reduced(choice)[1]) for choice in most}.values()]
         return cls(
             rows=rows,
             groups=len(expansion.groups),

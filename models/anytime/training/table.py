@@ -233,10 +233,11 @@ def open_training(
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, options.task, options.family, partial=partial)
     check_family(known.family.label, known)
-    if not known.family.extrapolates:
+    if streamed or partial or not known.family.extrapolates:  # other rows may lie beyond the range; or lines stop, too
+        line = {"line": "own" if known.family.extrapolates else None}
         lines = {name: basis for name, basis in groups.bases.items() if (basis.model_extra or {}).get("line")}
-        clamped = {name: basis.model_copy(update={"line": None}) for name, basis in lines.items()}
-        groups = groups.with_bases({**groups.bases, **clamped})
+        bases = {name: basis.model_copy(update=line) for name, basis in lines.items()}
+        groups = groups.with_bases({**groups.bases, **bases})
     dataset = Dataset(table, groups, known, roles.query, roles.weights, drops, roles.folds)
     if options.class_weight is not None:
         dataset = dataset.weighted(options.class_weight)

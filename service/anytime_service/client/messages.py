@@ -54,7 +54,8 @@ def encode_values(group: str, values: Any, rows: int | None = None, columns: Col
     has_levels = any(column.levels is not None for column in known or ())
     if has_levels and isinstance(plain, np.ndarray) and labels_of(values) is not None:
         plain = plain.tolist()  # an array without names has the indices of levels
-    count = len(plain) if len(plain) and isinstance(plain[0], list | tuple | np.ndarray) else 1
+    is_table = plain.ndim > 1 if isinstance(plain, np.ndarray) else bool(plain) and isinstance(plain[0], list | tuple)
+    count = len(plain) if is_table else 1
     if rows not in (None, count):
         raise ValuesError(f"values of group {group!r} have {count} row{'s' * (count != 1)}; expected {rows}")
     if not isinstance(plain, np.ndarray):

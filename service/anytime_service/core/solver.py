@@ -52,12 +52,19 @@ class Solver:
             on_found(found)
         elif (model, groups) in self._waiting:
             self._waiting[model, groups].append(on_found)
-        elif len(self._waiting) >= self._max_waiting or expected_ms(model, groups) > self._max_ms:
+        elif len(self._waiting) >= self._max_waiting or self._takes_long(model, groups):
             on_found(None)
         else:
             self._waiting[model, groups] = [on_found]
             solving = asyncio.get_running_loop().run_in_executor(self._thread, arrived_model, model, groups)
             solving.add_done_callback(partial(self._done, model, groups))
+
+    def _takes_long(self, model: Model, groups: frozenset[str]) -> bool:
+        try:
+            return expected_ms(model, groups) > self._max_ms
+        except Exception:  # as in `at_once`
+            _log.exception("solving for %s failed", sorted(groups))
+            return True
 
     def close(self) -> None:
         """End the thread and discard the waiting sets; their callbacks are never called."""

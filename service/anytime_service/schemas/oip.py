@@ -191,9 +191,9 @@ class Tensor:
         Raise FieldError if a value is invalid, or the bytes are not the texts of the shape.
         """
         if self.datatype == TEXT:
-            return self._checked([*self._texts(content)])
+            return self._checked([*self._texts(content)], in_json=False)
         array = np.frombuffer(content, DATATYPES[self.datatype])
-        return self._checked(array.reshape(self.rows, len(self.columns)))
+        return self._checked(array.reshape(self.rows, len(self.columns)), in_json=False)
 
     def from_json(self) -> Array:
         """Return the values of the JSON, (rows, columns), NaN where missing.
@@ -209,8 +209,11 @@ class Tensor:
             raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
         return self._checked(values)
 
-    def _checked(self, values: list[Any] | Array) -> Array:
-        """Return values (rows, columns), or a flat list of them, as numbers; a category is the index of its level."""
+    def _checked(self, values: list[Any] | Array, *, in_json: bool = True) -> Array:
+        """Return values (rows, columns), or a flat list of them, as numbers; a category is the index of its level.
+
+        An error about values in JSON says where they are.
+        """
         features, readers = [self.position.features[j] for j in self.columns], self.position.expansion.readers
         own = {i: readers[j] for i, j in enumerate(self.columns) if j in readers}
         checked = partial(numbers_of, self.group, features, rows=self.rows, flat=True)
@@ -223,6 +226,8 @@ class Tensor:
             # Places in errors are those of the data.
             return checked(own, numbers if isinstance(values[0], list) else numbers.ravel()) if own else numbers
         except ValuesError as error:
+            if not in_json:
+                raise FieldError(f"{self.json_path}.data", str(error)) from error
             raise of_field(f"{self.json_path}.data", error) from error
 
     def _texts(self, content: bytes) -> Iterator[str | None]:

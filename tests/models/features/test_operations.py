@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime.features.operations import OPERATIONS, Operands, Operation, Power, Term
+from anytime.features.operations import OPERATIONS, Operands, Operation, Term
 from anytime.model import export
 from anytime.types import Float
 
-CASES: dict[str, Operation] = {name: Power(3) if each is Power else each() for name, each in OPERATIONS.items()}
+CASES: dict[str, Operation] = {name: each() for name, each in OPERATIONS.items()}
 every = pytest.mark.parametrize("operation", CASES.values(), ids=CASES)
 DAY = 86_400.0
 
@@ -21,7 +21,7 @@ DAY = 86_400.0
 def written(operation: Operation, x: Float, a: float = 2.0, b: float = 5.0) -> Float:
     """The terms (rows,) of a column that is not the first, and whose term is not the first."""
     out = np.full((3, len(x)), 7.0)
-    operation.write(np.stack([np.full(len(x), np.nan), x]), Operands([(1, 1, Term(operation, a=a, b=b))]), out)
+    operation.write(np.stack([np.full(len(x), np.nan), x]), Operands([(1, 1, Term(operation, a=a, b=b, power=3))]), out)
     assert (out[[0, 2]] == 7.0).all()
     return np.asarray(out[1])
 

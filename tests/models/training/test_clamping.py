@@ -1,8 +1,9 @@
-"""Clamps: the ends of each, held-out rows with the ends of the other folds, and the selection by cross-validation."""
+"""Clamps: their ends, the selection by cross-validation, and what lies beyond the rows that they are learned from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import r2_score
 
 from anytime import AnytimeRegressor
+from anytime.features import learning
 from anytime.features.bases import ColumnSample
+from anytime.features.learning import Sample, learned_groups, sample_of
+from anytime.groups import load_groups
 from anytime.types import Float
 from models.present import present
 
-FOLDS = 3
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
 
 
@@ -118,3 +121,45 @@ def test_a_range_in_the_groups_file_is_kept() -> None:
     stated = {"groups": [{"name": "a", "features": ["x0", "x1"], "cost": 1}], "bases": {"x0": {"range": [0.0, 2.0]}}}
     fitted = AnytimeRegressor(stated, **AUTO).fit(X, X[:, 0])
     assert fitted.fit_.expansion.columns[0].range == (0.0, 2.0)
+
+
+# A line without a clamp has the coefficients of values that no clamp moves, whatever the sample says of the range.
+
+
+def test_a_sample_is_whole_only_if_it_has_all_rows() -> None:
+    rows = [Sample({"x": np.arange(100.0)})] * 10
+    assert [sample_of(rows, limit).is_whole for limit in (1000, 999, 100)] == [True, False, False]
+    assert not sample_of([Sample({"x": np.arange(1000.0)})], 100).is_whole
+
+
+def far_line(rows: int) -> tuple[Float, Float]:
+    """A line of slope 2, whose last rows are far from all others."""
+    rng = np.random.default_rng(0)
+    x = np.append(rng.uniform(0, 1, rows - 3), [20.0, 21.0, 22.0])
+    return x[:, np.newaxis], 2 * x + 0.1 * rng.normal(size=rows)
+
+
+@pytest.mark.parametrize("chunks", [(100, 100, 210), (100, 101, 209), (410,)], ids=str)
+def test_a_line_is_that_of_all_rows_where_its_range_is_that_of_a_sample(
+    chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "SAMPLE_ROWS", 200)
+    X, y = far_line(410)
+    model = AnytimeRegressor(alpha=1e-6, random_state=0)
+    for start, stop in pairwise([0, *np.cumsum(chunks).tolist()]):
+        model.partial_fit(X[start:stop], y[start:stop])
+    assert float(model.predict([[20.0]]).item()) == pytest.approx(40.0, abs=1.0)
+    fitted = AnytimeRegressor(alpha=1e-6, random_state=0).fit(X, y)
+    assert float(fitted.predict([[20.0]]).item()) == pytest.approx(40.0, abs=1.0)
+
+
+def test_the_range_of_rows_with_fractional_weights_is_that_of_all() -> None:
+    rng = np.random.default_rng(10)
+    x, weights = rng.lognormal(0, 2, 50), rng.uniform(0.1, 3, 50)
+    assert ColumnSample(x, 50, weights / weights.mean()).ends(0.0) == (x.min(), x.max())
+
+
+def test_groups_for_other_tables_have_a_line_of_their_own() -> None:
+    groups, sample = load_groups({"groups": {"a": ["x"]}}), Sample({"x": np.arange(50.0)})
+    lines = [learned_groups(groups, sample, "auto", complete=each).bases["x"].model_extra for each in (False, True)]
+    assert lines == [{"line": "same"}, {"line": "own"}]

@@ -13,7 +13,7 @@ from anytime import AnytimeClassifier, load
 from anytime.cli.main import main
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
-from anytime.groups import singletons
+from anytime.groups import load_groups, singletons
 from anytime.target import Target
 from anytime.training.default_family import MAX_PRICE, SHORT_S, Size, family_of_classes
 from anytime.training.options import Options
@@ -61,6 +61,20 @@ def test_the_size_counts_candidates_and_terms() -> None:
     found = Size.of(BINARY, Options(), expansion("auto"), 500, 5)
     assert (found.terms, found.selected, found.candidates, found.responses) == (80, 40, 4, 1)
     assert Size.of(BINARY, Options(alpha=1.0), expansion("linear"), 500, 5)[4:] == (1, 1, 10, 10)
+
+
+def test_the_size_counts_the_most_levels_and_a_middle_number_of_hinges() -> None:
+    levels = {"basis": "categories", "levels": list("abc"), "other": True, "level_rows": [40, 6, 3]}
+    x = {
+        "basis": "auto",
+        "knots": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+        "levels": [],
+        "range": [0.0, 8.0],
+        "line": "own",
+    }
+    groups = load_groups({"groups": {"g": ["t", "x"]}, "bases": {"t": levels, "x": x}})
+    found = Size.of(BINARY, Options(), Expansion.of(groups), 500, 5)
+    assert (found.terms, found.selected, found.candidates) == (4 + 8, 4 + 4, 15)
 
 
 @pytest.mark.parametrize("field", [name for name in Size._fields if name != "selected"])

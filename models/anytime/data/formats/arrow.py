@@ -372,9 +372,10 @@ class ArrowTable(Table):
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
-            size = re.search(r"size (\d+)", str(error))
-            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a larger size is invalid
-            if isinstance(error, MemoryError) and (size is None or int(size[1]) <= memory):
+            size = re.search(r"size (\d+)", str(error)) if isinstance(error, MemoryError) else None
+            if isinstance(error, MemoryError) and (  # a size beyond the machine's memory is invalid
+                size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            ):
                 raise
             raise self._complaint(error, path) from error
 

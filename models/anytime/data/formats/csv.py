@@ -48,6 +48,7 @@ class Store:
     _batches: list[pa.RecordBatch] = field(default_factory=list)
     _bytes: int = 0
     _file: IO[bytes] | None = None
+    _writer: Any = None
     _lost: set[str] = field(default_factory=set)
     is_full: bool = False
 
@@ -68,7 +69,7 @@ class Store:
             try:
                 self._write()
             except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-                self.is_full, self._batches, self._schema, self._file = True, [], None, None
+                self.is_full, self._batches, self._schema, self._file, self._writer = True, [], None, None, None
 
     def _write(self) -> None:
         """Move the cells in memory to the file."""

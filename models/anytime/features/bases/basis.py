@@ -136,6 +136,8 @@ class ColumnSample:
             return None
         if clamp == "outliers":
             return self.without_outliers()
+        if clamp == 0:  # a quantile of fractional weights may lie within
+            return float(self.values.min()), float(self.values.max())
         low, high = self.quantiles([float(clamp), 1.0 - float(clamp)])
         return low, high
 

@@ -65,6 +65,6 @@ class Date(Basis):
     def terms(self) -> list[Term]:
         of_parts = [(part, v) for part, values in zip(PARTS.values(), self.values, strict=True) for v in values]
         return [
-            Term(Power(1), " in years", self.centre, YEAR),
+            Term(Power(), " in years", self.centre, YEAR),
             *(Term(part, f" {part.named(v)}", v, label=part.named(v)) for part, v in of_parts),
         ]

@@ -46,4 +46,4 @@ class Polynomial(Basis):
     @property
     def terms(self) -> list[Term]:
         powers = range(1, self.degree + 1)
-        return [Term(Power(k), f"^{k}" if k > 1 else "", self.centre, self.scale) for k in powers]
+        return [Term(Power(), f"^{k}" if k > 1 else "", self.centre, self.scale, power=k) for k in powers]
