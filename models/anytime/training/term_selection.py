@@ -69,9 +69,14 @@ def _line(lines: Sequence[_Tried]) -> _Tried:
 
 
 def _best(tried: Sequence[_Tried]) -> _Tried:
+    """Return the candidate whose first error that differs by more than rounding is the least; of equals, the first."""
     best, *others = tried
     for other in others:
-        if _is_less(other.errors, best.errors):
+        differing = (
+            (a, b) for a, b in zip(other.errors, best.errors, strict=True) if not math.isclose(a, b, rel_tol=TIE)
+        )
+        error, than = next(differing, (0.0, 0.0))
+        if error < than:
             best = other
     return best
 
@@ -143,11 +148,3 @@ def _tried(sets: TermSets, options: Options) -> list[_Tried]:
     if not tried:
         raise refused or TrainingError("no terms")
     return tried
-
-
-def _is_less(errors: Sequence[float], than: Sequence[float]) -> bool:
-    """Return whether the first of two errors that differs by more than rounding is less."""
-    for error, other in zip(errors, than, strict=True):
-        if not math.isclose(error, other, rel_tol=TIE):
-            return error < other
-    return False
