@@ -119,7 +119,7 @@ def survey(
     seed : int
         Seed of the sample.
     limit : int | None
-        Rows to learn from after which reading ends; None is all of them, of which the sample has as many as usual.
+        Maximum number of rows to learn from; None reads all of them, and the sample has as many as usual.
 
     Raises
     ------

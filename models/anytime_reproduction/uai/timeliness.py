@@ -2,7 +2,7 @@
 
 Table 2 is measured on rankings that are smaller than the paper's, at the paper's penalty and at the one that validation
 chooses. It is also measured on a table with many rows, so that a difference is due to the method and not the sample.
-The figures show explained variance against cost, of which timeliness is the area.
+The figures show explained variance against cost; timeliness is the area below that curve.
 """
 
 from __future__ import annotations
