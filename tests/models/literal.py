@@ -392,7 +392,7 @@ def _first_of_bundle(
 
 
 def _tied(scores: Mapping[int, float]) -> list[int]:
-    """Who has the largest score, or one that rounding may tell from it."""
+    """Who has the largest score, or one that differs from it by rounding."""
     best = max(scores.values())
     return [g for g, score in scores.items() if score == best or score >= best - TIE * abs(best)]
 

@@ -136,7 +136,7 @@ def test_the_penalty_is_chosen_by_deviance(kind: str) -> None:
 def test_rows_of_one_query_stay_in_one_fold(kind: str) -> None:
     rng = np.random.default_rng(3)
     queries = np.repeat(np.arange(24), 6)
-    # Ten numbers tell each query from the others, and nothing else: who has seen its other rows knows the answer.
+    # Ten numbers differ between queries and have no other information: the other rows of a query give the answer.
     X, y = rng.normal(size=(24, 10))[queries], 3 * rng.integers(0, 2, size=24)[queries]
     options: dict[str, Any] = {"cv": 4, "alpha": 1e-2}
     estimator: Any = AnytimeRegressor(**options) if kind == "numbers" else likely(kind, None, **options)

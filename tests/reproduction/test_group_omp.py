@@ -381,7 +381,7 @@ def test_the_advice_follows_the_runs() -> None:
     [
         ([1.0, 1.1, 0.9], 1),
         ([-1.0, -1.1, -0.9], -1),
-        ([1.0, 1.8], 0),  # over three standard errors from 0, which two values do not tell by Student's t
+        ([1.0, 1.8], 0),  # over three standard errors from 0, which two values do not show by Student's t
         ([5.0], 0),
         ([0.0, 0.0], 0),
     ],

@@ -745,7 +745,12 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("other costs for a model without moments", BARE, RESEQUENCE, ["without its moments", "--no-moments"]),
     ("nothing to be changed", trained, NEW, ["no change requested"]),
     ("a required group left out", trained, [*NEW, "--without", "visit"], ["'b' requires 'visit', which is left out"]),
-    ("a forced group that is none", trained, [*NEW, "--first", "visits"], ["no group 'visits'; did you mean 'visit'?"]),
+    (
+        "a forced group that does not exist",
+        trained,
+        [*NEW, "--first", "visits"],
+        ["no group 'visits'; did you mean 'visit'?"],
+    ),
     (
         "groups to place first and none of them",
         trained,

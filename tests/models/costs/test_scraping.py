@@ -95,7 +95,7 @@ RESETS: dict[str, tuple[Scrape, Scrape, bool]] = {
     "a proxy left the start out": (read_scrape(text(0.001, 0.002)), at(1e9, 0.001), False),
     "a proxy left the start out before": (at(1e9, 0.001, 0.002), read_scrape(text(0.001)), False),
 }
-"""What a service tells now and told before, and whether it began anew."""
+"""What a service reports now and reported before, and whether it was restarted."""
 
 
 @pytest.mark.parametrize("case", RESETS)

@@ -408,8 +408,8 @@ def test_counts_are_never_told_to_be_negative(given: Problem, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("name", "kind"), [("digits", int), ("binary", str)])
 def test_labels_in_a_set_are_those_of_the_table(given: Problem, model: Model, kind: type) -> None:
-    told = opened(model, given.values(NEW)[:30], 1).answer().prediction_set
-    assert {type(label) for each in present(told) for label in each} == {kind}
+    labels = opened(model, given.values(NEW)[:30], 1).answer().prediction_set
+    assert {type(label) for each in present(labels) for label in each} == {kind}
 
 
 @pytest.mark.parametrize("name", ["digits"])

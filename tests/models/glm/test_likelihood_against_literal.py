@@ -121,7 +121,7 @@ def test_forward_regression_sees_what_a_group_adds_to_those_selected(family: Fam
 def test_a_group_is_not_scored_by_those_taken_that_stand_after_it(family: Family, method: Method) -> None:
     case = clean(family, 1.0, 0, groups=grouped([1, 1, 1], [1.0, 1.0, 1.0]))
     X = case.X.copy()
-    X[:, 0] = 7.0  # tells nothing
+    X[:, 0] = 7.0  # a constant has no information
     eta = X @ np.array([[0.0, 0.0, 0.0], [-2.0, 0.0, 2.0], [0.3, 0.0, -0.3]])
     if family == "binomial":
         eta = eta[:, 1:]
@@ -147,7 +147,7 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     judged = LikelihoodRows(literal.standardise(case.X, Y, case.weights)[0], Y, "gaussian", case.alpha, case.weights)
     options: dict[str, Any] = {"method": method, "cost_blind": blind, "doubling": doubling}
     check_every_step(judged, case.groups, by_rows, atol=1e-8, **options)
-    # Near ties may be told apart by rounding, and from there on the prefixes differ.
+    # Rounding may decide near ties, and the prefixes after these differ.
     pairs = takewhile(lambda each: each[0].adds == each[1].adds, zip(by_moments.steps, by_rows.steps, strict=True))
     same = [(a.explained_variance, b.explained_variance) for a, b in pairs]
     assert [b for _, b in same] == pytest.approx([a for a, _ in same], rel=0, abs=1e-9)
@@ -213,7 +213,7 @@ def test_the_classes_may_be_called_in_any_order(case: Case, method: Method) -> N
     flipped = 1 - case.Y if case.family == "binomial" else case.Y[:, ::-1]
     a, b = case.learned(method), replace(case, Y=flipped).learned(method)
     np.testing.assert_allclose(b.curve.explained_variance[-1], a.curve.explained_variance[-1], atol=1e-8)
-    if order_of(a) == order_of(b):  # rounding may tell ties apart
+    if order_of(a) == order_of(b):  # rounding may decide ties
         last = len(a.sequence.steps)
         wanted = -coefficients(a, last) if case.family == "binomial" else coefficients(a, last)[:, ::-1]
         np.testing.assert_allclose(coefficients(b, last), wanted, rtol=0, atol=OPTIMUM * (1 + np.abs(wanted).max()))

@@ -124,7 +124,7 @@ SEPARATED: dict[str, tuple[Family, Any, Any]] = {
     # On one side of the line both classes, on the other one only: a level of a factor with one class.
     "quasi-complete": ("binomial", THIRD, THIRD | (NOISE[:, np.newaxis] > 0)),
     "by a hair": ("binomial", NEAR, NEAR > 0),
-    # Of three classes one can be told from the others and these not from each other.
+    # Of three classes one differs from the others, and these do not differ from each other.
     "one class apart": (
         "multinomial",
         SIDE[:, :1],
@@ -167,7 +167,7 @@ def test_the_estimators_say_which_groups_separate_and_what_to_do(separated: tupl
     with pytest.raises(TrainingError, match=r"(?s)(?=.*'x[01]')(?=.*alpha 0)(?=.*choose an alpha above 0)"):
         kind(alpha=0.0).fit(X, y)
     kind(alpha=1e-5).fit(X, y)
-    if np.count_nonzero(y) > 1:  # a count of one row no other fold could tell of
+    if np.count_nonzero(y) > 1:  # no other fold has the count of a single row
         assert kind(alpha="cv", cv=3).fit(X, y).curve_.cv_error is not None
 
 

@@ -136,7 +136,12 @@ def test_a_plateau_begins_where_the_next_percent_is_dear(level: float) -> None:
         ([0, 5, 7.1, 8, 9, 10], [0, 0.95, 0.96, 0.975, 0.99, 1], 0.95),
         ([0, 1, 60, 70, 80, 85, 90, 100], [0, 0.93, 0.95, 0.96, 0.97, 0.98, 0.99, 1], 1.0),
     ],
-    ids=["the first counts", "exactly a fifth is none", "more than a fifth is one", "a dear percent before 95 is none"],
+    ids=[
+        "the first counts",
+        "exactly a fifth does not count",
+        "more than a fifth counts",
+        "a costly percent before 95 does not count",
+    ],
 )
 def test_plateaus_by_hand(costs: list[float], explained: list[float], level: float) -> None:
     assert plateau_level(np.array(costs, float), np.array(explained, float)) == level

@@ -1,4 +1,4 @@
-"""Moments as files: what sites have learned adds up to what all rows together tell, and files are not believed.
+"""Moments as files: the moments of sites add up to those of all rows, and files are not believed.
 
 Sites whose rows lack a class, have one class only, or have no event yet join as one table of all rows.
 """

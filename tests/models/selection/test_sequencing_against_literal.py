@@ -128,7 +128,7 @@ KNOWN: dict[str, tuple[list[float], FeatureGroups, list[tuple[int, ...]]]] = {
         grouped([1, 1, 1], [4.0, 1.0, 16.0]),
         [(1,), (0,), (2,)],
     ),
-    "a dear visit is left when its tests buy too little": (
+    "a costly visit is left when its tests buy too little": (
         [1.0, 1.1, 0.6],
         grouped([0, 1, 1, 1], [10.0, 1.0, 1.0, 1.0], {1: [0], 2: [0]}),
         [(3,), (0, 2), (1,)],

@@ -204,9 +204,9 @@ def by_inputs(prepare: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Runni
 
 def answer_of(reply: dict[str, Any]) -> dict[str, Any]:
     """The answer in a reply of the Open Inference Protocol."""
-    told = reply["parameters"]
-    lists = {name: json.loads(told[name]) for name in ("groups", "missing", "imputed", "clamped")}
-    return lists | {"prefix": told["prefix"], "cost": told["cost"], "prediction": output(reply)}
+    parameters = reply["parameters"]
+    lists = {name: json.loads(parameters[name]) for name in ("groups", "missing", "imputed", "clamped")}
+    return lists | {"prefix": parameters["prefix"], "cost": parameters["cost"], "prediction": output(reply)}
 
 
 def fields_of(answer: Any) -> dict[str, Any]:
