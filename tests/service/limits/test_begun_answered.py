@@ -103,7 +103,7 @@ def test_every_begun_prediction_of_a_stream_is_answered_at_its_deadline(tight: R
         refused, answered = ends(stream, 6)
     assert answered == set(range(6)), "those whose group was refused get the base rate"
     assert refused, "not all of them fit"
-    assert refused <= {4, 5}, "a message that is being read needs memory too"
+    assert 0 not in refused, "only messages that are being read take memory before it, and all of them leave enough"
 
 
 def test_the_end_of_several_at_once_answers_them_all(tight: Running) -> None:
