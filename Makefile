@@ -165,7 +165,8 @@ docs: .venv/docs-ready
 	touch $@
 
 # Wheel and sdist in dist/, checked in fresh environments of the lowest and the newest Python without and with extras;
-# ARGS=--draft: the changelog may say "unreleased". ARGS='--python PATH' names an interpreter.
+# ARGS=--draft: the changelog may say "unreleased". ARGS='--python PATH' names an interpreter. A tag publishes a release
+# (.github/workflows/release.yml).
 release: .venv/ready
 	$(BIN)/python deploy/release.py $(ARGS)
 

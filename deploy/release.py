@@ -1,8 +1,9 @@
 """Build the wheel and the sdist, and check both in fresh environments of the lowest and the newest Python.
 
 Each Python installs the wheel without extras, predicts in process and shows a model; then it installs all extras,
-trains, predicts a table, writes a report and imports the server. The sdist must build the same wheel. The changelog
-begins with the version of `pyproject.toml` and a date; `--draft` allows "unreleased" there.
+trains, predicts a table, writes a report and imports the server. The sdist must build the same wheel. Every pin of the
+server has a wheel for both processors of the image. The changelog begins with the version of `pyproject.toml` and a
+date; `--draft` allows "unreleased" there.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ TRAINED = (
 GROUPS = "groups:\n- {name: cheap, features: [a], cost: 1}\n- {name: costly, features: [b], cost: 9}\n"
 
 
+MACHINES = ("x86_64", "aarch64")
+"""Processors for which the image is built."""
+
+
 class ReleaseError(Exception):
     """A check failed."""
 
@@ -78,6 +83,15 @@ def check_changelog(text: str, version: str, *, draft: bool) -> None:
         raise ReleaseError(f"the newest entry of CHANGELOG.md is {found and found[1]}; pyproject.toml has {version}")
     if not draft and not re.fullmatch(r"\d{4}-\d\d-\d\d", found[2]):
         raise ReleaseError(f'CHANGELOG.md says "{version} ({found[2]})"; write the date of the release there')
+
+
+def check_wheels(lock: Path, machine: str, python: str) -> int:
+    """Download the wheel of each pin for a processor and a Python; return their number, or raise ReleaseError."""
+    platforms = [f"--platform=manylinux_2_{glibc}_{machine}" for glibc in (17, 27, 28)]
+    with tempfile.TemporaryDirectory() as place:
+        wheels = ("--no-deps", "--only-binary=:all:", "--require-hashes", f"--python-version={python}", *platforms)
+        run(sys.executable, "-m", "pip", "download", "--quiet", *wheels, "-r", lock, "-d", place, cwd=ROOT)
+        return len(list(Path(place).iterdir()))
 
 
 def pythons(stated: list[str]) -> list[str]:
@@ -151,6 +165,12 @@ def main() -> int:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         check_changelog(changelog, project["version"], draft=options.draft)
+        (python,) = re.findall(
+            r"^ARG BASE=python:([\d.]+)-", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for machine in MACHINES:
+            count = check_wheels(ROOT / "requirements-serve.lock", machine, python)
+            print(f"{machine}: the {count} pins of the server have wheels for Python {python}")
         shutil.rmtree(options.out, ignore_errors=True)
         wheel = build(options.out)
         print(f"built {wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB) and the sdist, which builds the same wheel")

@@ -1,13 +1,18 @@
-"""The checks of `make release` that need no network."""
+"""The checks of `make release` that need no network, and the workflow that publishes a release."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from deploy.release import BARE, LEARN, ReleaseError, check_changelog, contents, run
+
+from deploy.project import ROOT
+
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,17 @@ def test_files_of_a_wheel_are_compared_by_content(tmp_path: Path) -> None:
         with ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("module.py", text)
     assert contents(tmp_path / "a") == contents(tmp_path / "b") != contents(tmp_path / "c")
+
+
+@pytest.mark.parametrize("schema", ["vendor.github-workflows", "custom.github-workflows-require-timeout"])
+def test_the_workflow_of_a_release_is_valid(schema: str) -> None:
+    run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, WORKFLOW, cwd=ROOT)
+
+
+def test_the_workflow_of_a_release_publishes_what_it_builds() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    made = set(re.findall(r"dist/[\w.-]+", text))
+    assert made == {"dist/anytime-linear-image.tar", "dist/sbom.cdx.json"}
+    assert text.index("make release") < min(text.index(name) for name in made), "`make release` empties the folder"
+    assert "/usr/share/anytime-linear/sbom.cdx.json" in text
+    assert all(f"linux/{each}" in text for each in ("amd64", "arm64"))
