@@ -422,7 +422,7 @@ def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are
                 await post_groups(a.store, name, VALUES)
                 await until_async(lambda: bool(b.answers))
                 assert b.answers[0].reason == "complete"
-                await b.wait(name, 10.0)
+                await b.wait(name)
             await a.store.delete(name)
             assert (a.store.trouble, b.store.trouble) == (None, None)
 
