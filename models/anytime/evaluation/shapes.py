@@ -191,19 +191,9 @@ class _Terms:
         own = slice(None) if part in (None, "value") else parts == part
         return np.asarray(terms[:, own] @ self.coef[own])
 
-    @property
-    def _is_binary(self) -> bool:
-        """Return whether the column is 0 or 1 and its own only term, but for an indicator."""
-        m = float(self.mean[0])
-        return (
-            self.column.is_identity
-            and 0 < m < 1
-            and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
-        )
-
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
-        if self._is_binary:
+        if self.column.is_binary(self.mean, self.scale):
             share = float(self.mean[0])
             levels = [Level(x, each, self._one(x)) for x, each in ((0.0, 1.0 - share), (1.0, share))]
         else:
@@ -222,7 +212,7 @@ class _Terms:
     @cached_property
     def _corners(self) -> Float | None:
         """Return the values between which a line is drawn; None if every value is a level."""
-        if self._is_binary:
+        if self.column.is_binary(self.mean, self.scale):
             return None
         low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
         return self.column.corners(low, high, self.mean)

@@ -12,6 +12,7 @@ extreme. A value that is missing in either column makes every term of the pair N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,13 +25,14 @@ from pydantic import ValidationError
 from scipy.special import ndtri
 
 from anytime.errors import GroupsError
-from anytime.features.bases import LEVEL_ROWS, UNSTATED, Basis, Choice, ColumnSample, checked, suffixes
+from anytime.features.bases import LEVEL_ROWS, Basis, Choice, ColumnSample, learned, suffixes
 from anytime.features.operations import MISSING, VALUE, Hinge, Operands, Operation, Ramp, Term, same_values
 from anytime.features.readers import DATES, Levels, Reader
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, ColumnType, Float, Index, Label
 
 Spans: TypeAlias = list[tuple[int, int]]
+"""Places of terms that follow each other, (start, stop) each."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class Column:
         Whether one more term, the last, marks missing values.
     type : ColumnType | None
         Of the values, where it is known.
+    reader : Reader | None
+        How values are read; None if they are numbers.
+    levels : Levels | None
+        The levels whose indices the raw values are; None if they are others.
+    is_linear : bool
+        Whether the only term is the column itself.
     """
 
     name: str
@@ -52,34 +60,27 @@ class Column:
     range: tuple[float, float] | None = None
     indicator: bool = False
     type: ColumnType | None = None
+    terms: tuple[Term, ...] = field(init=False, repr=False, compare=False)
+    term_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    reader: Reader | None = field(init=False, repr=False, compare=False)
+    levels: Levels | None = field(init=False, repr=False, compare=False)
+    is_linear: bool = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def terms(self) -> tuple[Term, ...]:
-        return (*self.basis.terms, *([MISSING] if self.indicator else []))
+    def __post_init__(self) -> None:
+        terms = (*self.basis.terms, *[MISSING] * self.indicator)
+        reader = DATES if self.type == "date" else self.basis.reader
+        vars(self).update(
+            terms=terms,
+            term_names=tuple(self.name + term.suffix for term in terms),
+            reader=reader,
+            levels=reader if isinstance(reader, Levels) else None,
+            is_linear=terms == (VALUE,) and self.range is None,
+        )
 
-    @property
-    def term_names(self) -> tuple[str, ...]:
-        return tuple(self.name + term.suffix for term in self.terms)
-
-    @property
-    def is_identity(self) -> bool:
-        """Return whether the only term, but for that of missing values, is the column itself."""
-        return self.terms[:1] == (VALUE,) and len(self.terms) == 1 + self.indicator
-
-    @property
-    def is_linear(self) -> bool:
-        """Return whether the only term is the column itself."""
-        return self.terms == (VALUE,) and self.range is None
-
-    @cached_property
-    def reader(self) -> Reader | None:
-        """Return how values are read; None if they are numbers."""
-        return DATES if self.type == "date" else self.basis.reader
-
-    @property
-    def levels(self) -> Levels | None:
-        """Return the levels whose indices the raw values are; None if they are others."""
-        return self.reader if isinstance(self.reader, Levels) else None
+    def is_binary(self, mean: Float, scale: Float) -> bool:
+        """Return whether values are 0 and 1, and their own only term, from means and deviations of the terms."""
+        m, is_value = float(mean[0]), self.basis.terms == [VALUE]
+        return is_value and 0 < m < 1 and math.isclose(scale[0] ** 2, m * (1 - m), rel_tol=1e-6)
 
     def shown(self, x: float) -> Label | None:
         """Return a raw number as a value of a request in JSON."""
@@ -119,30 +120,51 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """Raw columns in order with their terms, those of one group, for example, and then the terms of products."""
+    """Raw columns in order with their terms, those of one group, for example, and then the terms of products.
+
+    Attributes
+    ----------
+    spans, product_spans : Spans
+        The terms of each column, and of each product.
+    column_terms, size : int
+        Number of terms of columns, and of all.
+    indicated : tuple[tuple[int, int], ...]
+        The terms of the columns that have an indicator of missing values, counted without indicators.
+    readers : dict[int, Reader]
+        How the values that are not numbers are read, by the index of the column.
+    categories : dict[int, Levels]
+        The levels whose indices are the raw values of a column, by its index.
+    is_identity : bool
+        Whether every column is its own only term, and there are no others.
+    """
 
     columns: tuple[Column, ...]
     products: tuple[Product, ...] = field(default=(), kw_only=True)
+    spans: Spans = field(init=False, repr=False, compare=False)
+    product_spans: Spans = field(init=False, repr=False, compare=False)
+    column_terms: int = field(init=False, repr=False, compare=False)
+    size: int = field(init=False, repr=False, compare=False)
+    indicated: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+    readers: dict[int, Reader] = field(init=False, repr=False, compare=False)
+    categories: dict[int, Levels] = field(init=False, repr=False, compare=False)
+    is_identity: bool = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def is_identity(self) -> bool:
-        """Return whether every column is its own only term, and there are no others."""
-        return not self.products and all(column.is_linear for column in self.columns)
-
-    @cached_property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        return tuple(pairwise(accumulate((len(column.terms) for column in self.columns), initial=0)))
-
-    @cached_property
-    def categories(self) -> dict[int, Levels]:
-        """Return the levels whose indices are the raw values of a column, by the index of the column."""
-        return {j: column.levels for j, column in enumerate(self.columns) if column.levels is not None}
-
-    @cached_property
-    def readers(self) -> dict[int, Reader]:
-        """Return how the values that are not numbers are read, by the index of the column."""
-        readers = ((j, column.reader) for j, column in enumerate(self.columns))
-        return {j: reader for j, reader in readers if reader is not None}
+    def __post_init__(self) -> None:
+        columns, count = self.columns, len(self.columns)
+        sizes = [len(column.terms) for column in columns] + [len(each.terms) for each in self.products]
+        ends = [*accumulate(sizes, initial=0)]
+        spans = [*pairwise(ends)]
+        indicated = [span for span, column in zip(spans, columns, strict=False) if column.indicator]
+        vars(self).update(
+            spans=spans[:count],
+            product_spans=spans[count:],
+            column_terms=ends[count],
+            size=ends[-1],
+            indicated=tuple((start - k, stop - k - 1) for k, (start, stop) in enumerate(indicated)),
+            readers={j: column.reader for j, column in enumerate(columns) if column.reader is not None},
+            categories={j: column.levels for j, column in enumerate(columns) if column.levels is not None},
+            is_identity=not self.products and all(column.is_linear for column in columns),
+        )
 
     @property
     def listed(self) -> tuple[Bool, Bool]:
@@ -155,19 +177,6 @@ class Columns:
         levels = [ends[j] - 1 - self.columns[j].indicator for j in self.categories]
         every = np.arange(self.size)
         return ~np.isin(every, gaps) & (every < self.column_terms), ~np.isin(every, levels)
-
-    @cached_property
-    def column_terms(self) -> int:
-        """Return the number of terms of columns, which come before those of products."""
-        return sum(len(column.terms) for column in self.columns)
-
-    @cached_property
-    def product_spans(self) -> tuple[tuple[int, int], ...]:
-        return tuple(pairwise(accumulate((len(each.terms) for each in self.products), initial=self.column_terms)))
-
-    @cached_property
-    def size(self) -> int:
-        return self.column_terms + sum(len(each.terms) for each in self.products)
 
     def clamped(self, X: NDArray[Any], *, compare: bool = True) -> tuple[Float, Bool | None]:
         """Move the values of X (rows, columns) into the ranges of their columns, and read indices of unknown levels.
@@ -206,12 +215,19 @@ class Columns:
         terms -= knots
         return np.asarray(np.maximum(terms, floors, out=terms))
 
-    def expand_into(self, X: NDArray[Any], out: Float) -> None:
-        """Write the terms (terms, rows) of X (rows, columns)."""
+    def expand(self, X: NDArray[Any], out: Float | None = None) -> Float:
+        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing.
+
+        They are written into `out` (terms, rows) if it is given.
+        """
+        if out is None and self.is_identity:
+            return np.asarray(X, dtype=np.float64)
+        out = np.empty((self.size, len(X))) if out is None else out
         if self.is_identity:
             out[:] = X.T
         else:
             self.expand_clamped(self.clamped(X, compare=False)[0], X, out)
+        return out.T
 
     def expand_clamped(self, x: Float, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns), which `clamped` returned as x."""
@@ -227,14 +243,6 @@ class Columns:
                 np.maximum(out, of.floors, out=out)
             else:
                 out[of.terms] = np.maximum(x[of.columns] - of.a, of.floors)
-
-    def expand(self, X: NDArray[Any]) -> Float:
-        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
-        if self.is_identity:
-            return np.asarray(X, dtype=np.float64)
-        out = np.empty((self.size, len(X)))
-        self.expand_into(X, out)
-        return out.T
 
     @cached_property
     def _bounds(self) -> tuple[Float, Float, Float, Float] | None:
@@ -339,16 +347,11 @@ class Expansion(Columns):
         columns: list[Column] = []
         for name in groups.features:
             given = groups.bases.get(name, ColumnBasis())
-            try:
-                basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
-            except GroupsError as error:
-                raise GroupsError(f"column {name!r}: {error}") from None
+            basis = learned(name, given, ColumnSample(np.empty(0), 0))
             columns.append(Column(name, basis, given.range, bool(given.missing), groups.types.get(name)))
         place = {column.name: (index, column) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
-        found = cls(tuple(columns), groups, products=products)
-        found._check_names()
-        return found
+        return cls(tuple(columns), groups, products=products)
 
     def columns_of(self, terms: Index) -> Index:
         """Return the raw columns, ascending, that some terms are computed from."""
@@ -358,22 +361,6 @@ class Expansion(Columns):
         found.update(side.column for each, (start, stop) in products if used[start:stop].any() for side in each.sides)
         return np.array(sorted(found), dtype=np.intp)
 
-    def _check_names(self) -> None:
-        """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
-        texts = {self.columns[j].name for j, reader in self.readers.items() if reader.holds == "text"}
-        for group in self.groups.groups if texts else ():
-            for column in texts.intersection(group.features):
-                if ":" in group.name:
-                    raise GroupsError(
-                        f"group {group.name!r} has the text column {column!r} and ':' in its name; expected a name "
-                        "without ':'"
-                    )
-                if (name := f"{group.name}:{column}") in self.groups.positions:
-                    raise GroupsError(
-                        f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
-                        "rename one of the groups"
-                    )
-
     @cached_property
     def plain(self) -> Expansion:
         """Return the expansion without indicators of missing values."""
@@ -382,48 +369,35 @@ class Expansion(Columns):
         return replace(self, columns=tuple(replace(column, indicator=False) for column in self.columns))
 
     @cached_property
-    def indicated(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop), counted without indicators, of the columns that have an indicator."""
-        return tuple(span for column, span in zip(self.columns, self.plain.spans, strict=True) if column.indicator)
-
-    @cached_property
     def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features, then those of products; raise if two terms have one name."""
+        """Return the groups with their terms as features; raise if two terms have one name.
+
+        Then a group for the products of each one or two groups, in order; its name is that of no other group.
+        """
         if self.is_identity:
             return self.groups
         of_column = {column.name: column.term_names for column in self.columns}
-        groups = (
+        groups = [
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
-        )
+        ]
+        group_of = {name: group.name for group in self.groups.groups for name in group.features}
+        names, of_groups = {*self.groups.names}, dict[tuple[str, str], list[str]]()
+        for each in self.products:
+            a, b = (group_of[side.name] for side in each.sides)
+            of_groups.setdefault((a, b), []).extend(each.terms)
+        for (a, b), features in of_groups.items():
+            name = f"{a} * {b}"
+            while name in names:
+                name += "'"
+            names.add(name)
+            requires = tuple(dict.fromkeys((a, b)))
+            groups.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
         try:
-            return FeatureGroups(
-                cost_unit=self.groups.cost_unit, rows=self.groups.rows, groups=(*groups, *self._product_groups())
-            )
+            return FeatureGroups(cost_unit=self.groups.cost_unit, rows=self.groups.rows, groups=tuple(groups))
         except ValidationError as error:
             why = error.errors(include_url=False)[0]["ctx"]["error"]
             raise GroupsError(f"two terms have the same name, so rename a column: {why}") from None
-
-    def _product_groups(self) -> list[ProductGroup]:
-        """Return a group for the products of each one or two groups, in order; its name is that of no other group."""
-        group_of = {name: group.name for group in self.groups.groups for name in group.features}
-        terms: dict[tuple[str, str], list[str]] = {}
-        for each in self.products:
-            a, b = (group_of[side.name] for side in each.sides)
-            terms.setdefault((a, b), []).extend(each.terms)
-        found: list[ProductGroup] = []
-        for (a, b), features in terms.items():
-            name = f"{a} * {b}"
-            while name in {*self.groups.names, *(group.name for group in found)}:
-                name += "'"
-            requires = tuple(dict.fromkeys((a, b)))
-            found.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
-        return found
-
-    @property
-    def needs_size(self) -> bool:
-        """Return whether the size of a basis is to be selected."""
-        return any(column.basis.choices for column in self.columns)
 
     @property
     def choices(self) -> list[Choice]:
@@ -459,9 +433,11 @@ class Expansion(Columns):
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = dict(self.groups.bases)
-        for column in columns:
-            if column.indicator:
-                update = column.described().model_dump(exclude_unset=True)
-                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
-        return replace(self, columns=columns, groups=self.groups.with_bases(bases))
+        bases = {
+            column.name: self.groups.bases.get(column.name, ColumnBasis()).model_copy(
+                update=column.described().model_dump(exclude_unset=True)
+            )
+            for column in columns
+            if column.indicator
+        }
+        return replace(self, columns=columns, groups=self.groups.with_bases({**self.groups.bases, **bases}))

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.bases import ColumnSample, quantiles
+from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
@@ -158,7 +158,7 @@ def _cuts(column: Column, x: Float) -> Bool:
         return np.zeros((0, len(x)), dtype=np.bool_)
     if column.levels is not None:
         return np.asarray(x == _frequent(x, CELLS)[: 1 if len(found) == 2 else None, np.newaxis])
-    eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
+    eighths = ColumnSample(x[~np.isnan(x)], len(x)).quantiles(np.arange(1, CELLS) / CELLS)
     ends = np.unique(eighths)
     # Where seven eighths of the values are the largest one, the only cut is between it and all others.
     ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[-2:-1]

@@ -41,7 +41,7 @@ class TermSets:
         """Return what is selected from; without folds, the most frequent levels."""
         if len(self.parts) > 1:
             return self.whole.choices
-        if self.whole.needs_size:
+        if any(column.basis.choices for column in self.whole.columns):
             raise TrainingError(
                 "basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K"
             )

@@ -10,9 +10,6 @@ from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Ki
 from anytime.features.operations import Power, Term
 from anytime.groups import ColumnBasis
 
-DEGREE = 3
-"""Degree of a polynomial that states none."""
-
 
 @dataclass(frozen=True)
 class Polynomial(Basis):
@@ -22,6 +19,7 @@ class Polynomial(Basis):
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "poly:2"
     sizes: ClassVar[range] = range(1, 11)
+    default: ClassVar[float] = 3
     parts: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
     clamp: ClassVar[Clamp] = 0.0
 
@@ -30,7 +28,7 @@ class Polynomial(Basis):
     scale: float
 
     @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
         known = len(sample.values) > 0
         centre = given.centre if given.centre is not None else sample.mean() if known else 0.0
         scale = given.scale if given.scale is not None else sample.deviation() if known else 1.0
@@ -38,7 +36,7 @@ class Polynomial(Basis):
             if given.scale is not None:
                 raise GroupsError(f"its scale is {scale:g}; expected a number > 0")
             scale = 1.0  # a constant column, whose terms are constant whatever the scale
-        return cls(int(size or DEGREE), centre, scale)
+        return cls(int(size), centre, scale)
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)

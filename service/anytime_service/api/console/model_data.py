@@ -135,7 +135,7 @@ def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | 
     mean, scale = model.prefixes.mean[first:], model.prefixes.scale[first:]
     if model.terms.features[first] in model.manifest.redundant.constant:
         return column.shown(float(column.drawn(np.array([0.5]), mean, scale)[0]))
-    if column.is_identity and 0 < mean[0] < 1 and math.isclose(scale[0] ** 2, mean[0] * (1 - mean[0]), rel_tol=1e-6):
+    if column.is_binary(mean, scale):
         return float(deviate > ndtri(1 - mean[0]))
     value = float(column.drawn(np.array([ndtr(deviate)]), mean, scale)[0])
     if column.reader is not None:
