@@ -603,6 +603,13 @@ for _tag, _pattern, _starts in (
         _class.add_implicit_resolver(_tag, re.compile(f"^({_pattern})$"), _starts)
 
 
+def joined_names(names: Sequence[tuple[str, ...]], mark: str, taken: Iterable[str] = ()) -> list[str]:
+    """Return the parts of each name joined by a mark; where several names would be alike, or taken, as JSON lists."""
+    plain = [mark.join(parts) for parts in names]
+    counts = Counter([*plain, *taken])
+    return [_json(parts) if counts[name] > 1 else name for parts, name in zip(names, plain, strict=True)]
+
+
 def _unique(pairs: list[tuple[str, Any]], where: str = "") -> dict[str, Any]:
     if twice := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
         raise GroupsError(f"key {twice[0]!r} occurs twice{where}; expected each key once")

@@ -6,6 +6,7 @@ are those of an `Answer`. All rows of a table have the same groups, so one prefi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from anytime.data.dataset import array_columns, check_finite, feature_matrix
 from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_of
 from anytime.data.formats.memory import is_frame
 from anytime.errors import TableError, ValuesError, listed
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, joined_names
 from anytime.inference.conformal import covering, model_outputs
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
@@ -100,7 +101,8 @@ class TableAnswer:
             Whether the probabilities of classes are among them.
         interval : bool | None
             Whether intervals or sets of classes are among them, missing where the answer has none; None is whether it
-            has some. Labels of a set are joined by "|".
+            has some. Labels of a set are joined by "|", and are a JSON list in a model with an empty label or one with
+            "|".
         """
         is_of_classes, rows = self.probabilities is not None, len(self)
         ends = [""] if is_of_classes or len(self.names) == 1 else [f"_{name}" for name in self.names]
@@ -115,8 +117,10 @@ class TableAnswer:
         if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
             if is_of_classes:
                 labels, members = np.array(self.names, dtype=object), self.prediction_set
-                sets = [None] * rows if members is None else ["|".join(labels[row]) for row in members]
-                add("prediction_set", np.array(sets, dtype=object))
+                plain = all(name and "|" not in name for name in self.names)
+                sets = () if members is None else (labels[row].tolist() for row in members)
+                written = ["|".join(each) if plain else json.dumps(each, ensure_ascii=False) for each in sets]
+                add("prediction_set", np.array(written or [None] * rows, dtype=object))
             else:
                 boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
                 for side, name in enumerate(("low", "high")):
@@ -125,8 +129,10 @@ class TableAnswer:
             P = self.scores.shape[1]
             of_scores = [""] if P == 1 else [f"_{name}" for name in self.names[-P:]]
             add("base", np.tile(self.contributions.intercept, (rows, 1)), of_scores)
-            for name, values in self.contributions.groups.items():
-                add(f"contribution_{name}", values, of_scores)
+            ends = [(name,) for name in self.names[-P:]] if P > 1 else [()]
+            names = joined_names([(group, *end) for group in self.contributions.groups for end in ends], "_")
+            parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, -1).T)
+            found |= {f"contribution_{name}": part for name, part in zip(names, parts, strict=True)}
         return found
 
     def to_frame(self) -> Any:
@@ -174,7 +180,7 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         return data
     if isinstance(data, str | Path):
         return open_table(data)
-    if is_frame(data):
+    if is_frame(data, groups.features):
         return table_of("the table", data)
     if isinstance(data, Mapping):
         data = [data]
@@ -191,9 +197,12 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
 
 def _table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return rows as dicts as a table; what a row lacks is missing."""
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    texts = [{str(name): cell for name, cell in row.items()} for row in rows]
+    if (i := next((i for i, row in enumerate(rows) if len(texts[i]) < len(row)), None)) is not None:
+        raise TableError(f"row {i} (counted from 0) names a column twice: {listed(rows[i])}; expected each name once")
+    names = list(dict.fromkeys(name for row in texts for name in row))
     cells = np.empty((len(rows), len(names)), dtype=object)
-    for i, row in enumerate(rows):
+    for i, row in enumerate(texts):
         for j, name in enumerate(names):
             cells[i, j] = row.get(name)
     return table_of("the table", cells, names)
