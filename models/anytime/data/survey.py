@@ -23,16 +23,7 @@ from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
 from anytime.features.bases import LEVEL_ROWS, MIN_LEVEL_ROWS, Clamp, parsed_basis
-from anytime.features.learning import (
-    Sample,
-    checked_level_rows,
-    learned_groups,
-    needs_sample,
-    present,
-    rare_levels,
-    sample_of,
-    sample_size,
-)
+from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of, sample_size
 from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
@@ -292,10 +283,7 @@ def surveyed(
         As `survey`; or every column holds text that is mostly numbers, or dates and other text, or is of another type.
     GroupsError
         A basis does not fit its column.
-    TrainingError
-        `clamp` or `min_level_rows` is invalid.
     """
-    least = checked_level_rows(min_level_rows)
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
@@ -323,7 +311,9 @@ def surveyed(
         sample = first.sample or Sample({})
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     else:
-        sample = replace(found.sample, min_level_rows=LEVEL_ROWS if least == "auto" else (int(least),))
+        sample = replace(
+            found.sample, min_level_rows=LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),)
+        )
         as_text = {
             f for f, basis in groups.bases.items() if basis.basis and "text" in parsed_basis(basis.basis)[0].fits
         }

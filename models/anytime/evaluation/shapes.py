@@ -211,11 +211,14 @@ class _Terms:
 
     @cached_property
     def _corners(self) -> Float | None:
-        """Return the values between which a line is drawn; None if every value is a level."""
-        if self.column.is_binary(self.mean, self.scale):
+        """Return the values between which straight lines are drawn, ascending; None if every value is a level."""
+        terms = self.column.terms
+        shares = self.mean[[term.operation.part == "value" for term in terms]]
+        only_levels = shares.sum() > 1 - 1e-9 or all(term.operation.part for term in self.column.basis.terms)
+        if only_levels or self.column.is_binary(self.mean, self.scale):
             return None
         low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
-        return self.column.corners(low, high, self.mean)
+        return np.unique(np.concatenate([term.operation.corners(term, low, high) for term in terms]))
 
     def _points(self) -> tuple[Point, ...]:
         if self._corners is None:

@@ -86,20 +86,6 @@ class Column:
         """Return a raw number as a value of a request in JSON."""
         return x if self.reader is None else self.reader.shown(x)
 
-    def described(self) -> ColumnBasis:
-        """Return the column as a groups file states it, complete."""
-        return self.basis.described().model_copy(update={"range": self.range, "missing": self.indicator})
-
-    def corners(self, low: float, high: float, mean: Float) -> Float | None:
-        """Return the values from low to high between which a drawing of the terms has straight lines, ascending.
-
-        None if every value is a level. `mean` is that of the terms in training: those of levels are shares of rows.
-        """
-        levels = [term.operation.part == "value" for term in self.terms]
-        if mean[: len(levels)][levels].sum() > 1 - 1e-9 or not any(t.operation.part is None for t in self.basis.terms):
-            return None
-        return np.unique(np.concatenate([term.operation.corners(term, low, high) for term in self.terms]))
-
     def drawn(self, p: Float, mean: Float, scale: Float) -> Float:
         """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
 
@@ -172,9 +158,11 @@ class Columns:
 
         Gaps may be rare. Some products of factors are always collinear, and with a constant one level of each factor.
         """
-        ends = [stop for _, stop in self.spans]
-        gaps = [end - 1 for end, column in zip(ends, self.columns, strict=True) if column.indicator]
-        levels = [ends[j] - 1 - self.columns[j].indicator for j in self.categories]
+        ends = [
+            (column, stop - 1 - column.indicator) for column, (_, stop) in zip(self.columns, self.spans, strict=True)
+        ]
+        gaps = [last + 1 for column, last in ends if column.indicator]
+        levels = [last for column, last in ends if column.levels is not None]
         every = np.arange(self.size)
         return ~np.isin(every, gaps) & (every < self.column_terms), ~np.isin(every, levels)
 
@@ -331,8 +319,7 @@ class Product:
     def expand(self, x: Float, y: Float, out: Float) -> None:
         """Write the terms (terms, rows) of the clamped values x and y (rows,) of the two columns."""
         a, b = self.sides
-        factors = a.values(x)[:, np.newaxis] * b.values(y)
-        out[:] = factors.reshape(out.shape)
+        out[:] = (a.values(x)[:, np.newaxis] * b.values(y)).reshape(out.shape)
 
 
 @dataclass(frozen=True)
@@ -344,22 +331,22 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns: list[Column] = []
-        for name in groups.features:
-            given = groups.bases.get(name, ColumnBasis())
-            basis = learned(name, given, ColumnSample(np.empty(0), 0))
-            columns.append(Column(name, basis, given.range, bool(given.missing), groups.types.get(name)))
+        nothing = ColumnSample(np.empty(0), 0)
+        given = {name: groups.bases.get(name, ColumnBasis()) for name in groups.features}
+        columns = tuple(
+            Column(name, learned(name, stated, nothing), stated.range, bool(stated.missing), groups.types.get(name))
+            for name, stated in given.items()
+        )
         place = {column.name: (index, column) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
-        return cls(tuple(columns), groups, products=products)
+        return cls(columns, groups, products=products)
 
     def columns_of(self, terms: Index) -> Index:
         """Return the raw columns, ascending, that some terms are computed from."""
         used = np.isin(np.arange(self.size), terms)
-        found = {j for j, (start, stop) in enumerate(self.spans) if used[start:stop].any()}
-        products = zip(self.products, self.product_spans, strict=True)
-        found.update(side.column for each, (start, stop) in products if used[start:stop].any() for side in each.sides)
-        return np.array(sorted(found), dtype=np.intp)
+        own = [[j] for j in range(len(self.columns))] + [[side.column for side in each.sides] for each in self.products]
+        spans = zip(own, [*self.spans, *self.product_spans], strict=True)
+        return np.unique([j for of, (start, stop) in spans if used[start:stop].any() for j in of]).astype(np.intp)
 
     @cached_property
     def plain(self) -> Expansion:
@@ -433,11 +420,11 @@ class Expansion(Columns):
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = {
-            column.name: self.groups.bases.get(column.name, ColumnBasis()).model_copy(
-                update=column.described().model_dump(exclude_unset=True)
-            )
-            for column in columns
-            if column.indicator
-        }
-        return replace(self, columns=columns, groups=self.groups.with_bases({**self.groups.bases, **bases}))
+        bases = dict(self.groups.bases)
+        for column in columns:
+            if column.indicator:
+                update = {"range": column.range, "missing": True} | column.basis.described().model_dump(
+                    exclude_unset=True
+                )
+                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
+        return replace(self, columns=columns, groups=self.groups.with_bases(bases))

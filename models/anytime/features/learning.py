@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Integral
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import GroupsError
 from anytime.features.bases import (
     MIN_LEVEL_ROWS,
     NUMERIC,
@@ -24,7 +23,7 @@ from anytime.features.bases import (
 )
 from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.bases.hinge import Octiles
-from anytime.features.expansion import Column
+from anytime.features.operations import VALUE
 from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.types import Bool, Float, Index
@@ -36,28 +35,11 @@ SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
 """Largest number of values of a sample, 256 MiB: a sample of a wide table has fewer rows."""
 
-MIN_MISSING = 0.01
-"""Share of the rows from which missing values of a column have an indicator."""
-
 QUANTILES = 21
 """Number of stored quantiles of a column: every 5 %."""
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Some rows: an array (rows,) for each column, of booleans, integers, floats or text; NaN or None where missing."""
-
-
-def checked_clamp(clamp: Clamp) -> Clamp:
-    """Return the option; raise TrainingError unless Q is from 0 to below .5."""
-    if clamp in (None, *CLAMPS) or (not isinstance(clamp, str | bool) and clamp is not None and 0 <= clamp < 0.5):
-        return clamp
-    raise TrainingError(f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}")
-
-
-def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
-    """Return the option; raise TrainingError unless it is a whole number, 2 or more, or "auto"."""
-    if least == "auto" or (isinstance(least, Integral) and not isinstance(least, bool) and least >= 2):
-        return least
-    raise TrainingError(f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
 
 
 def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
@@ -211,16 +193,15 @@ def learned_groups(
                 # Rows of another table, which `complete` groups are for, may lie beyond the range.
                 inside = sample.is_whole and not complete and ends == numbers.ends(0.0)
                 basis = replace(basis, line="same" if inside else "own")
-        column = Column(name, basis, ends)
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms
             quantiles = numbers.quantiles(np.linspace(0, 1, QUANTILES))
         missing = given.missing
         if missing is None and complete:
-            missing = found.rows - found.observed >= MIN_MISSING * found.rows > 0
-        if complete or not column.is_linear or missing is not None or quantiles is not None:
-            of_rows: dict[str, Any] = {"missing": missing} | ({} if quantiles is None else {"quantiles": quantiles})
-            bases[name] = column.described().model_copy(update=of_rows)
+            missing = found.has_gaps
+        if complete or basis.terms != [VALUE] or ends is not None or missing is not None or quantiles is not None:
+            of_rows: dict[str, Any] = {} if quantiles is None else {"quantiles": quantiles}
+            bases[name] = basis.described().model_copy(update={"range": ends, "missing": missing} | of_rows)
     return groups.with_bases(bases)
 
 
@@ -241,8 +222,7 @@ def rare_levels(
         values, counts = found.counts
         others = counts[~np.isin(values.astype(str), [str(level) for level in basis.levels])]
         size = f"{len(others)} {'level' if len(others) == 1 else 'levels'}, {others.sum():g} rows"
-        gaps = found.rows - found.observed >= MIN_MISSING * found.rows > 0
-        if len(values) and not basis.levels and not gaps:
+        if len(values) and not basis.levels and not found.has_gaps:
             lost.append((name, f"has no level that {least} rows share ({size})"))
         elif len(others) and others.max() >= least:
             beyond.append(f"{name!r} ({size})")

@@ -53,6 +53,8 @@ class Operation(ABC):
         Whether it is of the value before it was clamped, as the parts of a date are, which recur.
     grows : bool
         Whether it grows without bound with the value.
+    straight : bool
+        Whether it is drawn as a straight line, but for levels, which are drawn apart.
     """
 
     form: ClassVar[str]
@@ -64,6 +66,7 @@ class Operation(ABC):
     by_column: ClassVar[bool] = False
     raw: ClassVar[bool] = False
     grows: ClassVar[bool] = False
+    straight: ClassVar[bool] = False
 
     @abstractmethod
     def values(self, x: Float, of: Operands) -> NDArray[Any]:
@@ -82,15 +85,15 @@ class Operation(ABC):
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float] | Float:  # noqa: ARG002
         """Return the values from low to high between which the term is drawn as straight lines."""
-        return np.linspace(low, high, CURVE)
+        return (low, high) if self.straight else np.linspace(low, high, CURVE)
 
     def of_level(self, a: float) -> float:
         """Return a value that has the level a."""
         return a
 
     def drawn(self, term: Term, p: Float, t: Float) -> Float:  # noqa: ARG002
-        """Return the values at probabilities p (n,), if the quantiles of the term would be t (n,)."""
-        return t
+        """Return the values at probabilities p (n,), if the quantiles of the term, a line of u, would be t (n,)."""
+        return term.a + term.b * t
 
 
 class Term(NamedTuple):
@@ -160,12 +163,10 @@ class Value(Operation):
     code = 1
     floor: ClassVar[float | None] = -math.inf
     grows = True
+    straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
         return x - of.a
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return low, high
 
 
 @dataclass(frozen=True)
@@ -211,9 +212,6 @@ class Power(Operation):
     def corners(self, term: Term, low: float, high: float) -> Sequence[float] | Float:
         return (low, high) if term.power == 1 else super().corners(term, low, high)
 
-    def drawn(self, term: Term, p: Float, t: Float) -> Float:  # noqa: ARG002
-        return term.a + term.b * t
-
 
 @dataclass(frozen=True)
 class Sine(Operation):
@@ -254,13 +252,11 @@ class Level(Operation):
     code: ClassVar[int | str] = -1
     stated: ClassVar[Mapping[str, str]] = {"level": "label"}
     part = "value"
+    straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
         low, high = of.same
         return np.asarray(((x >= low) & (x <= high)) + 0.0 * x)  # NaN where missing
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return ()
 
 
 @dataclass(frozen=True)
@@ -341,6 +337,10 @@ class Part(Category):
     def named(self, value: int) -> str:
         return f"{self.form}={self.words[value] if self.words else value}"
 
+    def of_level(self, a: float) -> float:
+        hours = np.arange(365.0 * 24) * 3600
+        return float(hours[self.part_of(hours) == a][0])
+
 
 @dataclass(frozen=True)
 class Month(Part):
@@ -352,9 +352,6 @@ class Month(Part):
 
     def part_of(self, x: Float) -> Index:
         return _days(x).astype("M8[D]").astype("M8[M]").astype(np.intp) % 12 + 1
-
-    def of_level(self, a: float) -> float:
-        return (a - 1) * 31.0 * DAY  # days of 1970 that are 31 days apart are in one month each
 
 
 @dataclass(frozen=True)
@@ -369,9 +366,6 @@ class Weekday(Part):
     def part_of(self, x: Float) -> Index:
         return (_days(x).astype(np.intp) + 3) % 7
 
-    def of_level(self, a: float) -> float:
-        return (a + 4) % 7 * DAY
-
 
 @dataclass(frozen=True)
 class Hour(Part):
@@ -383,9 +377,6 @@ class Hour(Part):
 
     def part_of(self, x: Float) -> Index:
         return ((np.clip(x, FIRST, LAST) - _days(x) * DAY) / 3600).astype(np.intp)
-
-    def of_level(self, a: float) -> float:
-        return a * 3600.0
 
 
 def _days(x: Float) -> Float:

@@ -19,12 +19,10 @@ import numpy as np
 from anytime.errors import GroupsError
 from anytime.types import Float, Label
 
-_FLOATS = (float, np.floating)
-
 
 def is_missing(value: Any) -> bool:
     """Return whether a value of a column of categories is missing: None or NaN."""
-    return value is None or (isinstance(value, _FLOATS) and math.isnan(value))
+    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
 @dataclass(frozen=True)
@@ -54,17 +52,16 @@ class Levels:
     @cached_property
     def holds(self) -> str:
         """Return what a value is, for messages."""
-        if all(isinstance(level, str) for level in self.labels):
-            return "text"
-        return "true or false" if all(isinstance(level, bool) for level in self.labels) else "a whole number"
+        kinds = {*map(type, self.labels)}
+        return "text" if kinds <= {str} else "true or false" if kinds <= {bool} else "a whole number"
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
         if self.holds == "text":
             return isinstance(value, str) or is_missing(value)
         if self.holds == "true or false":
-            is_bool = isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
-            return is_bool or is_missing(value)
+            is_number = isinstance(value, int | float)
+            return isinstance(value, bool | np.bool_) or (is_number and value in (0, 1)) or is_missing(value)
         return is_missing(value) or (isinstance(value, int | float | np.number) and float(value).is_integer())
 
     def invalid(self, codes: Float) -> tuple[float, str] | None:
@@ -133,9 +130,7 @@ class Dates:
         is_nat = type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, np.datetime64) and np.isnat(value))
         if value is None or is_nat:
             return True
-        if isinstance(value, bool | np.bool_):
-            return False
-        if isinstance(value, int | float | np.number):
+        if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             return bool(math.isnan(value) or FIRST <= value <= LAST)
         return FIRST <= seconds_of(value) <= LAST
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from anytime.errors import TrainingError
-from anytime.features.bases import MIN_LEVEL_ROWS, Choice
+from anytime.features.bases import MIN_LEVEL_ROWS, MIN_MISSING, Choice
 from anytime.features.expansion import Expansion
-from anytime.features.learning import MIN_MISSING
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, Moments
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import ColumnSample, Hinge
 from anytime.features.expansion import Column, Columns, Expansion
-from anytime.features.learning import Sample, checked_clamp, kind_of, learned_groups, sample_of
+from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.features.operations import Term, same_values
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.training.options import Options
 from anytime.types import Float
 
 
@@ -223,7 +224,7 @@ def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
 @pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
 def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
     with pytest.raises(TrainingError, match=r"clamp is .*; expected a quantile Q from 0 to below 0\.5"):
-        checked_clamp(clamp)
+        Options(clamp=clamp)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))

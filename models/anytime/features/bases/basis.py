@@ -27,6 +27,8 @@ MIN_LEVEL_ROWS = 10
 """Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
 LEVEL_ROWS = (10, 5, 2)
 """Numbers of rows from which cross-validation selects how many a level needs."""
+MIN_MISSING = 0.01
+"""Share of the rows from which missing values of a column have an indicator."""
 COUNT_TOLERANCE = 1e-12
 """Rounding of a sum of equal weights, as a share of it."""
 
@@ -69,9 +71,10 @@ class ColumnSample:
     min_level_rows: tuple[int, ...] = (MIN_LEVEL_ROWS,)
 
     @property
-    def observed(self) -> float:
-        """Return the weight of the rows that have a value."""
-        return float(len(self.values)) if self.weights is None else float(self.weights.sum())
+    def has_gaps(self) -> bool:
+        """Return whether so many rows miss the value that these have an indicator."""
+        observed = float(len(self.values)) if self.weights is None else float(self.weights.sum())
+        return self.rows - observed >= MIN_MISSING * self.rows > 0
 
     def mean(self) -> float:
         return float(np.average(self.values, weights=self.weights))

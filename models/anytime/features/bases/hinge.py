@@ -34,7 +34,6 @@ class Hinge(Basis):
 
     name: ClassVar[str] = "hinge"
     fits: ClassVar[frozenset[Kind]] = NUMERIC
-    example: ClassVar[str] = "hinge"
     sizes: ClassVar[range] = range(65)
     default: ClassVar[float] = 4
     parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels"})
@@ -91,7 +90,6 @@ class Octiles(Hinge):
 
     name: ClassVar[str] = "auto"
     fits: ClassVar[frozenset[Kind]] = NUMERIC - {"date"}
-    example: ClassVar[str] = "auto"
     sizes: ClassVar[range] = range(0)
     default: ClassVar[float] = 7
     parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line"})

@@ -29,14 +29,13 @@ class Polynomial(Basis):
 
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
+        if given.scale is not None and not given.scale > 0:
+            raise GroupsError(f"its scale is {given.scale:g}; expected a number > 0")
         known = len(sample.values) > 0
         centre = given.centre if given.centre is not None else sample.mean() if known else 0.0
-        scale = given.scale if given.scale is not None else sample.deviation() if known else 1.0
-        if not scale > 0:
-            if given.scale is not None:
-                raise GroupsError(f"its scale is {scale:g}; expected a number > 0")
-            scale = 1.0  # a constant column, whose terms are constant whatever the scale
-        return cls(int(size), centre, scale)
+        deviation = sample.deviation() if known and given.scale is None else 0.0
+        # The terms of a constant column are constant whatever the scale.
+        return cls(int(size), centre, given.scale or (deviation if deviation > 0 else 1.0))
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)
