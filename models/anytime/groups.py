@@ -230,13 +230,13 @@ class FeatureGroups(BaseModel):
                 owner[feature] = group.name
         if not owner:
             raise GroupsError("no group has a feature; expected at least one feature")
-        for group in self.groups:
-            for name in group.requires:
-                if name not in self.positions:
-                    raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
+        required = ((group.name, name) for group in self.groups for name in group.requires)
+        if (lacking := next((each for each in required if each[1] not in self.positions), None)) is not None:
+            raise GroupsError("group {!r} requires {!r}; ".format(*lacking) + suggestion(lacking[1], self.names))
+        patterns = [name for name in owner if PATTERN.search(name)]
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
-                if column not in owner and not any(_matches(name, column) for name in owner if PATTERN.search(name)):
+                if column not in owner and not any(_matches(pattern, column) for pattern in patterns):
                     raise GroupsError(
                         f"{field} has column {column!r}, which is in no group; {suggestion(column, tuple(owner))}"
                     )
@@ -292,8 +292,7 @@ class FeatureGroups(BaseModel):
     def shared_by(self) -> str:
         """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
         n = self.rows or 1
-        is_shared = any(group.parts[0] for group in self.groups)
-        return f"in predictions of {n} row{'s' * (n != 1)}" if is_shared else ""
+        return f"in predictions of {n} row{'s' * (n != 1)}" if any(group.parts[0] for group in self.groups) else ""
 
     @cached_property
     def cost_parts(self) -> Float:
@@ -776,7 +775,8 @@ def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
     # Keys come from the user and are quoted: a line break in a key must not break the message.
-    where, form = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]], ""
+    where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
+    form = ""
     match first["loc"]:
         case ("bases", column, *_):
             where[:2] = [f"column {column!r}"]

@@ -11,9 +11,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from anytime.errors import ValuesError, suggestion
 from anytime.features.expansion import Column, Columns
+from anytime.features.operations import Hinge
 from anytime.inference.sharing import column_sharing, covariances
 from anytime.model.model import Model
 from anytime.tabulated import Series, Tabulated
@@ -212,13 +214,12 @@ class _Terms:
     @cached_property
     def _corners(self) -> Float | None:
         """Return the values between which straight lines are drawn, ascending; None if every value is a level."""
-        terms = self.column.terms
-        shares = self.mean[[term.operation.part == "value" for term in terms]]
+        shares = self.mean[[term.operation.part == "value" for term in self.column.terms]]
         only_levels = shares.sum() > 1 - 1e-9 or all(term.operation.part for term in self.column.basis.terms)
         if only_levels or self.column.is_binary(self.mean, self.scale):
             return None
         low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
-        return np.unique(np.concatenate([term.operation.corners(term, low, high) for term in terms]))
+        return np.unique(np.concatenate([each.operation.corners(each, low, high) for each in self.column.basis.terms]))
 
     def _points(self) -> tuple[Point, ...]:
         if self._corners is None:
@@ -232,7 +233,7 @@ class _Terms:
         if self.quantiles is not None:
             return np.array(self.quantiles)
         p = np.linspace(0, 1, len(TYPICAL))
-        return self.column.drawn(p if self.column.range else TYPICAL, self.mean, self.scale)
+        return drawn(self.column, p if self.column.range else TYPICAL, self.mean, self.scale)
 
     @property
     def spread(self) -> Float:
@@ -251,6 +252,23 @@ class _Terms:
             shares = np.append((1 - gaps) * shares, gaps)
         centred = values - shares @ values / shares.sum()
         return np.asarray(np.sqrt(shares @ centred**2 / shares.sum()))
+
+
+def drawn(column: Column, p: Float, mean: Float, scale: Float) -> Float:
+    """Return the raw values of a column at probabilities p (n,) of the training rows.
+
+    `mean` and `scale` are means and deviations of its terms. The first term is normal, unless the column has levels, or
+    knots at its quantiles.
+    """
+    first, knots = column.terms[0], [term.a for term in column.terms if isinstance(term.operation, Hinge)]
+    if column.levels is not None:
+        shares = np.cumsum(mean[: len(column.levels.labels)])
+        # A large p is the first, most frequent level.
+        return np.searchsorted(shares, (1 - p) * shares[-1]).astype(float) if len(shares) else np.full(len(p), np.nan)
+    if knots and column.range is not None:
+        values = [column.range[0], *knots, column.range[1]]
+        return np.interp(p, np.linspace(0, 1, len(values)), values)
+    return first.operation.drawn(first, p, mean[0] + scale[0] * ndtri(p))
 
 
 def _at(quantiles: Float) -> Float:

@@ -22,11 +22,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
 from anytime.features.bases import LEVEL_ROWS, Basis, Choice, ColumnSample, learned, suffixes
-from anytime.features.operations import MISSING, VALUE, Hinge, Operands, Operation, Ramp, Term, same_values
+from anytime.features.operations import MISSING, VALUE, Operands, Operation, Ramp, Term, same_values
 from anytime.features.readers import DATES, Levels, Reader
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, ColumnType, Float, Index, Label
@@ -61,7 +60,6 @@ class Column:
     indicator: bool = False
     type: ColumnType | None = None
     terms: tuple[Term, ...] = field(init=False, repr=False, compare=False)
-    term_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     reader: Reader | None = field(init=False, repr=False, compare=False)
     levels: Levels | None = field(init=False, repr=False, compare=False)
     is_linear: bool = field(init=False, repr=False, compare=False)
@@ -71,7 +69,6 @@ class Column:
         reader = DATES if self.type == "date" else self.basis.reader
         vars(self).update(
             terms=terms,
-            term_names=tuple(self.name + term.suffix for term in terms),
             reader=reader,
             levels=reader if isinstance(reader, Levels) else None,
             is_linear=terms == (VALUE,) and self.range is None,
@@ -79,29 +76,12 @@ class Column:
 
     def is_binary(self, mean: Float, scale: Float) -> bool:
         """Return whether values are 0 and 1, and their own only term, from means and deviations of the terms."""
-        m, is_value = float(mean[0]), self.basis.terms == [VALUE]
-        return is_value and 0 < m < 1 and math.isclose(scale[0] ** 2, m * (1 - m), rel_tol=1e-6)
+        m = float(mean[0])
+        return self.basis.terms == [VALUE] and 0 < m < 1 and math.isclose(scale[0] ** 2, m * (1 - m), rel_tol=1e-6)
 
     def shown(self, x: float) -> Label | None:
         """Return a raw number as a value of a request in JSON."""
         return x if self.reader is None else self.reader.shown(x)
-
-    def drawn(self, p: Float, mean: Float, scale: Float) -> Float:
-        """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
-
-        The first term is normal, unless the column has levels, or knots at its quantiles.
-        """
-        first, knots = self.terms[0], [term.a for term in self.terms if isinstance(term.operation, Hinge)]
-        if self.levels is not None:
-            shares = np.cumsum(mean[: len(self.levels.labels)])
-            # A large p is the first, most frequent level.
-            return (
-                np.searchsorted(shares, (1 - p) * shares[-1]).astype(float) if len(shares) else np.full(len(p), np.nan)
-            )
-        if knots and self.range is not None:
-            values = [self.range[0], *knots, self.range[1]]
-            return np.interp(p, np.linspace(0, 1, len(values)), values)
-        return first.operation.drawn(first, p, mean[0] + scale[0] * ndtri(p))
 
 
 @dataclass(frozen=True)
@@ -136,15 +116,15 @@ class Columns:
     is_identity: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        columns, count = self.columns, len(self.columns)
+        columns = self.columns
         sizes = [len(column.terms) for column in columns] + [len(each.terms) for each in self.products]
         ends = [*accumulate(sizes, initial=0)]
         spans = [*pairwise(ends)]
         indicated = [span for span, column in zip(spans, columns, strict=False) if column.indicator]
         vars(self).update(
-            spans=spans[:count],
-            product_spans=spans[count:],
-            column_terms=ends[count],
+            spans=spans[: len(columns)],
+            product_spans=spans[len(columns) :],
+            column_terms=ends[len(columns)],
             size=ends[-1],
             indicated=tuple((start - k, stop - k - 1) for k, (start, stop) in enumerate(indicated)),
             readers={j: column.reader for j, column in enumerate(columns) if column.reader is not None},
@@ -363,21 +343,20 @@ class Expansion(Columns):
         """
         if self.is_identity:
             return self.groups
-        of_column = {column.name: column.term_names for column in self.columns}
+        of_column = {column.name: [column.name + term.suffix for term in column.terms] for column in self.columns}
         groups = [
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
         ]
         group_of = {name: group.name for group in self.groups.groups for name in group.features}
-        names, of_groups = {*self.groups.names}, dict[tuple[str, str], list[str]]()
+        of_groups: dict[tuple[str, str], list[str]] = {}
         for each in self.products:
             a, b = (group_of[side.name] for side in each.sides)
             of_groups.setdefault((a, b), []).extend(each.terms)
         for (a, b), features in of_groups.items():
             name = f"{a} * {b}"
-            while name in names:
+            while any(group.name == name for group in groups):
                 name += "'"
-            names.add(name)
             requires = tuple(dict.fromkeys((a, b)))
             groups.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
         try:
@@ -420,11 +399,11 @@ class Expansion(Columns):
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
         columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = dict(self.groups.bases)
-        for column in columns:
-            if column.indicator:
-                update = {"range": column.range, "missing": True} | column.basis.described().model_dump(
-                    exclude_unset=True
-                )
-                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
-        return replace(self, columns=columns, groups=self.groups.with_bases(bases))
+        bases = {
+            c.name: self.groups.bases.get(c.name, ColumnBasis()).model_copy(
+                update=c.basis.described().model_dump(exclude_unset=True) | {"range": c.range, "missing": True}
+            )
+            for c in columns
+            if c.indicator
+        }
+        return replace(self, columns=columns, groups=self.groups.with_bases({**self.groups.bases, **bases}))

@@ -61,8 +61,12 @@ def _is_complete(given: ColumnBasis, kind: Kind) -> bool:
         needed = {*basis.described().model_dump(exclude_unset=True)}
     except GroupsError:
         return False
-    stated = {*given.model_dump(exclude_none=True)}
-    return kind in basis.fits and "range" in given.model_fields_set and not has_other_levels and needed <= stated
+    return (
+        kind in basis.fits
+        and "range" in given.model_fields_set
+        and not has_other_levels
+        and needed <= given.model_dump(exclude_none=True).keys()
+    )
 
 
 def sample_size(columns: int) -> int:

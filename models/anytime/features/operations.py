@@ -141,6 +141,7 @@ class Operands:
         self.b = np.array([[term.b] for *_, term in self.listed], dtype=np.float64)
         self.powers: Index = np.array([term.power for *_, term in self.listed], dtype=np.intp)
         self.floors = np.array([[term.operation.floor] for *_, term in self.listed], dtype=np.float64)
+        self.floors[np.isnan(self.floors)] = -np.inf
 
     @cached_property
     def same(self) -> tuple[Float, Float]:
@@ -166,7 +167,7 @@ class Value(Operation):
     straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
-        return x - of.a
+        return np.maximum(x - of.a, of.floors)
 
 
 @dataclass(frozen=True)
@@ -178,17 +179,13 @@ class Line(Value):
 
 
 @dataclass(frozen=True)
-class Hinge(Operation):
+class Hinge(Value):
     """The larger of u - a and 0."""
 
     form = "hinge"
     code = 0
     stated: ClassVar[Mapping[str, str]] = {"knot": "a"}
     floor = 0.0
-    grows = True
-
-    def values(self, x: Float, of: Operands) -> Float:
-        return np.maximum(x - of.a, 0.0)
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float]:
         return [term.a] if low < term.a < high else []
@@ -293,9 +290,6 @@ class Missing(Operation):
 
     def values(self, x: Float, of: Operands) -> Float:  # noqa: ARG002
         return np.isnan(x).astype(np.float64)
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return ()
 
 
 CALENDAR = """

@@ -316,7 +316,8 @@ def inputs_of(model: Model) -> Inputs:
 
 
 def _tensor(model: Model, json_path: str, source: InferInput, max_rows: int) -> Tensor:
-    name, inputs = source.name, inputs_of(model)
+    name = source.name
+    inputs = inputs_of(model)
     if name not in inputs:
         if name in model.groups.positions and name not in model.places:
             raise FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,10 +178,8 @@ class Basis(ABC):
         Types of the columns that may have this basis, and that have it where the user states none.
     sizes : range
         Valid K of `name:K`; empty if the basis has no size.
-    default : float
-        K of `name` alone.
-    requires_size : bool
-        Whether `name` alone is invalid.
+    default : float | None
+        K of `name` alone; None if that is invalid.
     parts : frozenset[str]
         Fields of its own in a groups file, which are learned where they are absent.
     clamp : Clamp
@@ -200,8 +198,7 @@ class Basis(ABC):
     example: ClassVar[str] = ""
     default_for: ClassVar[frozenset[Kind]] = frozenset()
     sizes: ClassVar[range] = range(0)
-    default: ClassVar[float] = 0
-    requires_size: ClassVar[bool] = False
+    default: ClassVar[float | None] = 0
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
@@ -242,11 +239,10 @@ class Basis(ABC):
         return self, [(k, k + 1) for k in range(len(self.terms))]
 
 
-def suffixes(sign: str, values: Iterable[float]) -> list[str]:
+def suffixes(sign: str, values: Sequence[float]) -> list[str]:
     """Return what follows the name of a column, such as >45, for each of some different numbers."""
-    numbers = list(values)
-    short = [f"{sign}{value:.6g}" for value in numbers]
-    return short if len(set(short)) == len(short) else [f"{sign}{value!r}" for value in numbers]
+    short = [f"{sign}{value:.6g}" for value in values]
+    return short if len(set(short)) == len(short) else [f"{sign}{value!r}" for value in values]
 
 
 @dataclass(frozen=True)
@@ -275,17 +271,14 @@ UNSTATED = Linear.name
 BASES: dict[str, type[Basis]] = {}
 """Every basis by its name on the command line and in the groups file."""
 
-AnyBasis = TypeVar("AnyBasis", bound=type[Basis])
 
-
-def register(basis: AnyBasis) -> AnyBasis:
+def register(basis: type[Basis]) -> None:
     """Add a basis; raise TypeError, which names what is absent, if it is incomplete, or if its name is in use."""
     absent = [*(each for each in ("name", "fits") if not hasattr(basis, each)), *sorted(basis.__abstractmethods__)]
     if absent:
         raise TypeError(f"basis {basis.__name__} lacks {', '.join(absent)}; see anytime.features.bases.basis.Basis")
     if BASES.setdefault(basis.name, basis) is not basis:
         raise TypeError(f"two bases have the name {basis.name!r}: {basis.__name__} and {BASES[basis.name].__name__}")
-    return basis
 
 
 def parsed_basis(text: str) -> tuple[type[Basis], float]:
@@ -295,7 +288,7 @@ def parsed_basis(text: str) -> tuple[type[Basis], float]:
     if basis is None:
         raise GroupsError(f"there is no basis {text!r}; expected one of {', '.join(BASES)}")
     try:
-        return basis, basis.sized(size) if colon or basis.requires_size else basis.default
+        return basis, basis.sized(size) if colon or basis.default is None else basis.default
     except GroupsError as error:
         raise GroupsError(f"basis {text!r} is invalid; expected {error}") from None
 

@@ -61,9 +61,8 @@ class Categories(Basis):
                 f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded; expected smaller whole numbers, "
                 "or text"
             )
-        if len(set(levels)) < len(levels):
-            twice = next(level for level, count in Counter(levels).items() if count > 1)
-            raise GroupsError(f"it has level {twice!r} twice; expected each level once")
+        if twice := [level for level, count in Counter(levels).items() if count > 1]:
+            raise GroupsError(f"it has level {twice[0]!r} twice; expected each level once")
         # A column without values, or with rare ones only, has the one term `other`.
         other = given.other if given.other is not None else not levels or bool(set(counts).difference(levels))
         if rows and (not isinstance(rows, tuple) or [*rows] != sorted(rows, reverse=True) or len(rows) != len(levels)):

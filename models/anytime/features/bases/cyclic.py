@@ -19,7 +19,7 @@ class Cyclic(Basis):
     name: ClassVar[str] = "cyclic"
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "cyclic:24"
-    requires_size: ClassVar[bool] = True
+    default: ClassVar[float | None] = None
     clamp: ClassVar[Clamp] = None
 
     period: float

@@ -35,7 +35,7 @@ class Hinge(Basis):
     name: ClassVar[str] = "hinge"
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     sizes: ClassVar[range] = range(65)
-    default: ClassVar[float] = 4
+    default: ClassVar[float | None] = 4
     parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels"})
     clamp: ClassVar[Clamp] = 0.0
 
@@ -45,14 +45,15 @@ class Hinge(Basis):
 
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
-        K, levels, (found, counts) = int(size), given.levels, _different(sample)
+        found, counts = _different(sample)
+        K, levels = int(size), given.levels
         if given.knots is None and levels is None and len(found) <= 2:
             return cls(K, (), ())  # all terms but the column itself are collinear with it
         knots = sample.quantiles(np.arange(1, K + 1) / (K + 1)) if given.knots is None else given.knots
         ordered = tuple(sorted(knots if cls.choices else {*knots}))
         if given.knots is not None and (knots != ordered or (cls.choices and len(knots) not in (0, K))):
-            expected = "seven octiles" if cls.choices else "different numbers"
-            raise GroupsError(f"its knots are {list(knots)}; expected {expected} in ascending order")
+            what = "seven octiles" if cls.choices else "different numbers"
+            raise GroupsError(f"its knots are {list(knots)}; expected {what} in ascending order")
         if levels is None:
             common = np.flatnonzero((counts > COMMON_SHARE * sample.rows) & (counts >= sample.min_level_rows[0]))
             most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
@@ -91,7 +92,7 @@ class Octiles(Hinge):
     name: ClassVar[str] = "auto"
     fits: ClassVar[frozenset[Kind]] = NUMERIC - {"date"}
     sizes: ClassVar[range] = range(0)
-    default: ClassVar[float] = 7
+    default: ClassVar[float | None] = 7
     parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line"})
     clamp: ClassVar[Clamp] = "auto"
     choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)

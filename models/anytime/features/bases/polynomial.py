@@ -19,7 +19,7 @@ class Polynomial(Basis):
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "poly:2"
     sizes: ClassVar[range] = range(1, 11)
-    default: ClassVar[float] = 3
+    default: ClassVar[float | None] = 3
     parts: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
     clamp: ClassVar[Clamp] = 0.0
 
