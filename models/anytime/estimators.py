@@ -94,6 +94,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
+    _names: list[str]
+    """Of the columns of X."""
     _restored: _Restored | None = None
     _built: LoadedModel | None = None
     """The model, once it is read from a file or was requested."""

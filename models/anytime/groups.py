@@ -307,7 +307,7 @@ class FeatureGroups(BaseModel):
 
     def call_costs(self, rows: int) -> Float:
         """Return the cost of one call of each group with this many rows, (groups,), in `cost_unit`."""
-        return self.cost_parts[0] + self.cost_parts[1] * rows
+        return np.asarray(self.cost_parts[0] + self.cost_parts[1] * rows)
 
     def for_rows(self, rows: int) -> FeatureGroups:
         """Return the groups with costs for calls with this many rows; raise GroupsError if the number is invalid."""

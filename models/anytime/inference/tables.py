@@ -7,8 +7,9 @@ are those of an `Answer`. All rows of a table have the same groups, so one prefi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,11 @@ class TableAnswer:
         if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
             if is_of_classes:
                 labels, members = np.array(self.names, dtype=object), self.prediction_set
-                plain = all(name and "|" not in name for name in self.names)
-                sets = () if members is None else (labels[row].tolist() for row in members)
-                written = ["|".join(each) if plain else json.dumps(each, ensure_ascii=False) for each in sets]
-                add("prediction_set", np.array(written or [None] * rows, dtype=object))
+                written: Callable[[list[str]], str] = partial(json.dumps, ensure_ascii=False)
+                if all(name and "|" not in name for name in self.names):
+                    written = "|".join
+                sets = [None] * rows if members is None else [written(labels[row].tolist()) for row in members]
+                add("prediction_set", np.array(sets, dtype=object))
             else:
                 boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
                 for side, name in enumerate(("low", "high")):
@@ -129,8 +131,8 @@ class TableAnswer:
             P = self.scores.shape[1]
             of_scores = [""] if P == 1 else [f"_{name}" for name in self.names[-P:]]
             add("base", np.tile(self.contributions.intercept, (rows, 1)), of_scores)
-            ends = [(name,) for name in self.names[-P:]] if P > 1 else [()]
-            names = joined_names([(group, *end) for group in self.contributions.groups for end in ends], "_")
+            scores = [[name] for name in self.names[-P:]] if P > 1 else [[]]
+            names = joined_names([(group, *score) for group in self.contributions.groups for score in scores], "_")
             parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, -1).T)
             found |= {f"contribution_{name}": part for name, part in zip(names, parts, strict=True)}
         return found
