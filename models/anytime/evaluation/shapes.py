@@ -127,20 +127,19 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:
         raise ValuesError(f"prefix is {prefix}; expected 0 to {model.steps}, the steps of model {model.name!r}")
-    prefixes, columns = model.prefixes, model.expansion.columns
+    prefixes, expansion = model.prefixes, model.expansion
     coef = np.zeros((len(prefixes.mean), len(prefixes.intercept)))
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
-    spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
-    named = {column.name: column for column in columns}
+    columns = {column.name: (column, *span) for column, span in zip(expansion.columns, expansion.spans, strict=True)}
     sized, covariance = [], covariances(model, every=only is None)
     group_of = {name: group for group in model.computed[prefix] for name in model.places[group].features}
     if only is not None and only not in group_of:
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, list(group_of))}")
     for name in group_of if only is None else (only,):
-        start, stop = spans[name]
+        column, start, stop = columns[name]
         terms = slice(start, stop)
         quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
-        drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
+        drawn = _Terms(column, prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
         strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
         size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
         sized.append((size, drawn.shape(group_of[name], strength)))

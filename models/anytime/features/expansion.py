@@ -398,7 +398,10 @@ class Expansion(Columns):
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
-        columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
+        columns = tuple(
+            c if missing.get(c.name, c.indicator) == c.indicator else replace(c, indicator=not c.indicator)
+            for c in self.columns
+        )
         bases = {
             c.name: self.groups.bases.get(c.name, ColumnBasis()).model_copy(
                 update=c.basis.described().model_dump(exclude_unset=True) | {"range": c.range, "missing": True}

@@ -7,9 +7,8 @@ are those of an `Answer`. All rows of a table have the same groups, so one prefi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +117,9 @@ class TableAnswer:
         if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
             if is_of_classes:
                 labels, members = np.array(self.names, dtype=object), self.prediction_set
-                written: Callable[[list[str]], str] = partial(json.dumps, ensure_ascii=False)
-                if all(name and "|" not in name for name in self.names):
-                    written = "|".join
-                sets = [None] * rows if members is None else [written(labels[row].tolist()) for row in members]
+                plain = all(name and "|" not in name for name in self.names)
+                write = "|".join if plain else json.JSONEncoder(ensure_ascii=False).encode
+                sets = [None] * rows if members is None else [write(labels[row].tolist()) for row in members]
                 add("prediction_set", np.array(sets, dtype=object))
             else:
                 boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
@@ -129,9 +127,8 @@ class TableAnswer:
                     add(name, boxes[..., side])
         if self.contributions is not None:
             P = self.scores.shape[1]
-            of_scores = [""] if P == 1 else [f"_{name}" for name in self.names[-P:]]
-            add("base", np.tile(self.contributions.intercept, (rows, 1)), of_scores)
             scores = [[name] for name in self.names[-P:]] if P > 1 else [[]]
+            add("base", np.tile(self.contributions.intercept, (rows, 1)), ["_".join(["", *score]) for score in scores])
             names = joined_names([(group, *score) for group in self.contributions.groups for score in scores], "_")
             parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, -1).T)
             found |= {f"contribution_{name}": part for name, part in zip(names, parts, strict=True)}
@@ -199,15 +196,12 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
 
 def _table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return rows as dicts as a table; what a row lacks is missing."""
-    texts = [{str(name): cell for name, cell in row.items()} for row in rows]
-    if (i := next((i for i, row in enumerate(rows) if len(texts[i]) < len(row)), None)) is not None:
-        raise TableError(f"row {i} (counted from 0) names a column twice: {listed(rows[i])}; expected each name once")
-    names = list(dict.fromkeys(name for row in texts for name in row))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     cells = np.empty((len(rows), len(names)), dtype=object)
-    for i, row in enumerate(texts):
+    for i, row in enumerate(rows):
         for j, name in enumerate(names):
             cells[i, j] = row.get(name)
-    return table_of("the table", cells, names)
+    return table_of("the table", cells, list(map(str, names)))
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,8 @@ def is_frame(X: Any, features: Iterable[str] = ()) -> bool:
     Those that pandas counted, 0, 1, 2, ..., are names if one of the `features` is among them.
     """
     if _is_pandas(X):
-        names = list(X.columns)
-        return not names or names != list(range(len(names))) or not {*map(str, names)}.isdisjoint(features)
+        labels = list(X.columns)
+        return labels != list(range(len(labels) or 1)) or not {*map(str, labels)}.isdisjoint(features)
     # The type is asked: to a lazy frame, asking for its columns is work.
     return hasattr(X, "__arrow_c_stream__") or (hasattr(type(X), "collect") and hasattr(type(X), "columns"))
 
