@@ -116,20 +116,19 @@ class Columns:
     is_identity: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        columns = self.columns
-        sizes = [len(column.terms) for column in columns] + [len(each.terms) for each in self.products]
+        sizes = [len(column.terms) for column in self.columns] + [len(each.terms) for each in self.products]
         ends = [*accumulate(sizes, initial=0)]
         spans = [*pairwise(ends)]
-        indicated = [span for span, column in zip(spans, columns, strict=False) if column.indicator]
+        indicated = [span for span, column in zip(spans, self.columns, strict=False) if column.indicator]
         vars(self).update(
-            spans=spans[: len(columns)],
-            product_spans=spans[len(columns) :],
-            column_terms=ends[len(columns)],
+            spans=spans[: len(self.columns)],
+            product_spans=spans[len(self.columns) :],
+            column_terms=ends[len(self.columns)],
             size=ends[-1],
             indicated=tuple((start - k, stop - k - 1) for k, (start, stop) in enumerate(indicated)),
-            readers={j: column.reader for j, column in enumerate(columns) if column.reader is not None},
-            categories={j: column.levels for j, column in enumerate(columns) if column.levels is not None},
-            is_identity=not self.products and all(column.is_linear for column in columns),
+            readers={j: column.reader for j, column in enumerate(self.columns) if column.reader is not None},
+            categories={j: column.levels for j, column in enumerate(self.columns) if column.levels is not None},
+            is_identity=not self.products and all(column.is_linear for column in self.columns),
         )
 
     @property
@@ -331,7 +330,7 @@ class Expansion(Columns):
     @cached_property
     def plain(self) -> Expansion:
         """Return the expansion without indicators of missing values."""
-        if not any(column.indicator for column in self.columns):
+        if not self.indicated:
             return self
         return replace(self, columns=tuple(replace(column, indicator=False) for column in self.columns))
 

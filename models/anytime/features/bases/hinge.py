@@ -52,8 +52,10 @@ class Hinge(Basis):
         knots = sample.quantiles(np.arange(1, K + 1) / (K + 1)) if given.knots is None else given.knots
         ordered = tuple(sorted(knots if cls.choices else {*knots}))
         if given.knots is not None and (knots != ordered or (cls.choices and len(knots) not in (0, K))):
-            what = "seven octiles" if cls.choices else "different numbers"
-            raise GroupsError(f"its knots are {list(knots)}; expected {what} in ascending order")
+            raise GroupsError(
+                f"its knots are {list(knots)}; expected {'seven octiles' if cls.choices else 'different numbers'} in "
+                "ascending order"
+            )
         if levels is None:
             common = np.flatnonzero((counts > COMMON_SHARE * sample.rows) & (counts >= sample.min_level_rows[0]))
             most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
