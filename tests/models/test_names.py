@@ -31,6 +31,8 @@ from models.exporting import compiled, printed
 MARKS = ["_", ":", "|", "=", ">", " * ", ",", ".", "+1", "'", '"', "[0]", "/", "@", " is other", "?", "\\"]
 CLASSES = ["left", "front_left", "Comedy", "Drama", "Comedy|Drama", "a, b"]
 ROWS = 300
+OPTIONS = ["--basis", "linear", "--alpha", "0.001", "--family", "gaussian", "--folds", "0"]
+"""Of a quick fit."""
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -93,8 +95,7 @@ def test_every_door_of_training_has_the_same_names_and_coefficients(desk: Path, 
     assert expected.groups.names == tuple(group["name"] for group in GROUPS["groups"])
     for path, suffix in product(("t.csv", "t.parquet"), (".yaml", ".json")):
         write_groups(load_groups(GROUPS), desk / f"g{suffix}")
-        options = ["--basis", "linear", "--alpha", "0.001", "--family", "gaussian", "--folds", "0"]
-        ran(capsys, "train", path, "--groups", f"g{suffix}", "--target", "y", *options, "--out", "m.safetensors")
+        ran(capsys, "train", path, "--groups", f"g{suffix}", "--target", "y", *OPTIONS, "--out", "m.safetensors")
         found = load("m.safetensors")
         assert (found.groups.names, found.groups.features) == (expected.groups.names, expected.groups.features)
         np.testing.assert_allclose(found.prefixes.packed, expected.prefixes.packed, rtol=1e-9, atol=1e-12)
@@ -105,11 +106,9 @@ def test_a_table_with_marks_in_its_names_trains_without_groups_and_with_the_draf
     written: bool, desk: Path, capsys: Capture
 ) -> None:
     frame().to_csv("t.csv", index=False)
-    options = ["--basis", "linear", "--alpha", "0.001", "--family", "gaussian", "--folds", "0"]
-    if written:
-        ran(capsys, "groups", "t.csv", "--target", "y", "--out", "g.yaml")
-        options += ["--groups", "g.yaml"]
-    ran(capsys, "train", "t.csv", "--target", "y", *options, "--out", "m.safetensors")
+    ran(capsys, "groups", "t.csv", "--target", "y", "--out", "g.yaml")
+    draft = ["--groups", "g.yaml"] if written else []
+    ran(capsys, "train", "t.csv", "--target", "y", *OPTIONS, *draft, "--out", "m.safetensors")
     assert {*load("m.safetensors").groups.features} == {*frame()} - {"y"}
 
 
@@ -118,9 +117,8 @@ def test_predictions_in_a_file_have_a_column_for_each_group_and_class_and_exact_
 ) -> None:
     frame().to_csv("t.csv", index=False)
     frame()[::-1].to_csv("c.csv", index=False)
-    options = ["--basis", "linear", "--alpha", "0.001", "--family", "gaussian", "--folds", "0"]
     write_groups(load_groups(GROUPS), desk / "g.yaml")
-    train = ["train", "t.csv", "--groups", "g.yaml", "--target", "y", *options, "--calibrate", "c.csv"]
+    train = ["train", "t.csv", "--groups", "g.yaml", "--target", "y", *OPTIONS, "--calibrate", "c.csv"]
     ran(capsys, *train, "--out", "m.safetensors")
     ran(capsys, "predict", "m.safetensors", "t.csv", "--explain", "--interval", "--keep", "b:c", "--out", "p.csv")
     with Path("p.csv").open(encoding="utf-8", newline="") as file:
