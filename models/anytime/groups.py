@@ -232,11 +232,11 @@ class FeatureGroups(BaseModel):
             raise GroupsError("no group has a feature; expected at least one feature")
         required = ((group.name, name) for group in self.groups for name in group.requires)
         if (lacking := next((each for each in required if each[1] not in self.positions), None)) is not None:
-            raise GroupsError("group {!r} requires {!r}; ".format(*lacking) + suggestion(lacking[1], self.names))
-        patterns = [name for name in owner if PATTERN.search(name)]
+            group_name, name = lacking
+            raise GroupsError(f"group {group_name!r} requires {name!r}; {suggestion(name, self.names)}")
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
-                if column not in owner and not any(_matches(pattern, column) for pattern in patterns):
+                if column not in owner and not any(_matches(name, column) for name in filter(PATTERN.search, owner)):
                     raise GroupsError(
                         f"{field} has column {column!r}, which is in no group; {suggestion(column, tuple(owner))}"
                     )
