@@ -94,6 +94,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
+    _names: list[str]
+    """Of the columns of X."""
     _restored: _Restored | None = None
     _built: LoadedModel | None = None
     """The model, once it is read from a file or was requested."""
@@ -416,11 +418,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
-        if not is_frame(X):
+        known = self._names if not first else () if self._given_groups is None else self._given_groups.features
+        if not is_frame(X, known):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
         table = table_of("X", X)
-        if not first and not all(map(table.has, self.feature_names_in_)) and all(map(table.has, needed)):
+        if (
+            not first
+            and not all(map(table.has, getattr(self, "feature_names_in_", self._names)))
+            and all(map(table.has, needed))
+        ):
             return table
         if self._given_groups is not None:
             if first:

@@ -34,7 +34,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from anytime._files import read_text, write_atomically
-from anytime.errors import GroupsError, clipped, file_error, listed, suggestion
+from anytime.errors import GroupsError, clipped, file_error, listed, refuse, suggestion
 from anytime.types import Bool, ColumnType, Float, Index, Label
 
 COST_TOLERANCE = 1e-9
@@ -230,17 +230,18 @@ class FeatureGroups(BaseModel):
                 owner[feature] = group.name
         if not owner:
             raise GroupsError("no group has a feature; expected at least one feature")
-        for group in self.groups:
-            for name in group.requires:
-                if name not in self.positions:
-                    raise GroupsError(f"group {group.name!r} requires {name!r}; {suggestion(name, self.names)}")
+        required = ((group.name, name) for group in self.groups for name in group.requires)
+        if (lacking := next((each for each in required if each[1] not in self.positions), None)) is not None:
+            group_name, name = lacking
+            raise GroupsError(f"group {group_name!r} requires {name!r}; {suggestion(name, self.names)}")
         for field, columns in (("bases", self.bases), ("types", self.types)):
             for column in columns:
-                if column not in owner and not any(_matches(name, column) for name in owner if is_pattern(name)):
+                if column not in owner and not any(_matches(name, column) for name in filter(PATTERN.search, owner)):
                     raise GroupsError(
                         f"{field} has column {column!r}, which is in no group; {suggestion(column, tuple(owner))}"
                     )
-        self._check_pairs()
+        if self.pairs:
+            self._check_pairs()
         _ = self.prerequisites  # raises for a cycle
         return self
 
@@ -251,14 +252,15 @@ class FeatureGroups(BaseModel):
             has_factors = all(not side.knots if side.levels else len(side.knots) > 1 for side in (a, b))
             most = max(len(side.levels) or len(side.knots) - 1 for side in (a, b))
             uneven = next((list(knots) for knots in (a.knots, b.knots) if list(knots) != sorted({*knots})), None)
-            for is_valid, what in (
-                (is_own, f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups"),
-                (has_factors, f"{of} lacks factors; expected levels, or two knots or more"),
-                (most <= MAX_FACTORS, f"{of} has {most} factors of one column; expected at most {MAX_FACTORS}"),
-                (uneven is None, f"{of} has knots {uneven}; expected different numbers in ascending order"),
-            ):
-                if not is_valid:
-                    raise GroupsError(what)
+            refuse(
+                {
+                    f"a pair has {a.column!r} and {b.column!r}; expected two different columns of groups": not is_own,
+                    f"{of} lacks factors; expected levels, or two knots or more": not has_factors,
+                    f"{of} has {most} factors of one column; expected at most {MAX_FACTORS}": most > MAX_FACTORS,
+                    f"{of} has knots {uneven}; expected different numbers in ascending order": uneven is not None,
+                },
+                GroupsError,
+            )
         if self.pairs != self.with_pairs(self.pairs).pairs:
             raise GroupsError("the pairs are not in the order of the groups, or one occurs twice")
 
@@ -287,36 +289,25 @@ class FeatureGroups(BaseModel):
         return f"{cost:g} {unit[:-1] if is_one else unit}"
 
     @property
-    def rows_per_call(self) -> int:
-        """Return the number of rows of a call, for which `costs` are stated."""
-        return self.rows or 1
-
-    @property
     def shared_by(self) -> str:
         """Return what costs per row depend on, for messages; empty if no cost has a fixed part."""
-        n = self.rows_per_call
-        is_shared = any(group.parts[0] for group in self.groups)
-        return f"in predictions of {n} row{'s' * (n != 1)}" if is_shared else ""
+        n = self.rows or 1
+        return f"in predictions of {n} row{'s' * (n != 1)}" if any(group.parts[0] for group in self.groups) else ""
 
     @cached_property
-    def fixed_costs(self) -> Float:
-        """Return the part of the cost of a call that does not depend on its rows, (groups,), in `cost_unit`."""
-        return np.array([group.parts[0] for group in self.groups], dtype=np.float64)
-
-    @cached_property
-    def row_costs(self) -> Float:
-        """Return the cost that each row adds to a call, (groups,), in `cost_unit`."""
-        return np.array([group.parts[1] for group in self.groups], dtype=np.float64)
+    def cost_parts(self) -> Float:
+        """Return the fixed part of the cost of a call, and the cost that each row adds, (2, groups), in `cost_unit`."""
+        return np.array([group.parts for group in self.groups], dtype=np.float64).T
 
     @cached_property
     def costs(self) -> Float:
-        """Return the cost of each group per row, in a call with `rows_per_call` rows, (groups,), in `cost_unit`."""
+        """Return the cost of each group per row, in a call with `rows` rows, or one, (groups,), in `cost_unit`."""
         parts = (group.parts for group in self.groups)
-        return np.array([per_row + fixed / self.rows_per_call for fixed, per_row in parts], dtype=np.float64)
+        return np.array([per_row + fixed / (self.rows or 1) for fixed, per_row in parts], dtype=np.float64)
 
     def call_costs(self, rows: int) -> Float:
         """Return the cost of one call of each group with this many rows, (groups,), in `cost_unit`."""
-        return self.fixed_costs + self.row_costs * rows
+        return np.asarray(self.cost_parts[0] + self.cost_parts[1] * rows)
 
     def for_rows(self, rows: int) -> FeatureGroups:
         """Return the groups with costs for calls with this many rows; raise GroupsError if the number is invalid."""
@@ -399,10 +390,10 @@ class FeatureGroups(BaseModel):
         GroupsError
             Two patterns match one column.
         """
-        if not any(map(is_pattern, self.features)):
+        if not any(map(PATTERN.search, self.features)):
             return self
         names = dict.fromkeys(columns)
-        patterns = [feature for feature in self.features if is_pattern(feature) and feature not in names]
+        patterns = [feature for feature in self.features if PATTERN.search(feature) and feature not in names]
         free = [name for name in names if name not in self.features]
         found = {pattern: [name for name in free if _matches(pattern, name)] for pattern in patterns}
         content = self.model_dump(exclude_unset=True)
@@ -483,7 +474,7 @@ class FeatureGroups(BaseModel):
         They are in the order of the columns; last are those that a pattern stands for.
         """
         own = dict.fromkeys(self.features)
-        patterns = [name for name in own if is_pattern(name)]
+        patterns = [name for name in own if PATTERN.search(name)]
         given: dict[str, Mapping[str, Any]] = {"bases": bases} if types is None else {"bases": bases, "types": types}
         return self.model_copy(
             update={
@@ -564,9 +555,8 @@ class FeatureGroups(BaseModel):
         return self._of(tuple(groups), cost_unit=other.cost_unit, rows=other.rows)
 
 
-def is_pattern(feature: str) -> bool:
-    """Return whether a feature of a groups file stands for the columns that match it."""
-    return "*" in feature or "?" in feature
+PATTERN = re.compile(r"[*?]")
+"""What a feature of a groups file that stands for the columns that match it contains."""
 
 
 def _matches(pattern: str, column: str) -> bool:
@@ -601,6 +591,13 @@ for _tag, _pattern, _starts in (
 ):
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, re.compile(f"^({_pattern})$"), _starts)
+
+
+def joined_names(names: Sequence[tuple[str, ...]], mark: str, taken: Iterable[str] = ()) -> list[str]:
+    """Return the parts of each name joined by a mark; where several names would be alike, or taken, as JSON lists."""
+    plain = [mark.join(parts) for parts in names]
+    counts = Counter([*plain, *taken])
+    return [_json(parts) if counts[name] > 1 else name for parts, name in zip(names, plain, strict=True)]
 
 
 def _unique(pairs: list[tuple[str, Any]], where: str = "") -> dict[str, Any]:
@@ -721,16 +718,14 @@ def _with_unit(content: dict[str, Any], source: str) -> dict[str, Any]:
     if not isinstance(groups, list):
         return content
     copied = [dict(group) if isinstance(group, Mapping) else group for group in groups]
-    places: list[tuple[dict[str, Any], str]] = []
-    for group in copied:
-        if isinstance(group, dict) and isinstance(group.get("cost"), Mapping):
-            group["cost"] = dict(group["cost"])
-            places += [(group["cost"], "fixed"), (group["cost"], "per_row")]
-        elif isinstance(group, dict):
-            places.append((group, "cost"))
+    holders = [group for group in copied if isinstance(group, dict)]
+    for group in [group for group in holders if isinstance(group.get("cost"), Mapping)]:
+        group["cost"] = dict(group["cost"])
+        holders.append(group["cost"])
     amounts = [
         (holder, key, float(match[1]), match[2])
-        for holder, key in places
+        for holder in holders
+        for key in ("cost", "fixed", "per_row")
         if isinstance(holder.get(key), str) and (match := _AMOUNT.fullmatch(holder[key].strip()))
     ]
     units = dict.fromkeys(unit for *_, unit in amounts)
@@ -779,24 +774,21 @@ def _plain(value: Any) -> Any:
 def _first(error: ValidationError, content: dict[str, Any]) -> str:
     """Return the first validation error, located by the group's name."""
     first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":  # raised by a rule for all groups or for a basis; use its own message
-        match first["loc"]:
-            case ("bases", column, *_):
-                return f"column {column!r}: {first['ctx']['error']}"
-            case ("groups", int(index), *_):
-                return f"group {content['groups'][index].get('name')!r}: {first['ctx']['error']}"
-        return str(first["ctx"]["error"])
     # Keys come from the user and are quoted: a line break in a key must not break the message.
     where = [str(part) if str(part).isidentifier() else repr(part) for part in first["loc"]]
     form = ""
     match first["loc"]:
+        case ("bases", column, *_):
+            where[:2] = [f"column {column!r}"]
         case ("groups", int(index), *inner):
             group = content["groups"][index]
             given = group if isinstance(group, Mapping) else {"features": group}
             name, form = given.get("name"), f"; expected {_form(given)}"
-            where = [f"group {name!r}" if name else f"group number {index + 1}", *where[2:]]
+            where[:2] = [f"group {name!r}" if name else f"group number {index + 1}"]
             if inner[:1] == ["cost"] and len(inner) > 1:  # after it, the kind of cost that was assumed
                 del where[2]
+    if first["type"] == "value_error":  # raised by a rule for all groups or for one place; it has its own message
+        return ": ".join([*where[:1], str(first["ctx"]["error"])])
     got = "" if first["type"] == "missing" else f" (got {reprlib.repr(first['input'])})"
     return f"{', '.join(where)}: {first['msg'].lower()}{got}{form}"
 

@@ -370,14 +370,12 @@ PAGES: Content = {
 
 def test_a_cost_is_a_number_per_row_or_has_a_fixed_part(write: Writer, tmp_path: Path) -> None:
     groups = load_groups(write(tmp_path, PAGES))
-    assert groups.fixed_costs.tolist() == [0, 2, 8, 0, 0]
-    assert groups.row_costs.tolist() == [0.1, 0.5, 0, 4, 0]
+    assert groups.cost_parts.tolist() == [[0, 2, 8, 0, 0], [0.1, 0.5, 0, 4, 0]]
     assert groups.groups[3].cost == 4.0, "equal costs are equal"
     for rows in (1, 7, 100):
         literal = [0.1 * rows, 2 + 0.5 * rows, 8, 4 * rows, 0]
         assert groups.call_costs(rows) == pytest.approx(literal)
         assert groups.for_rows(rows).costs == pytest.approx(np.array(literal) / rows)
-    assert groups.rows_per_call == 1
     assert groups.costs.tolist() == groups.call_costs(1).tolist()
 
 

@@ -38,7 +38,7 @@ Capture = pytest.CaptureFixture[str]
 
 REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
     "selection criterion": (CRITERIA, "selection/criteria.py", {"name", *Criterion.__abstractmethods__}),
-    "basis": (BASES, "features/bases/__init__.py", {"name", "fits", *Basis.__abstractmethods__}),
+    "basis": (BASES, "features/bases/basis.py", {"name", "fits", *Basis.__abstractmethods__}),
     "operation of a term": (OPERATIONS, "features/operations.py", {"form", "code", *Operation.__abstractmethods__}),
     "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *OneResponse.__abstractmethods__}),
     "table format": (SUFFIXES, "data/formats/__init__.py", {*Table.__abstractmethods__}),

@@ -112,7 +112,7 @@ def costs(
             "budgets": explained.records(),
             "tolerance": tolerance,
         }
-        values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call}
+        values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows or 1}
         print_json(values | {"groups": group_costs.records(), "sequence": sequence}, written)
     else:
         print_results(
@@ -172,7 +172,7 @@ def _measured_groups(
         if sum(each.calls for each in calls) >= least
     }
     repriced = priced(groups, costs)
-    if groups.rows is None and repriced.fixed_costs.any():
+    if groups.rows is None and repriced.cost_parts[0].any():
         repriced = repriced.for_rows(round(mean_rows([each for calls in measured.values() for each in calls])))
     return repriced
 
@@ -191,7 +191,7 @@ def _cost_table(
     """
     factor, changed = milliseconds(groups.cost_unit), priced_groups.groups
     # Both per row, in calls with the same number of rows.
-    old = None if factor is None else factor * groups.for_rows(priced_groups.rows_per_call).costs
+    old = None if factor is None else factor * groups.for_rows(priced_groups.rows or 1).costs
     calls = [measured.get(group.name, ()) if group.features else () for group in changed]
     counts = [sum(each.calls for each in times) for times in calls]
     rows = [mean_rows(times) if times else 1.0 for times in calls]

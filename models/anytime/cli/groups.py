@@ -18,9 +18,9 @@ from anytime.data.survey import surveyed
 from anytime.errors import GroupsError, listed
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
-from anytime.features.learning import checked_clamp, checked_level_rows
 from anytime.groups import SUFFIXES, write_groups, write_text
 from anytime.target import Target
+from anytime.training.options import Options
 
 
 @options.spread
@@ -100,8 +100,8 @@ def basis(
     """
     check_writable(out, SUFFIXES)
     with options.naming_options():
-        quantile = checked_clamp(options.number_or_word(clamp))
-        least = checked_level_rows(options.number_or_word(min_level_rows, int))
+        least = options.number_or_word(min_level_rows, int)
+        learning = Options(clamp=options.number_or_word(clamp), min_level_rows=least)
     options.checked_fixed(clamp, min_level_rows)
     table = tables.open(data)
     types = options.stated_types(text, number)
@@ -115,8 +115,8 @@ def basis(
             target or (),
             stated=types,
             option=basis,
-            clamp=quantile,
-            min_level_rows=least,
+            clamp=learning.clamp,
+            min_level_rows=learning.min_level_rows,
             drop_missing=True,
             seed=seed,
             complete=True,

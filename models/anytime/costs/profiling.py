@@ -22,7 +22,7 @@ from anytime._linalg import single_blas_thread
 from anytime.costs.distributions import fitted_cost
 from anytime.data.formats import Table
 from anytime.errors import ExtractorError, summary
-from anytime.groups import CallCost, FeatureGroups, is_pattern
+from anytime.groups import PATTERN, CallCost, FeatureGroups
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import check_extractors, tasks_of
 from anytime.inference.workers import Workers
@@ -267,7 +267,7 @@ def _checked_width(groups: FeatureGroups, name: str, values: Any, rows: int, kno
     `known` is that of an earlier call. Without it, a pattern stands for one feature or more.
     """
     features = groups.groups[groups.position(name)].features
-    width = known or (None if any(map(is_pattern, features)) else len(features))
+    width = known or (None if any(map(PATTERN.search, features)) else len(features))
     wanted = ("" if rows == 1 else f"{rows} x ") + (f"{len(features)} or more" if width is None else f"{width}")
     try:
         dimensions = np.asarray(values).shape

@@ -21,7 +21,7 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import present
 from anytime.features.readers import Reader
 from anytime.folds import FoldAssigner, FoldCounts
-from anytime.groups import FeatureGroups, is_pattern
+from anytime.groups import PATTERN, FeatureGroups
 from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
@@ -62,7 +62,7 @@ def array_columns(count: int, groups: FeatureGroups) -> list[str]:
     names = [f"x{j}" for j in range(count)]
     if set(groups.features) <= set(names):
         return names
-    if len(groups.features) == count and not any(map(is_pattern, groups.features)):
+    if len(groups.features) == count and not any(map(PATTERN.search, groups.features)):
         return list(groups.features)
     raise GroupsError(
         f"X has {count} columns without names and the groups have {len(groups.features)} features; "

@@ -22,17 +22,8 @@ from anytime.data.formats.arrow import foreign_number, is_number, missing_words,
 from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
-from anytime.features.bases import MIN_LEVEL_ROWS, Clamp, parsed_basis
-from anytime.features.learning import (
-    Sample,
-    checked_level_rows,
-    learned_groups,
-    needs_sample,
-    present,
-    rare_levels,
-    sample_of,
-    sample_size,
-)
+from anytime.features.bases import LEVEL_ROWS, MIN_LEVEL_ROWS, Clamp, parsed_basis
+from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of, sample_size
 from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups
 from anytime.target import Target, check_family
@@ -292,11 +283,7 @@ def surveyed(
         As `survey`; or every column holds text that is mostly numbers, or dates and other text, or is of another type.
     GroupsError
         A basis does not fit its column.
-    TrainingError
-        `clamp` or `min_level_rows` is invalid.
     """
-    least = checked_level_rows(min_level_rows)
-    rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
     known: dict[str, ReadAs] = {**groups.known_types, **stated}
     table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
@@ -324,7 +311,9 @@ def surveyed(
         sample = first.sample or Sample({})
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     else:
-        sample = replace(found.sample, **rule)
+        sample = replace(
+            found.sample, min_level_rows=LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),)
+        )
         as_text = {
             f for f, basis in groups.bases.items() if basis.basis and "text" in parsed_basis(basis.basis)[0].fits
         }
@@ -415,7 +404,9 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     if not values:
         return
     _, counts = sample.column(name).counts
-    has_levels = 2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum()  # most rows are of frequent levels
+    has_levels = (
+        2 * counts[counts >= sample.min_level_rows[0]].sum() >= counts.sum()
+    )  # most rows are of frequent levels
     iso, foreign = sum(map(_is_date, values)), sum(map(DATES.has_other_form, values))
     if 2 * (iso + foreign) >= len(values) and (iso or not has_levels):
         other = next(value for value in values if not (_is_date(value) or _is_missing(value)))

@@ -11,9 +11,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from anytime.errors import ValuesError, suggestion
 from anytime.features.expansion import Column, Columns
+from anytime.features.operations import Hinge
 from anytime.inference.sharing import column_sharing, covariances
 from anytime.model.model import Model
 from anytime.tabulated import Series, Tabulated
@@ -125,20 +127,19 @@ def column_shapes(model: Model, prefix: int | None = None, only: str | None = No
     prefix = model.steps if prefix is None else prefix
     if not 0 <= prefix <= model.steps:
         raise ValuesError(f"prefix is {prefix}; expected 0 to {model.steps}, the steps of model {model.name!r}")
-    prefixes, columns = model.prefixes, model.expansion.columns
+    prefixes, expansion = model.prefixes, model.expansion
     coef = np.zeros((len(prefixes.mean), len(prefixes.intercept)))
     coef[prefixes.columns[: prefixes.ends[prefix]]] = prefixes.coef(prefix)
-    spans = dict(zip((column.name for column in columns), model.expansion.spans, strict=True))
-    named = {column.name: column for column in columns}
+    columns = {column.name: (column, *span) for column, span in zip(expansion.columns, expansion.spans, strict=True)}
     sized, covariance = [], covariances(model, every=only is None)
     group_of = {name: group for group in model.computed[prefix] for name in model.places[group].features}
     if only is not None and only not in group_of:
         raise ValuesError(f"there is no column {only!r} in prefix {prefix}; {suggestion(only, list(group_of))}")
     for name in group_of if only is None else (only,):
-        start, stop = spans[name]
+        column, start, stop = columns[name]
         terms = slice(start, stop)
         quantiles = model.groups.bases[name].quantiles if name in model.groups.bases else None
-        drawn = _Terms(named[name], prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
+        drawn = _Terms(column, prefixes.mean[terms], prefixes.scale[terms], coef[terms], quantiles)
         strength = drawn.spread if covariance is None else _spread(covariance(np.arange(start, stop)), coef[terms])
         size = float(np.sqrt(np.mean(np.square(strength / prefixes.response_scale))))
         sized.append((size, drawn.shape(group_of[name], strength)))
@@ -191,19 +192,9 @@ class _Terms:
         own = slice(None) if part in (None, "value") else parts == part
         return np.asarray(terms[:, own] @ self.coef[own])
 
-    @property
-    def _is_binary(self) -> bool:
-        """Return whether the column is 0 or 1 and its own only term, but for an indicator."""
-        m = float(self.mean[0])
-        return (
-            self.column.is_identity
-            and 0 < m < 1
-            and bool(np.isclose(self.scale[0] ** 2, m * (1 - m), rtol=1e-6, atol=0))
-        )
-
     def _levels(self) -> tuple[tuple[Level, ...], Level | None, Level | None]:
         """Return the levels, other levels and missing values that have contributions of their own."""
-        if self._is_binary:
+        if self.column.is_binary(self.mean, self.scale):
             share = float(self.mean[0])
             levels = [Level(x, each, self._one(x)) for x, each in ((0.0, 1.0 - share), (1.0, share))]
         else:
@@ -221,11 +212,13 @@ class _Terms:
 
     @cached_property
     def _corners(self) -> Float | None:
-        """Return the values between which a line is drawn; None if every value is a level."""
-        if self._is_binary:
+        """Return the values between which straight lines are drawn, ascending; None if every value is a level."""
+        shares = self.mean[[term.operation.part == "value" for term in self.column.terms]]
+        only_levels = shares.sum() > 1 - 1e-9 or all(term.operation.part for term in self.column.basis.terms)
+        if only_levels or self.column.is_binary(self.mean, self.scale):
             return None
         low, high = self._drawn[[0, -1]].tolist() if self.column.range is None else self.column.range
-        return self.column.corners(low, high, self.mean)
+        return np.unique(np.concatenate([each.operation.corners(each, low, high) for each in self.column.basis.terms]))
 
     def _points(self) -> tuple[Point, ...]:
         if self._corners is None:
@@ -239,7 +232,7 @@ class _Terms:
         if self.quantiles is not None:
             return np.array(self.quantiles)
         p = np.linspace(0, 1, len(TYPICAL))
-        return self.column.drawn(p if self.column.range else TYPICAL, self.mean, self.scale)
+        return drawn(self.column, p if self.column.range else TYPICAL, self.mean, self.scale)
 
     @property
     def spread(self) -> Float:
@@ -258,6 +251,23 @@ class _Terms:
             shares = np.append((1 - gaps) * shares, gaps)
         centred = values - shares @ values / shares.sum()
         return np.asarray(np.sqrt(shares @ centred**2 / shares.sum()))
+
+
+def drawn(column: Column, p: Float, mean: Float, scale: Float) -> Float:
+    """Return the raw values of a column at probabilities p (n,) of the training rows.
+
+    `mean` and `scale` are means and deviations of its terms. The first term is normal, unless the column has levels, or
+    knots at its quantiles.
+    """
+    first, knots = column.terms[0], [term.a for term in column.terms if isinstance(term.operation, Hinge)]
+    if column.levels is not None:
+        shares = np.cumsum(mean[: len(column.levels.labels)])
+        # A large p is the first, most frequent level.
+        return np.searchsorted(shares, (1 - p) * shares[-1]).astype(float) if len(shares) else np.full(len(p), np.nan)
+    if knots and column.range is not None:
+        values = [column.range[0], *knots, column.range[1]]
+        return np.interp(p, np.linspace(0, 1, len(values)), values)
+    return first.operation.drawn(first, p, mean[0] + scale[0] * ndtri(p))
 
 
 def _at(quantiles: Float) -> Float:

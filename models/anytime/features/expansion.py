@@ -12,6 +12,7 @@ extreme. A value that is missing in either column makes every term of the pair N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,16 +22,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy.special import ndtri
 
 from anytime.errors import GroupsError
-from anytime.features.bases import LEVEL_ROWS, UNSTATED, Basis, Choice, ColumnSample, checked, suffixes
-from anytime.features.operations import MISSING, VALUE, Hinge, Operands, Operation, Ramp, Term, same_values
+from anytime.features.bases import LEVEL_ROWS, Basis, Choice, ColumnSample, learned, suffixes
+from anytime.features.operations import MISSING, VALUE, Operands, Operation, Ramp, Term, same_values
 from anytime.features.readers import DATES, Levels, Reader
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, ProductGroup
 from anytime.types import Bool, ColumnType, Float, Index, Label
 
 Spans: TypeAlias = list[tuple[int, int]]
+"""Places of terms that follow each other, (start, stop) each."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class Column:
         Whether one more term, the last, marks missing values.
     type : ColumnType | None
         Of the values, where it is known.
+    reader : Reader | None
+        How values are read; None if they are numbers.
+    levels : Levels | None
+        The levels whose indices the raw values are; None if they are others.
+    is_linear : bool
+        Whether the only term is the column itself.
     """
 
     name: str
@@ -52,97 +59,77 @@ class Column:
     range: tuple[float, float] | None = None
     indicator: bool = False
     type: ColumnType | None = None
+    terms: tuple[Term, ...] = field(init=False, repr=False, compare=False)
+    reader: Reader | None = field(init=False, repr=False, compare=False)
+    levels: Levels | None = field(init=False, repr=False, compare=False)
+    is_linear: bool = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def terms(self) -> tuple[Term, ...]:
-        return (*self.basis.terms, *([MISSING] if self.indicator else []))
+    def __post_init__(self) -> None:
+        terms = (*self.basis.terms, *[MISSING] * self.indicator)
+        reader = DATES if self.type == "date" else self.basis.reader
+        vars(self).update(
+            terms=terms,
+            reader=reader,
+            levels=reader if isinstance(reader, Levels) else None,
+            is_linear=terms == (VALUE,) and self.range is None,
+        )
 
-    @property
-    def term_names(self) -> tuple[str, ...]:
-        return tuple(self.name + term.suffix for term in self.terms)
-
-    @property
-    def is_identity(self) -> bool:
-        """Return whether the only term, but for that of missing values, is the column itself."""
-        return self.terms[:1] == (VALUE,) and len(self.terms) == 1 + self.indicator
-
-    @property
-    def is_linear(self) -> bool:
-        """Return whether the only term is the column itself."""
-        return self.terms == (VALUE,) and self.range is None
-
-    @cached_property
-    def reader(self) -> Reader | None:
-        """Return how values are read; None if they are numbers."""
-        return DATES if self.type == "date" else self.basis.reader
-
-    @property
-    def levels(self) -> Levels | None:
-        """Return the levels whose indices the raw values are; None if they are others."""
-        return self.reader if isinstance(self.reader, Levels) else None
+    def is_binary(self, mean: Float, scale: Float) -> bool:
+        """Return whether values are 0 and 1, and their own only term, from means and deviations of the terms."""
+        m = float(mean[0])
+        return self.basis.terms == [VALUE] and 0 < m < 1 and math.isclose(scale[0] ** 2, m * (1 - m), rel_tol=1e-6)
 
     def shown(self, x: float) -> Label | None:
         """Return a raw number as a value of a request in JSON."""
         return x if self.reader is None else self.reader.shown(x)
 
-    def described(self) -> ColumnBasis:
-        """Return the column as a groups file states it, complete."""
-        return self.basis.described().model_copy(update={"range": self.range, "missing": self.indicator})
-
-    def corners(self, low: float, high: float, mean: Float) -> Float | None:
-        """Return the values from low to high between which a drawing of the terms has straight lines, ascending.
-
-        None if every value is a level. `mean` is that of the terms in training: those of levels are shares of rows.
-        """
-        levels = [term.operation.part == "value" for term in self.terms]
-        if mean[: len(levels)][levels].sum() > 1 - 1e-9 or not any(t.operation.part is None for t in self.basis.terms):
-            return None
-        return np.unique(np.concatenate([term.operation.corners(term, low, high) for term in self.terms]))
-
-    def drawn(self, p: Float, mean: Float, scale: Float) -> Float:
-        """Return the raw values at probabilities p (n,) of the training rows, from means and deviations of the terms.
-
-        The first term is normal, unless the column has levels, or knots at its quantiles.
-        """
-        first, knots = self.terms[0], [term.a for term in self.terms if isinstance(term.operation, Hinge)]
-        if self.levels is not None:
-            shares = np.cumsum(mean[: len(self.levels.labels)])
-            # A large p is the first, most frequent level.
-            return (
-                np.searchsorted(shares, (1 - p) * shares[-1]).astype(float) if len(shares) else np.full(len(p), np.nan)
-            )
-        if knots and self.range is not None:
-            values = [self.range[0], *knots, self.range[1]]
-            return np.interp(p, np.linspace(0, 1, len(values)), values)
-        return first.operation.drawn(first, p, mean[0] + scale[0] * ndtri(p))
-
 
 @dataclass(frozen=True)
 class Columns:
-    """Raw columns in order with their terms, those of one group, for example, and then the terms of products."""
+    """Raw columns in order with their terms, those of one group, for example, and then the terms of products.
+
+    Attributes
+    ----------
+    spans, product_spans : Spans
+        The terms of each column, and of each product.
+    column_terms, size : int
+        Number of terms of columns, and of all.
+    indicated : tuple[tuple[int, int], ...]
+        The terms of the columns that have an indicator of missing values, counted without indicators.
+    readers : dict[int, Reader]
+        How the values that are not numbers are read, by the index of the column.
+    categories : dict[int, Levels]
+        The levels whose indices are the raw values of a column, by its index.
+    is_identity : bool
+        Whether every column is its own only term, and there are no others.
+    """
 
     columns: tuple[Column, ...]
     products: tuple[Product, ...] = field(default=(), kw_only=True)
+    spans: Spans = field(init=False, repr=False, compare=False)
+    product_spans: Spans = field(init=False, repr=False, compare=False)
+    column_terms: int = field(init=False, repr=False, compare=False)
+    size: int = field(init=False, repr=False, compare=False)
+    indicated: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+    readers: dict[int, Reader] = field(init=False, repr=False, compare=False)
+    categories: dict[int, Levels] = field(init=False, repr=False, compare=False)
+    is_identity: bool = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def is_identity(self) -> bool:
-        """Return whether every column is its own only term, and there are no others."""
-        return not self.products and all(column.is_linear for column in self.columns)
-
-    @cached_property
-    def spans(self) -> tuple[tuple[int, int], ...]:
-        return tuple(pairwise(accumulate((len(column.terms) for column in self.columns), initial=0)))
-
-    @cached_property
-    def categories(self) -> dict[int, Levels]:
-        """Return the levels whose indices are the raw values of a column, by the index of the column."""
-        return {j: column.levels for j, column in enumerate(self.columns) if column.levels is not None}
-
-    @cached_property
-    def readers(self) -> dict[int, Reader]:
-        """Return how the values that are not numbers are read, by the index of the column."""
-        readers = ((j, column.reader) for j, column in enumerate(self.columns))
-        return {j: reader for j, reader in readers if reader is not None}
+    def __post_init__(self) -> None:
+        sizes = [len(column.terms) for column in self.columns] + [len(each.terms) for each in self.products]
+        ends = [*accumulate(sizes, initial=0)]
+        spans = [*pairwise(ends)]
+        indicated = [span for span, column in zip(spans, self.columns, strict=False) if column.indicator]
+        vars(self).update(
+            spans=spans[: len(self.columns)],
+            product_spans=spans[len(self.columns) :],
+            column_terms=ends[len(self.columns)],
+            size=ends[-1],
+            indicated=tuple((start - k, stop - k - 1) for k, (start, stop) in enumerate(indicated)),
+            readers={j: column.reader for j, column in enumerate(self.columns) if column.reader is not None},
+            categories={j: column.levels for j, column in enumerate(self.columns) if column.levels is not None},
+            is_identity=not self.products and all(column.is_linear for column in self.columns),
+        )
 
     @property
     def listed(self) -> tuple[Bool, Bool]:
@@ -150,24 +137,13 @@ class Columns:
 
         Gaps may be rare. Some products of factors are always collinear, and with a constant one level of each factor.
         """
-        ends = [stop for _, stop in self.spans]
-        gaps = [end - 1 for end, column in zip(ends, self.columns, strict=True) if column.indicator]
-        levels = [ends[j] - 1 - self.columns[j].indicator for j in self.categories]
+        ends = [
+            (column, stop - 1 - column.indicator) for column, (_, stop) in zip(self.columns, self.spans, strict=True)
+        ]
+        gaps = [last + 1 for column, last in ends if column.indicator]
+        levels = [last for column, last in ends if column.levels is not None]
         every = np.arange(self.size)
         return ~np.isin(every, gaps) & (every < self.column_terms), ~np.isin(every, levels)
-
-    @cached_property
-    def column_terms(self) -> int:
-        """Return the number of terms of columns, which come before those of products."""
-        return sum(len(column.terms) for column in self.columns)
-
-    @cached_property
-    def product_spans(self) -> tuple[tuple[int, int], ...]:
-        return tuple(pairwise(accumulate((len(each.terms) for each in self.products), initial=self.column_terms)))
-
-    @cached_property
-    def size(self) -> int:
-        return self.column_terms + sum(len(each.terms) for each in self.products)
 
     def clamped(self, X: NDArray[Any], *, compare: bool = True) -> tuple[Float, Bool | None]:
         """Move the values of X (rows, columns) into the ranges of their columns, and read indices of unknown levels.
@@ -206,12 +182,19 @@ class Columns:
         terms -= knots
         return np.asarray(np.maximum(terms, floors, out=terms))
 
-    def expand_into(self, X: NDArray[Any], out: Float) -> None:
-        """Write the terms (terms, rows) of X (rows, columns)."""
+    def expand(self, X: NDArray[Any], out: Float | None = None) -> Float:
+        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing.
+
+        They are written into `out` (terms, rows) if it is given.
+        """
+        if out is None and self.is_identity:
+            return np.asarray(X, dtype=np.float64)
+        out = np.empty((self.size, len(X))) if out is None else out
         if self.is_identity:
             out[:] = X.T
         else:
             self.expand_clamped(self.clamped(X, compare=False)[0], X, out)
+        return out.T
 
     def expand_clamped(self, x: Float, X: NDArray[Any], out: Float) -> None:
         """Write the terms (terms, rows) of X (rows, columns), which `clamped` returned as x."""
@@ -227,14 +210,6 @@ class Columns:
                 np.maximum(out, of.floors, out=out)
             else:
                 out[of.terms] = np.maximum(x[of.columns] - of.a, of.floors)
-
-    def expand(self, X: NDArray[Any]) -> Float:
-        """Return the terms (rows, terms) of X (rows, columns); NaN in every term but indicators where it is missing."""
-        if self.is_identity:
-            return np.asarray(X, dtype=np.float64)
-        out = np.empty((self.size, len(X)))
-        self.expand_into(X, out)
-        return out.T
 
     @cached_property
     def _bounds(self) -> tuple[Float, Float, Float, Float] | None:
@@ -323,8 +298,7 @@ class Product:
     def expand(self, x: Float, y: Float, out: Float) -> None:
         """Write the terms (terms, rows) of the clamped values x and y (rows,) of the two columns."""
         a, b = self.sides
-        factors = a.values(x)[:, np.newaxis] * b.values(y)
-        out[:] = factors.reshape(out.shape)
+        out[:] = (a.values(x)[:, np.newaxis] * b.values(y)).reshape(out.shape)
 
 
 @dataclass(frozen=True)
@@ -336,94 +310,59 @@ class Expansion(Columns):
     @classmethod
     def of(cls, groups: FeatureGroups) -> Expansion:
         """Return the expansion that groups with complete bases state; raise GroupsError if a basis is invalid."""
-        columns: list[Column] = []
-        for name in groups.features:
-            given = groups.bases.get(name, ColumnBasis())
-            try:
-                basis = checked(given.basis or UNSTATED, given, ColumnSample(np.empty(0), 0))
-            except GroupsError as error:
-                raise GroupsError(f"column {name!r}: {error}") from None
-            columns.append(Column(name, basis, given.range, bool(given.missing), groups.types.get(name)))
+        nothing = ColumnSample(np.empty(0), 0)
+        given = {name: groups.bases.get(name, ColumnBasis()) for name in groups.features}
+        columns = tuple(
+            Column(name, learned(name, stated, nothing), stated.range, bool(stated.missing), groups.types.get(name))
+            for name, stated in given.items()
+        )
         place = {column.name: (index, column) for index, column in enumerate(columns)}
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
-        found = cls(tuple(columns), groups, products=products)
-        found._check_names()
-        return found
+        return cls(columns, groups, products=products)
 
     def columns_of(self, terms: Index) -> Index:
         """Return the raw columns, ascending, that some terms are computed from."""
         used = np.isin(np.arange(self.size), terms)
-        found = {j for j, (start, stop) in enumerate(self.spans) if used[start:stop].any()}
-        products = zip(self.products, self.product_spans, strict=True)
-        found.update(side.column for each, (start, stop) in products if used[start:stop].any() for side in each.sides)
-        return np.array(sorted(found), dtype=np.intp)
-
-    def _check_names(self) -> None:
-        """Raise GroupsError unless `group:column`, the name of a text column for services, is unique."""
-        texts = {self.columns[j].name for j, reader in self.readers.items() if reader.holds == "text"}
-        for group in self.groups.groups if texts else ():
-            for column in texts.intersection(group.features):
-                if ":" in group.name:
-                    raise GroupsError(
-                        f"group {group.name!r} has the text column {column!r} and ':' in its name; expected a name "
-                        "without ':'"
-                    )
-                if (name := f"{group.name}:{column}") in self.groups.positions:
-                    raise GroupsError(
-                        f"group {name!r} has the name of the text column {column!r} of group {group.name!r}; "
-                        "rename one of the groups"
-                    )
+        own = [[j] for j in range(len(self.columns))] + [[side.column for side in each.sides] for each in self.products]
+        spans = zip(own, [*self.spans, *self.product_spans], strict=True)
+        return np.unique([j for of, (start, stop) in spans if used[start:stop].any() for j in of]).astype(np.intp)
 
     @cached_property
     def plain(self) -> Expansion:
         """Return the expansion without indicators of missing values."""
-        if not any(column.indicator for column in self.columns):
+        if not self.indicated:
             return self
         return replace(self, columns=tuple(replace(column, indicator=False) for column in self.columns))
 
     @cached_property
-    def indicated(self) -> tuple[tuple[int, int], ...]:
-        """Return the terms (start, stop), counted without indicators, of the columns that have an indicator."""
-        return tuple(span for column, span in zip(self.columns, self.plain.spans, strict=True) if column.indicator)
-
-    @cached_property
     def terms(self) -> FeatureGroups:
-        """Return the groups with their terms as features, then those of products; raise if two terms have one name."""
+        """Return the groups with their terms as features; raise if two terms have one name.
+
+        Then a group for the products of each one or two groups, in order; its name is that of no other group.
+        """
         if self.is_identity:
             return self.groups
-        of_column = {column.name: column.term_names for column in self.columns}
-        groups = (
+        of_column = {column.name: [column.name + term.suffix for term in column.terms] for column in self.columns}
+        groups = [
             group.model_copy(update={"features": tuple(chain.from_iterable(of_column[f] for f in group.features))})
             for group in self.groups.groups
-        )
+        ]
+        group_of = {name: group.name for group in self.groups.groups for name in group.features}
+        of_groups: dict[tuple[str, str], list[str]] = {}
+        for each in self.products:
+            a, b = (group_of[side.name] for side in each.sides)
+            of_groups.setdefault((a, b), []).extend(each.terms)
+        for (a, b), features in of_groups.items():
+            name = f"{a} * {b}"
+            while any(group.name == name for group in groups):
+                name += "'"
+            requires = tuple(dict.fromkeys((a, b)))
+            groups.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
         try:
-            return FeatureGroups(
-                cost_unit=self.groups.cost_unit, rows=self.groups.rows, groups=(*groups, *self._product_groups())
-            )
+            return FeatureGroups(cost_unit=self.groups.cost_unit, rows=self.groups.rows, groups=tuple(groups))
         except ValidationError as error:
             why = error.errors(include_url=False)[0]["ctx"]["error"]
             raise GroupsError(f"two terms have the same name, so rename a column: {why}") from None
-
-    def _product_groups(self) -> list[ProductGroup]:
-        """Return a group for the products of each one or two groups, in order; its name is that of no other group."""
-        group_of = {name: group.name for group in self.groups.groups for name in group.features}
-        terms: dict[tuple[str, str], list[str]] = {}
-        for each in self.products:
-            a, b = (group_of[side.name] for side in each.sides)
-            terms.setdefault((a, b), []).extend(each.terms)
-        found: list[ProductGroup] = []
-        for (a, b), features in terms.items():
-            name = f"{a} * {b}"
-            while name in {*self.groups.names, *(group.name for group in found)}:
-                name += "'"
-            requires = tuple(dict.fromkeys((a, b)))
-            found.append(ProductGroup(name=name, features=tuple(features), cost=0.0, requires=requires))
-        return found
-
-    @property
-    def needs_size(self) -> bool:
-        """Return whether the size of a basis is to be selected."""
-        return any(column.basis.choices for column in self.columns)
 
     @property
     def choices(self) -> list[Choice]:
@@ -458,10 +397,15 @@ class Expansion(Columns):
 
     def with_indicators(self, missing: Mapping[str, bool]) -> Expansion:
         """Return the expansion with or without indicators of missing values in some columns, and groups that say so."""
-        columns = tuple(replace(c, indicator=missing.get(c.name, c.indicator)) for c in self.columns)
-        bases = dict(self.groups.bases)
-        for column in columns:
-            if column.indicator:
-                update = column.described().model_dump(exclude_unset=True)
-                bases[column.name] = bases.get(column.name, ColumnBasis()).model_copy(update=update)
-        return replace(self, columns=columns, groups=self.groups.with_bases(bases))
+        columns = tuple(
+            c if missing.get(c.name, c.indicator) == c.indicator else replace(c, indicator=not c.indicator)
+            for c in self.columns
+        )
+        bases = {
+            c.name: self.groups.bases.get(c.name, ColumnBasis()).model_copy(
+                update=c.basis.described().model_dump(exclude_unset=True) | {"range": c.range, "missing": True}
+            )
+            for c in columns
+            if c.indicator
+        }
+        return replace(self, columns=columns, groups=self.groups.with_bases({**self.groups.bases, **bases}))

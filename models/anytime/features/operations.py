@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anytime.features.readers import DAY, FIRST, LAST
 from anytime.types import Bool, Float, Index, Label
@@ -39,47 +41,59 @@ class Operation(ABC):
         the prefix of the model's names.
     helper : str
         C function that the expression calls; exports define it once.
+    stated : Mapping[str, str]
+        What the JSON document states of a term besides its form: names, each with the field of the term.
     floor : float | None
         Of an operation max(u - a, floor): these are computed at once, for all columns. None for others.
     part : str | None
         For an indicator, what its levels are of: "value", or a part of it that recurs. None for others.
+    by_column : bool
+        Whether the terms of one column, which may be many, are computed together.
     raw : bool
         Whether it is of the value before it was clamped, as the parts of a date are, which recur.
     grows : bool
         Whether it grows without bound with the value.
+    straight : bool
+        Whether it is drawn as a straight line, but for levels, which are drawn apart.
     """
 
     form: ClassVar[str]
     code: ClassVar[int | str]
     helper: ClassVar[str] = ""
+    stated: ClassVar[Mapping[str, str]] = {}
     floor: ClassVar[float | None] = None
     part: ClassVar[str | None] = None
+    by_column: ClassVar[bool] = False
     raw: ClassVar[bool] = False
     grows: ClassVar[bool] = False
+    straight: ClassVar[bool] = False
 
     @abstractmethod
-    def values(self, x: Float, of: Operands) -> Float:
-        """Return the terms of the values x (terms, rows) of their columns; NaN where a value is missing."""
+    def values(self, x: Float, of: Operands) -> NDArray[Any]:
+        """Return the terms (terms, rows); NaN where a value is missing.
+
+        x are the values of their columns, (terms, rows), or (rows,) if they have one column.
+        """
 
     def write(self, x: Float, of: Operands, out: Float) -> None:
         """Write all terms of this operation, of the values x (columns, rows), into the terms out (all terms, rows)."""
-        out[of.terms] = self.values(x[of.columns], of)
-
-    def document(self, term: Term) -> dict[str, Any]:  # noqa: ARG002
-        """Return what the JSON document states of a term, besides its form."""
-        return {}
+        if not self.by_column:
+            out[of.terms] = self.values(x[of.columns], of)
+            return
+        for column, places, own in of.runs:
+            out[places] = self.values(x[column], own)
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float] | Float:  # noqa: ARG002
         """Return the values from low to high between which the term is drawn as straight lines."""
-        return np.linspace(low, high, CURVE)
+        return (low, high) if self.straight else np.linspace(low, high, CURVE)
 
     def of_level(self, a: float) -> float:
         """Return a value that has the level a."""
         return a
 
     def drawn(self, term: Term, p: Float, t: Float) -> Float:  # noqa: ARG002
-        """Return the values at probabilities p (n,), if the quantiles of the term would be t (n,)."""
-        return t
+        """Return the values at probabilities p (n,), if the quantiles of the term, a line of u, would be t (n,)."""
+        return term.a + term.b * t
 
 
 class Term(NamedTuple):
@@ -111,7 +125,8 @@ class Term(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        return {"form": self.operation.form, **self.operation.document(self)}
+        stated = self.operation.stated
+        return {"form": self.operation.form, **{name: getattr(self, field) for name, field in stated.items()}}
 
 
 class Operands:
@@ -119,13 +134,14 @@ class Operands:
 
     def __init__(self, found: Iterable[tuple[int, int, Term]]) -> None:
         """Store a place, a column and a term each, in ascending order of the places."""
-        listed = list(found)
-        self.terms: Index = np.array([place for place, _, _ in listed], dtype=np.intp)
-        self.columns: Index = np.array([column for _, column, _ in listed], dtype=np.intp)
-        self.a = np.array([[term.a] for *_, term in listed], dtype=np.float64)
-        self.b = np.array([[term.b] for *_, term in listed], dtype=np.float64)
-        self.powers: Index = np.array([term.power for *_, term in listed], dtype=np.intp)
-        self.floors = np.array([[term.operation.floor] for *_, term in listed], dtype=np.float64)
+        self.listed = list(found)
+        self.terms: Index = np.array([place for place, _, _ in self.listed], dtype=np.intp)
+        self.columns: Index = np.array([column for _, column, _ in self.listed], dtype=np.intp)
+        self.a = np.array([[term.a] for *_, term in self.listed], dtype=np.float64)
+        self.b = np.array([[term.b] for *_, term in self.listed], dtype=np.float64)
+        self.powers: Index = np.array([term.power for *_, term in self.listed], dtype=np.intp)
+        self.floors = np.array([[term.operation.floor] for *_, term in self.listed], dtype=np.float64)
+        self.floors[np.isnan(self.floors)] = -np.inf
 
     @cached_property
     def same(self) -> tuple[Float, Float]:
@@ -134,13 +150,10 @@ class Operands:
         return ends[:, :1], ends[:, 1:]
 
     @cached_property
-    def runs(self) -> list[tuple[int, slice, int]]:
-        """Return each column with the places of its terms, which follow each other, and that of their parameters."""
-        starts = np.flatnonzero(np.diff(self.columns, prepend=-1))
-        return [
-            (int(self.columns[i]), slice(int(self.terms[i]), int(self.terms[j - 1]) + 1), int(i))
-            for i, j in zip(starts, [*starts[1:], len(self.columns)], strict=True)
-        ]
+    def runs(self) -> list[tuple[int, slice, Operands]]:
+        """Return each column with the places of its terms, which follow each other, and these terms."""
+        own = [Operands(of_column) for _, of_column in groupby(self.listed, key=lambda each: each[1])]
+        return [(int(each.columns[0]), slice(int(each.terms[0]), int(each.terms[-1]) + 1), each) for each in own]
 
 
 @dataclass(frozen=True)
@@ -151,12 +164,10 @@ class Value(Operation):
     code = 1
     floor: ClassVar[float | None] = -math.inf
     grows = True
+    straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
-        return x - of.a
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return low, high
+        return np.maximum(x - of.a, of.floors)
 
 
 @dataclass(frozen=True)
@@ -168,19 +179,13 @@ class Line(Value):
 
 
 @dataclass(frozen=True)
-class Hinge(Operation):
+class Hinge(Value):
     """The larger of u - a and 0."""
 
     form = "hinge"
     code = 0
+    stated: ClassVar[Mapping[str, str]] = {"knot": "a"}
     floor = 0.0
-    grows = True
-
-    def values(self, x: Float, of: Operands) -> Float:
-        return np.maximum(x - of.a, 0.0)
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"knot": term.a}
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float]:
         return [term.a] if low < term.a < high else []
@@ -192,27 +197,17 @@ class Power(Operation):
 
     form = "power"
     code = 1
+    stated: ClassVar[Mapping[str, str]] = {"power": "power", "centre": "a", "scale": "b"}
+    by_column = True
     grows = True
 
     def values(self, x: Float, of: Operands) -> Float:
-        z = (x - of.a) / of.b
+        z = (x - of.a[0]) / of.b[0]  # the powers of a column have one z
         with np.errstate(over="ignore"):  # extreme values; the caller checks the result
-            return np.stack([np.multiply.reduce([row] * k) for row, k in zip(z, of.powers.tolist(), strict=True)])
-
-    def write(self, x: Float, of: Operands, out: Float) -> None:
-        for column, places, first in of.runs:  # the powers of a column have one z
-            z, powers = (x[column] - of.a[first]) / of.b[first], of.powers[first : first + places.stop - places.start]
-            with np.errstate(over="ignore"):
-                out[places] = np.multiply.accumulate(np.broadcast_to(z, (powers.max(), len(z))))[powers - 1]
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"power": term.power, "centre": term.a, "scale": term.b}
+            return np.multiply.accumulate(np.broadcast_to(z, (of.powers.max(), len(z))))[of.powers - 1]
 
     def corners(self, term: Term, low: float, high: float) -> Sequence[float] | Float:
         return (low, high) if term.power == 1 else super().corners(term, low, high)
-
-    def drawn(self, term: Term, p: Float, t: Float) -> Float:  # noqa: ARG002
-        return term.a + term.b * t
 
 
 @dataclass(frozen=True)
@@ -221,13 +216,11 @@ class Sine(Operation):
 
     form = "sine"
     code = f"sin({2 * math.pi!r} * (fmod(u, b) / b))"
+    stated: ClassVar[Mapping[str, str]] = {"period": "b"}
     function: ClassVar[np.ufunc] = np.sin
 
     def values(self, x: Float, of: Operands) -> Float:
         return np.asarray(self.function(2 * math.pi * (np.fmod(x, of.b) / of.b)))
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"period": term.b}
 
     def corners(self, term: Term, low: float, high: float) -> Float:  # noqa: ARG002
         """Return values of one period."""
@@ -254,38 +247,30 @@ class Level(Operation):
 
     form = "level"
     code: ClassVar[int | str] = -1
+    stated: ClassVar[Mapping[str, str]] = {"level": "label"}
     part = "value"
+    straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
         low, high = of.same
         return np.asarray(((x >= low) & (x <= high)) + 0.0 * x)  # NaN where missing
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"level": term.label}
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return ()
 
 
 @dataclass(frozen=True)
 class Category(Level):
     """Whether u is the index a of a level."""
 
+    by_column = True
+
     def part_of(self, x: Float) -> Float | Index:
         """Return the level of each value (...) that is not missing."""
         return x
 
-    def values(self, x: Float, of: Operands) -> Float:
-        return np.asarray((x == of.a) + 0.0 * x)
-
-    def write(self, x: Float, of: Operands, out: Float) -> None:
-        for column, places, first in of.runs:  # a column may have many levels
-            a = of.a[first : first + places.stop - places.start]
-            missing = np.isnan(x[column])
-            some = missing.any()
-            np.equal(self.part_of(np.where(missing, 0.0, x[column]) if some else x[column]), a, out=out[places])
-            if some:
-                out[places, missing] = np.nan
+    def values(self, x: Float, of: Operands) -> NDArray[Any]:
+        missing = np.isnan(x)
+        if not missing.any():
+            return np.asarray(self.part_of(x) == of.a)
+        return np.where(missing, np.nan, self.part_of(np.where(missing, 0.0, x)) == of.a)
 
 
 @dataclass(frozen=True)
@@ -293,9 +278,7 @@ class Other(Category):
     """Whether u is -1, which stands for every level without a term."""
 
     form = "other"
-
-    def document(self, term: Term) -> dict[str, Any]:  # noqa: ARG002
-        return {}
+    stated: ClassVar[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -307,9 +290,6 @@ class Missing(Operation):
 
     def values(self, x: Float, of: Operands) -> Float:  # noqa: ARG002
         return np.isnan(x).astype(np.float64)
-
-    def corners(self, term: Term, low: float, high: float) -> Sequence[float]:  # noqa: ARG002
-        return ()
 
 
 CALENDAR = """
@@ -342,6 +322,7 @@ class Part(Category):
     """Whether a part of the date u that recurs is a; `first` and `last` are its least and largest value."""
 
     helper = CALENDAR
+    stated: ClassVar[Mapping[str, str]] = {"level": "a"}
     raw = True
     first: ClassVar[int]
     last: ClassVar[int]
@@ -350,8 +331,9 @@ class Part(Category):
     def named(self, value: int) -> str:
         return f"{self.form}={self.words[value] if self.words else value}"
 
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"level": int(term.a)}
+    def of_level(self, a: float) -> float:
+        hours = np.arange(365.0 * 24) * 3600
+        return float(hours[self.part_of(hours) == a][0])
 
 
 @dataclass(frozen=True)
@@ -364,9 +346,6 @@ class Month(Part):
 
     def part_of(self, x: Float) -> Index:
         return _days(x).astype("M8[D]").astype("M8[M]").astype(np.intp) % 12 + 1
-
-    def of_level(self, a: float) -> float:
-        return (a - 1) * 31.0 * DAY  # days of 1970 that are 31 days apart are in one month each
 
 
 @dataclass(frozen=True)
@@ -381,9 +360,6 @@ class Weekday(Part):
     def part_of(self, x: Float) -> Index:
         return (_days(x).astype(np.intp) + 3) % 7
 
-    def of_level(self, a: float) -> float:
-        return (a + 4) % 7 * DAY
-
 
 @dataclass(frozen=True)
 class Hour(Part):
@@ -396,9 +372,6 @@ class Hour(Part):
     def part_of(self, x: Float) -> Index:
         return ((np.clip(x, FIRST, LAST) - _days(x) * DAY) / 3600).astype(np.intp)
 
-    def of_level(self, a: float) -> float:
-        return a * 3600.0
-
 
 def _days(x: Float) -> Float:
     return np.asarray(np.floor(np.clip(x, FIRST, LAST) / DAY))
@@ -410,12 +383,10 @@ class Ramp(Operation):
 
     form = "ramp"
     code = 0
+    stated: ClassVar[Mapping[str, str]] = {"knot": "a", "end": "b"}
 
     def values(self, x: Float, of: Operands) -> Float:
         return np.asarray(np.clip(x, of.a, of.b) - of.a)
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"knot": term.a, "end": term.b}
 
 
 OPERATIONS: dict[str, type[Operation]] = {

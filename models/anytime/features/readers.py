@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,32 +20,9 @@ from anytime.errors import GroupsError
 from anytime.types import Float, Label
 
 
-class Reader(Protocol):
-    """How the values of a column are read where they are not numbers."""
-
-    @property
-    def holds(self) -> str:
-        """Return what a value is, for messages."""
-
-    def accepts(self, value: Any) -> bool:
-        """Return whether a value is missing or of the right type."""
-
-    def coded(self, values: Iterable[Any]) -> Float:
-        """Return the raw number of each value; missing values are None or NaN."""
-
-    def invalid(self, codes: Float) -> tuple[float, str] | None:
-        """Return a number that no value has, of some (rows,), and what was expected; None if all are valid."""
-
-    def shown(self, code: float) -> Label | None:
-        """Return the value of a raw number, as a request in JSON states it."""
-
-
-_FLOATS = (float, np.floating)
-
-
 def is_missing(value: Any) -> bool:
     """Return whether a value of a column of categories is missing: None or NaN."""
-    return value is None or (isinstance(value, _FLOATS) and math.isnan(value))
+    return value is None or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
 @dataclass(frozen=True)
@@ -69,32 +46,29 @@ class Levels:
 
     def coded(self, values: Iterable[Any]) -> Float:
         """Return the index of the level of each value; missing values are None or NaN."""
-        codes, unknown = self._codes, self._others
+        codes, unknown = self._codes, (-1.0 if self.other else math.nan)
         return np.array([codes[v] if v in codes else math.nan if is_missing(v) else unknown for v in values])
 
     @cached_property
     def holds(self) -> str:
         """Return what a value is, for messages."""
-        if all(isinstance(level, str) for level in self.labels):
-            return "text"
-        return "true or false" if all(isinstance(level, bool) for level in self.labels) else "a whole number"
+        kinds = {*map(type, self.labels)}
+        return "text" if kinds <= {str} else "true or false" if kinds <= {bool} else "a whole number"
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value is missing or of the type of the levels, whichever of them it is."""
         if self.holds == "text":
             return isinstance(value, str) or is_missing(value)
         if self.holds == "true or false":
-            is_bool = isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
-            return is_bool or is_missing(value)
+            is_number = isinstance(value, int | float)
+            return isinstance(value, bool | np.bool_) or (is_number and value in (0, 1)) or is_missing(value)
         return is_missing(value) or (isinstance(value, int | float | np.number) and float(value).is_integer())
 
     def invalid(self, codes: Float) -> tuple[float, str] | None:
         """Return a number that is no index, and what was expected."""
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.labels)) | np.isnan(codes)
-        last = len(self.labels) - 1
-        return (
-            None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
-        )
+        expected = f"the index of a level, 0 to {len(self.labels) - 1}, or -1 for another level"
+        return None if right.all() else (codes[~right][0], expected)
 
     def shown(self, code: float) -> Label | None:
         return self.labels[int(code)] if code >= 0 else None
@@ -104,11 +78,7 @@ class Levels:
 
         An index beyond the levels is that of a rarer level, before those were joined.
         """
-        return np.where((codes < 0) | (codes >= len(self.labels)), self._others, codes)
-
-    @property
-    def _others(self) -> float:
-        return -1.0 if self.other else math.nan
+        return np.where((codes < 0) | (codes >= len(self.labels)), -1.0 if self.other else math.nan, codes)
 
 
 DAY, YEAR = 86_400.0, 31_556_952.0
@@ -160,9 +130,7 @@ class Dates:
         is_nat = type(value).__name__ in ("NaTType", "NAType") or (isinstance(value, np.datetime64) and np.isnat(value))
         if value is None or is_nat:
             return True
-        if isinstance(value, bool | np.bool_):
-            return False
-        if isinstance(value, int | float | np.number):
+        if isinstance(value, int | float | np.number) and not isinstance(value, bool):
             return bool(math.isnan(value) or FIRST <= value <= LAST)
         return FIRST <= seconds_of(value) <= LAST
 
@@ -204,3 +172,6 @@ class Dates:
 
 
 DATES = Dates()
+
+Reader: TypeAlias = Levels | Dates
+"""How the values of a column are read where they are not numbers."""

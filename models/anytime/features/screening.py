@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.features.bases import ColumnSample, quantiles
+from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Column, Expansion
 from anytime.groups import Pair, PairSide
 from anytime.types import Bool, Float, Index
@@ -47,23 +47,17 @@ BLOCK = 448
 """Cuts whose products with all others are computed at once."""
 
 
-@dataclass(frozen=True)
-class Screened:
-    """A pair and its gain: the reduction of the sum of squares, in variances of the residual, over all responses.
-
-    Rows count by their weights, scaled to a mean of 1.
-    """
-
-    pair: Pair
-    gain: float
-
-
 def screened_rows(columns: int) -> int:
     return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
 
 
-def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int) -> list[Screened]:
-    """Return the pairs with the largest gains, at most `count`, in descending order of gain.
+def screened_pairs(
+    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int
+) -> list[tuple[Pair, float]]:
+    """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
+
+    It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
+    weights, scaled to a mean of 1.
 
     Parameters
     ----------
@@ -92,9 +86,7 @@ def screened_pairs(expansion: Expansion, X: Float, residuals: Float, weights: Fl
         found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
     best = np.argsort(-found, kind="stable")[:count]
     sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
-    return [
-        Screened((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > 0
-    ]
+    return [((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > 0]
 
 
 def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
@@ -158,7 +150,7 @@ def _cuts(column: Column, x: Float) -> Bool:
         return np.zeros((0, len(x)), dtype=np.bool_)
     if column.levels is not None:
         return np.asarray(x == _frequent(x, CELLS)[: 1 if len(found) == 2 else None, np.newaxis])
-    eighths = quantiles(ColumnSample(x[~np.isnan(x)], len(x)), CELLS - 1)
+    eighths = ColumnSample(x[~np.isnan(x)], len(x)).quantiles(np.arange(1, CELLS) / CELLS)
     ends = np.unique(eighths)
     # Where seven eighths of the values are the largest one, the only cut is between it and all others.
     ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[-2:-1]

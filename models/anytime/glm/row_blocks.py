@@ -220,7 +220,7 @@ def _fill(Z: Float, part: Block, gram: Gram, expansion: Expansion | None) -> dic
     if expansion is None:
         Z[1:] = dense(part.X).T
     else:
-        expansion.expand_into(dense(part.X), Z[1:])
+        expansion.expand(dense(part.X), Z[1:])
     Z[1:] -= gram.x_mean[:, np.newaxis]
     Z[1:] /= gram.x_scale[:, np.newaxis]
     Z[1:][gram.constant] = 0.0

@@ -6,6 +6,7 @@ are those of an `Answer`. All rows of a table have the same groups, so one prefi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from anytime.data.dataset import array_columns, check_finite, feature_matrix
 from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_of
 from anytime.data.formats.memory import is_frame
 from anytime.errors import TableError, ValuesError, listed
-from anytime.groups import FeatureGroups
+from anytime.groups import FeatureGroups, joined_names
 from anytime.inference.conformal import covering, model_outputs
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Prediction
@@ -100,7 +101,8 @@ class TableAnswer:
             Whether the probabilities of classes are among them.
         interval : bool | None
             Whether intervals or sets of classes are among them, missing where the answer has none; None is whether it
-            has some. Labels of a set are joined by "|".
+            has some. Labels of a set are joined by "|", and are a JSON list in a model with an empty label or one with
+            "|".
         """
         is_of_classes, rows = self.probabilities is not None, len(self)
         ends = [""] if is_of_classes or len(self.names) == 1 else [f"_{name}" for name in self.names]
@@ -115,7 +117,9 @@ class TableAnswer:
         if interval or (interval is None and (self.interval is not None or self.prediction_set is not None)):
             if is_of_classes:
                 labels, members = np.array(self.names, dtype=object), self.prediction_set
-                sets = [None] * rows if members is None else ["|".join(labels[row]) for row in members]
+                plain = all(name and "|" not in name for name in self.names)
+                write = "|".join if plain else json.JSONEncoder(ensure_ascii=False).encode
+                sets = [None] * rows if members is None else [write(labels[row].tolist()) for row in members]
                 add("prediction_set", np.array(sets, dtype=object))
             else:
                 boxes = np.full((rows, len(ends), 2), np.nan) if self.interval is None else self.interval
@@ -123,10 +127,11 @@ class TableAnswer:
                     add(name, boxes[..., side])
         if self.contributions is not None:
             P = self.scores.shape[1]
-            of_scores = [""] if P == 1 else [f"_{name}" for name in self.names[-P:]]
-            add("base", np.tile(self.contributions.intercept, (rows, 1)), of_scores)
-            for name, values in self.contributions.groups.items():
-                add(f"contribution_{name}", values, of_scores)
+            scores = [[name] for name in self.names[-P:]] if P > 1 else [[]]
+            add("base", np.tile(self.contributions.intercept, (rows, 1)), ["_".join(["", *score]) for score in scores])
+            names = joined_names([(group, *score) for group in self.contributions.groups for score in scores], "_")
+            parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, -1).T)
+            found |= {f"contribution_{name}": part for name, part in zip(names, parts, strict=True)}
         return found
 
     def to_frame(self) -> Any:
@@ -174,7 +179,7 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         return data
     if isinstance(data, str | Path):
         return open_table(data)
-    if is_frame(data):
+    if is_frame(data, groups.features):
         return table_of("the table", data)
     if isinstance(data, Mapping):
         data = [data]
@@ -191,12 +196,12 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
 
 def _table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return rows as dicts as a table; what a row lacks is missing."""
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in rows for name in row))
     cells = np.empty((len(rows), len(names)), dtype=object)
     for i, row in enumerate(rows):
         for j, name in enumerate(names):
             cells[i, j] = row.get(name)
-    return table_of("the table", cells, names)
+    return table_of("the table", cells, list(map(str, names)))
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def _features(place: GroupPosition) -> list[dict[str, Any]]:
             found.append({"name": column.name, "mean": means[0]})
             continue
         terms = [
-            {"name": name, "mean": mean, **term.document}
-            for name, mean, term in zip(column.term_names, means, column.terms, strict=True)
+            {"name": column.name + term.suffix, "mean": mean, **term.document}
+            for mean, term in zip(means, column.terms, strict=True)
         ]
         kind = {"range": column.range, "categories": column.levels is not None}
         date = {"date": True} if column.type == "date" else {}

@@ -237,7 +237,7 @@ class Model(Tabular):
         """Return the fixed part and the part per row of the cost of all groups of each prefix, (steps + 1,)."""
         groups = self.groups
         adds = [list(map(groups.position, step.adds)) for step in self.manifest.steps]
-        parts = ([float(part[each].sum()) for each in adds] for part in (groups.fixed_costs, groups.row_costs))
+        parts = ([float(part[each].sum()) for each in adds] for part in groups.cost_parts)
         fixed, per_row = (np.cumsum([0.0, *part]).tolist() for part in parts)
         return tuple(CallCost(fixed=f, per_row=r) for f, r in zip(fixed, per_row, strict=True))
 

@@ -294,7 +294,7 @@ class _Sums:
         if self.block.expansion is None:
             np.subtract(X, self.shift[:D], out=B[:, :D])
         else:
-            self.block.expansion.expand_into(X, B[:, :D].T)
+            self.block.expansion.expand(X, B[:, :D].T)
             B[:, :D] -= self.shift[:D]
         np.subtract(Y, self.shift[D : D + P], out=B[:, D : D + P])
         B[:, D + P :] = 0.0

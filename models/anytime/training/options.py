@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from anytime.errors import refuse
 from anytime.families import Family, family_of
 from anytime.features.bases import Clamp, parsed_basis
-from anytime.features.learning import checked_clamp, checked_level_rows
+from anytime.features.learning import CLAMPS
 from anytime.selection import Rule
 from anytime.types import ColumnType, FamilyName, Label, Task
 
@@ -107,12 +108,18 @@ class Options(Rule):
         super().__post_init__()
         if self.basis is not None:
             parsed_basis(self.basis)
-        checked_clamp(self.clamp)
-        checked_level_rows(self.min_level_rows)
         name, alpha, folds, pairs = self.by.name, self.alpha, self.folds, self.pairs
+        clamp, least = self.clamp, self.min_level_rows
+        is_quantile = isinstance(clamp, Real) and not isinstance(clamp, bool) and 0 <= clamp < 0.5
         is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
         refuse(
             {
+                f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}": (
+                    clamp is not None and clamp not in CLAMPS and not is_quantile
+                ),
+                f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'": (
+                    least != "auto" and not (isinstance(least, Integral) and not isinstance(least, bool) and least >= 2)
+                ),
                 f"folds is {folds}; expected 2 or more, or 0 for none": folds is not None and (folds < 0 or folds == 1),
                 "folds is 0; --alpha cv and --nested need 2 or more": folds == 0 and (alpha == "cv" or self.nested),
                 f"method {name!r} supports family gaussian, not {self.family}; choose method 'fr' or family gaussian": (

@@ -84,7 +84,7 @@ def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: 
         residuals = sample.Y - additive.options.fitted_family.mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
         found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
-    return [each.pair for each in found]
+    return [pair for pair, _ in found]
 
 
 @dataclass(frozen=True)

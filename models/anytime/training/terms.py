@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from anytime.errors import TrainingError
-from anytime.features.bases import MIN_LEVEL_ROWS, Choice
+from anytime.features.bases import MIN_LEVEL_ROWS, MIN_MISSING, Choice
 from anytime.features.expansion import Expansion
-from anytime.features.learning import MIN_MISSING
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram, Moments
 
@@ -41,7 +40,7 @@ class TermSets:
         """Return what is selected from; without folds, the most frequent levels."""
         if len(self.parts) > 1:
             return self.whole.choices
-        if self.whole.needs_size:
+        if any(column.basis.choices for column in self.whole.columns):
             raise TrainingError(
                 "basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K"
             )

@@ -186,7 +186,7 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
         ),
         "versions": tuple(versions),
         "cost_unit": model.groups.cost_unit,
-        "rows": model.groups.rows_per_call,
+        "rows": model.groups.rows or 1,
         "total_cost": float(model.costs[-1]),
         "policies": model.policies,
         "groups": model.groups.groups,
@@ -225,7 +225,7 @@ def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | No
     while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
         prefix += 1
     steps: list[PlannedStep] = []
-    rows = model.groups.rows_per_call if rows is None else rows
+    rows = (model.groups.rows or 1) if rows is None else rows
     per_row, in_total = model.groups.costs, model.groups.call_costs(rows)
     spent, spent_total = _cost(model, per_row, paid), _cost(model, in_total, paid)
     for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):

@@ -5,7 +5,8 @@ A request has a tensor for each group, in the JSON or as bytes after it. A tenso
 datatype. Integer datatypes and BOOL accept only whole numbers in their range. A missing value is null in JSON and NaN
 in bytes.
 
-A text column is a tensor of its own, `group:column` of datatype BYTES: strings in JSON, and in bytes each text after
+A text column is a tensor of its own, `group:column` of datatype BYTES (a JSON list of the two names where that is the
+name of another input, too): strings in JSON, and in bytes each text after
 its length (4 bytes, little-endian), where an empty text is a missing value unless it is a level of the column. The
 tensor of the group has the other columns in their order, and is absent if all are text. A group is received with the
 last of its tensors.
@@ -27,8 +28,10 @@ import numpy as np
 
 from anytime._version import __version__
 from anytime.errors import ValuesError, suggestion
+from anytime.groups import joined_names
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
+from anytime.inference.subsets import SetCache
 from anytime.inference.values import numbers_of
 from anytime.model.model import GroupPosition, Model
 from anytime_service.errors import FieldError, MalformedBodyError
@@ -285,28 +288,44 @@ def tensors_of(model: Model, request: InferRequest, max_rows: int) -> Iterator[T
         yield tensor
 
 
-def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
-    """Return the inputs of a group by name, each with the indices of its columns: the numbers, then each text."""
-    texts = [j for j, reader in position.expansion.readers.items() if reader.holds == "text"]
-    columns = range(len(position.features))
-    numbers = [j for j in columns if j not in texts] if texts else columns
-    found: dict[str, Sequence[int]] = {group: numbers} if numbers else {}
-    return found | {f"{group}:{position.features[j]}": (j,) for j in texts}
+Inputs: TypeAlias = dict[str, tuple[str, Sequence[int]]]
+"""Inputs by name, each with its group and the indices of its columns."""
+
+_INPUTS = SetCache[Inputs]()
+
+
+def inputs_of(model: Model) -> Inputs:
+    """Return the inputs of a model: of each group the numbers, then each text."""
+
+    def made() -> Inputs:
+        texts = {
+            group: [j for j, reader in position.expansion.readers.items() if reader.holds == "text"]
+            for group, position in model.places.items()
+        }
+        columns = [(group, model.places[group].features[j]) for group, of in texts.items() for j in of]
+        names = iter(joined_names(columns, ":", model.places))
+        found: Inputs = {}
+        for group, of in texts.items():
+            every = range(len(model.places[group].features))
+            if numbers := [j for j in every if j not in of] if of else every:
+                found[group] = group, numbers
+            found |= {next(names): (group, (j,)) for j in of}
+        return found
+
+    return _INPUTS.get(model, (), made)
 
 
 def _tensor(model: Model, json_path: str, source: InferInput, max_rows: int) -> Tensor:
     name = source.name
-    group = name if name in model.places else name.partition(":")[0]
-    inputs = inputs_of(group, model.places[group]) if group in model.places else {}
+    inputs = inputs_of(model)
     if name not in inputs:
         if name in model.groups.positions and name not in model.places:
             raise FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")
-        known = [each for group, position in model.places.items() for each in inputs_of(group, position)]
         raise FieldError(
             f"{json_path}.name",
-            f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}",
+            f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], list(inputs))}",
         )
-    columns = inputs[name]
+    group, columns = inputs[name]
     if source.datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
         raise FieldError(
@@ -565,17 +584,15 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
 
 def _input_kinds(model: Model) -> list[InferTensorKind]:
     kinds: list[InferTensorKind] = []
-    for name, place in model.places.items():
-        cost = float(model.groups.costs[model.groups.positions[name]])
-        for each, columns in inputs_of(name, place).items():
-            parameters: dict[str, Scalar] = {
-                "features": json_text([place.features[j] for j in columns]),
-                "cost": cost,
-                "step": place.step,
-                "prefix_cost": float(model.costs[place.step]),
-            }
-            datatype = "FP64" if each == name else TEXT
-            kinds.append(InferTensorKind(each, datatype, [-1, len(columns)], parameters))
+    for name, (group, columns) in inputs_of(model).items():
+        place = model.places[group]
+        parameters: dict[str, Scalar] = {
+            "features": json_text([place.features[j] for j in columns]),
+            "cost": float(model.groups.costs[model.groups.positions[group]]),
+            "step": place.step,
+            "prefix_cost": float(model.costs[place.step]),
+        }
+        kinds.append(InferTensorKind(name, "FP64" if name == group else TEXT, [-1, len(columns)], parameters))
     return kinds
 
 

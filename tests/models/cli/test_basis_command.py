@@ -207,7 +207,7 @@ def test_a_written_file_is_read_back_whatever_its_levels(name: str, tmp_path: Pa
         ({"levels": [1, 2]}, "column 'country': its levels are [1, 2] and a value is "),
         ({"levels": [1, 2], "other": True, "range": None}, "column 'country': its levels are [1, 2] and a value is "),
         ({"levels": ["NO", "NO"]}, "column 'country': it has level 'NO' twice; expected each level once"),
-        ({"levels": ["NO"], "other": "no"}, "bases, country, other: input should be a valid boolean (got 'no')"),
+        ({"levels": ["NO"], "other": "no"}, "column 'country', other: input should be a valid boolean (got 'no')"),
     ],
 )
 def test_levels_that_do_not_fit_are_refused(basis: dict[str, Any], message: str, desk: Path, capsys: Capture) -> None:

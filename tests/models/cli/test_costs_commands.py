@@ -503,7 +503,7 @@ def test_a_profile_of_several_row_counts_has_a_fixed_part_and_its_deadlines_are_
     output(capsys, *call, "--rows", "20")
     found = load_groups("measured.yaml")
     assert found.rows is None
-    assert not found.fixed_costs.any()
+    assert not found.cost_parts[0].any()
 
 
 def test_a_deadline_is_compared_with_the_time_of_a_page(desk: Path, capsys: Capture) -> None:

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import GroupsError, TrainingError
-from anytime.features.bases import ColumnSample, Hinge, common_values
+from anytime.features.bases import ColumnSample, Hinge
 from anytime.features.expansion import Column, Columns, Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.features.operations import Term, same_values
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.training.options import Options
 from anytime.types import Float
 
 
@@ -223,7 +224,7 @@ def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
 @pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
 def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
     with pytest.raises(TrainingError, match=r"clamp is .*; expected a quantile Q from 0 to below 0\.5"):
-        learned_groups(groups_of(), Sample({"x": skewed()}), clamp=clamp)
+        Options(clamp=clamp)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
@@ -332,15 +333,19 @@ def test_the_ends_are_those_of_rounding_to_float32() -> None:
     assert (beyond.astype(np.float32) != form[:, np.newaxis]).all()
 
 
+def common_values(values: Any, rows: int) -> tuple[float, ...]:
+    return Hinge.learn(0, ColumnBasis(), ColumnSample(np.array(values), rows)).levels
+
+
 def test_forms_of_one_value_are_counted_together() -> None:
     single = float(np.float32(0.1))
-    assert common_values(ColumnSample(np.array([0.1, single, single, *range(17)] * 5), 100)) == (single,)
+    assert common_values([0.1, single, single, *range(17)] * 5, 100) == (single,)
 
 
 def test_no_indicator_discloses_a_few_rows() -> None:
     salaries = np.array([1000.0, 1000.0, *range(6)])
-    assert common_values(ColumnSample(salaries, 8)) == ()
-    assert common_values(ColumnSample(np.repeat(salaries, 5), 40)) == (1000.0,)
+    assert common_values(salaries, 8) == ()
+    assert common_values(np.repeat(salaries, 5), 40) == (1000.0,)
 
 
 def test_a_float32_form_of_an_end_of_the_range_is_not_clamped() -> None:

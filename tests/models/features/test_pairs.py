@@ -182,8 +182,8 @@ def test_gains_are_those_of_the_best_cuts(seed: int) -> None:
         )
         for i, j in combinations(range(4), 2)
     }
-    assert {tuple(side.column for side in each.pair): each.gain for each in found} == pytest.approx(expected, rel=1e-3)
-    assert [each.gain for each in found] == sorted((each.gain for each in found), reverse=True)
+    assert {tuple(side.column for side in pair): gain for pair, gain in found} == pytest.approx(expected, rel=1e-3)
+    assert [gain for _, gain in found] == sorted((gain for _, gain in found), reverse=True)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -192,8 +192,8 @@ def test_a_column_of_mostly_its_largest_or_least_value_is_cut_there(sign: float)
     X = rng.normal(size=(2000, 3))
     X[:, 0] = sign * np.where(rng.random(2000) < 0.9, 0.0, rng.exponential(size=2000))
     R = (X[:, :1] != 0) * np.sign(X[:, 1:2]) + 0.1 * rng.normal(size=(2000, 1))
-    (best,) = screened_pairs(Expansion.of(wide(3)), X, R, np.ones(2000), 1)
-    assert tuple(side.column for side in best.pair) == ("x0", "x1")
+    ((best, _),) = screened_pairs(Expansion.of(wide(3)), X, R, np.ones(2000), 1)
+    assert tuple(side.column for side in best) == ("x0", "x1")
 
 
 @pytest.mark.parametrize("size", [1e-45, 1e45])
@@ -202,8 +202,8 @@ def test_only_the_ratios_of_weights_count(size: float) -> None:
     w = np.random.default_rng(1).uniform(0.5, 2.0, ROWS)
     R = np.nan_to_num(X[:, :1] * X[:, 3:4])
     found, scaled = (screened_pairs(expansion, X, R, weights, 99) for weights in (w, size * w))
-    assert [each.pair for each in scaled] == [each.pair for each in found]
-    assert [each.gain for each in scaled] == pytest.approx([each.gain for each in found], rel=1e-3)
+    assert [pair for pair, _ in scaled] == [pair for pair, _ in found]
+    assert [gain for _, gain in scaled] == pytest.approx([gain for _, gain in found], rel=1e-3)
 
 
 def test_columns_that_do_not_vary_have_no_pairs() -> None:
@@ -225,16 +225,16 @@ def test_quartiles_keep_the_best_pairs_of_many(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(screening, "REFINED", 20)
     monkeypatch.setattr(screening, "BLOCK", 10)
     found = screened_pairs(expansion, X, R, np.ones(2000), 3)
-    assert [each.pair for each in found] == [each.pair for each in exact]
-    assert [each.gain for each in found] == pytest.approx([each.gain for each in exact], rel=1e-4)
-    assert {tuple(side.column for side in each.pair) for each in exact[:2]} == {("x0", "x20"), ("x3", "x4")}
+    assert [pair for pair, _ in found] == [pair for pair, _ in exact]
+    assert [gain for _, gain in found] == pytest.approx([gain for _, gain in exact], rel=1e-4)
+    assert {tuple(side.column for side in pair) for pair, _ in exact[:2]} == {("x0", "x20"), ("x3", "x4")}
 
 
 def test_the_factors_of_a_column_are_few_and_not_constant() -> None:
     expansion, X = table(0)
     found = screened_pairs(expansion, X, np.nan_to_num(X[:, :1] * X[:, 1:2]), np.ones(ROWS), 99)
-    for each in found:
-        for side in each.pair:
+    for pair, _ in found:
+        for side in pair:
             x = X[:, expansion.groups.features.index(side.column)]
             assert 2 <= len(side.knots or side.levels) <= 4
             if side.column == "c":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import load
-from anytime.errors import GroupsError
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
@@ -229,31 +227,3 @@ def test_an_index_of_no_level_is_refused(code: float) -> None:
     prediction = model_of(trained("gaussian"), "gaussian").open()
     with pytest.raises(ValueError, match=r"column 'sex' has .*; expected the index of a level, 0 to 1, or -1"):
         prediction.checked("person", np.array([[30.0, code]]), coded=True)
-
-
-def named(first: str, second: str) -> dict[str, Any]:
-    """Two groups; the first has a text column `port`."""
-    levels = {"port": {"basis": "categories", "levels": ["Oslo", "Rome"], "other": True}}
-    groups = [{"name": first, "features": ["port"], "cost": 1.0}, {"name": second, "features": ["v"], "cost": 1.0}]
-    return {"groups": groups, "bases": levels}
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        ("a:b", "c", "group 'a:b' has the text column 'port' and ':' in its name; expected a name without ':'"),
-        ("a", "a:port", "group 'a:port' has the name of the text column 'port' of group 'a'; rename one of the groups"),
-    ],
-)
-def test_names_of_groups_that_services_could_confuse_with_a_text_column_are_refused(
-    first: str, second: str, message: str
-) -> None:
-    with pytest.raises(GroupsError, match=f"^{re.escape(message)}$"):
-        Expansion.of(load_groups(named(first, second)))
-
-
-def test_groups_without_text_may_have_colons_in_their_names() -> None:
-    assert Expansion.of(load_groups(named("a", "b:c"))).size == 4
-    groups = named("a:b", "c")
-    groups["bases"]["port"]["levels"] = [3, 17]
-    assert Expansion.of(load_groups(groups)).size == 4

@@ -45,7 +45,7 @@ def test_an_end_without_outliers_is_a_quantile_where_the_extreme_is_far_beyond_i
     for extra in ([], [far], [-far, far]):
         x = np.array([*values, *extra])
         expected = literal_ends(x, "outliers", np.ones(len(x)))
-        assert ColumnSample(x, len(x)).without_outliers() == (None if np.isinf(expected[0]) else expected)
+        assert ColumnSample(x, len(x)).ends("outliers") == (None if np.isinf(expected[0]) else expected)
 
 
 def lognormal(n: int, seed: int, law: Callable[[Float], Float], options: list[dict[str, Any]]) -> list[float]:

@@ -194,8 +194,9 @@ def test_a_date_beyond_the_training_rows_counts_as_the_last_but_for_its_parts(
     assert found == [[], ["when"]]
     years, *parts = model.expansion.expand(np.array([[high, 0.0], [high + 4 * year + 86_400.0, 0.0]])).T
     assert years[0] == years[1]
-    names = [name for name in columns.term_names if "hour=" in name or "month=" in name]
-    assert all(a == b for (a, b), name in zip(parts, columns.term_names[1:], strict=False) if name in names)
+    suffixes = [term.suffix for term in columns.terms]
+    names = [name for name in suffixes if "hour=" in name or "month=" in name]
+    assert all(a == b for (a, b), name in zip(parts, suffixes[1:], strict=False) if name in names)
 
 
 def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> None:

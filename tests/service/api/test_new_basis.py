@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,7 +18,6 @@ from anytime import AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError
 from anytime.evaluation.shapes import column_shapes
-from anytime.features import bases
 from anytime.features.bases import BASES, NUMERIC, Basis, ColumnSample, Kind, register
 from anytime.features.operations import VALUE, Operands, Operation, Term
 from anytime.groups import ColumnBasis
@@ -40,12 +39,10 @@ class Share(Operation):
     form = "saturated"
     code = "u / (NAME_size(u) + b)"
     helper = "\nstatic double NAME_size(double u)\n{\n    return u < 0 ? -u : u;\n}\n"
+    stated: ClassVar[Mapping[str, str]] = {"width": "b"}
 
     def values(self, x: Float, of: Operands) -> Float:
         return x / (np.abs(x) + of.b)
-
-    def document(self, term: Term) -> dict[str, Any]:
-        return {"width": term.b}
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Saturated(Basis):
     width: float
 
     @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
         del size
         width = (given.model_extra or {}).get("width")
         if width is None:
@@ -78,8 +75,7 @@ class Saturated(Basis):
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(bases, "BASES", BASES)
+def _registered() -> Iterator[None]:
     register(Saturated)
     yield
     del BASES["saturated"]
@@ -225,7 +221,7 @@ def test_the_row_of_contributing_names_what_a_basis_has() -> None:
     assert words >= REQUIRED
     folder = ROOT / "models" / "anytime" / "features" / "bases"
     assert "models/anytime/features/bases/" in words
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "basis"}
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert files == {basis.__module__.rpartition(".")[2] for basis in BASES.values()} - {"test_new_basis"}
     guide = (ROOT / "models" / "guides" / "columns.md").read_text()
     assert [name for name in BASES if not re.search(rf"^\| `{name}\b", guide, re.MULTILINE)] == ["saturated"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from numbers import Integral, Real
@@ -165,10 +165,14 @@ MemoryTable: TypeAlias = MatrixTable | FrameTable
 """A table in memory, to which columns can be added."""
 
 
-def is_frame(X: Any) -> bool:
-    """Return whether X has columns with names: a frame of any library."""
+def is_frame(X: Any, features: Iterable[str] = ()) -> bool:
+    """Return whether X has columns with names: a frame of any library.
+
+    Those that pandas counted, 0, 1, 2, ..., are names if one of the `features` is among them.
+    """
     if _is_pandas(X):
-        return all(isinstance(name, str) for name in X.columns)
+        labels = list(X.columns)
+        return labels != list(range(len(labels) or 1)) or not {*map(str, labels)}.isdisjoint(features)
     # The type is asked: to a lazy frame, asking for its columns is work.
     return hasattr(X, "__arrow_c_stream__") or (hasattr(type(X), "collect") and hasattr(type(X), "columns"))
 
@@ -178,9 +182,13 @@ def _is_pandas(X: Any) -> bool:
 
 
 def collected(X: Any) -> Any:
-    """Return a frame of pandas unchanged, and one of another library as an Arrow table; lazy frames are collected."""
+    """Return a frame of pandas with its names as text, and one of another library as an Arrow table.
+
+    Lazy frames are collected.
+    """
     if _is_pandas(X):
-        return X
+        names = [str(name) for name in X.columns]
+        return X if names == list(X.columns) else X.set_axis(names, axis=1)
     table = pa.table  # outside: without pyarrow, its own message
     try:
         frame = table(X if hasattr(X, "__arrow_c_stream__") else X.collect())
@@ -203,7 +211,7 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     TableError
         Two columns share a name, or a column mixes types.
     """
-    if not is_frame(X):
+    if not (_is_pandas(X) or is_frame(X)):
         names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
         if X.dtype.kind not in "OUSTM":
             return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
@@ -211,6 +219,7 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     elif not _is_pandas(X):
         return FrameTable(name, collected(X))
     else:
+        X = collected(X)
         names, dtypes = list(X.columns), list(X.dtypes)
         if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
             return MatrixTable(name, X.to_numpy(), names)

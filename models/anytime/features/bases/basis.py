@@ -1,23 +1,24 @@
-"""The interface of bases: which terms a raw column becomes.
+"""The interface of bases: which terms a raw column becomes; the simplest of them; and the basis of each column.
 
-A basis is one class in one file of this folder, listed in `anytime.features.bases`. Its class has everything that the
-library knows of it.
+A basis is one class in one file of this folder, registered in `anytime.features.bases`. Its class has everything that
+the library knows of it.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from anytime.errors import GroupsError
-from anytime.features.operations import Term
+from anytime.features.operations import VALUE, Term
 from anytime.features.readers import Reader
 from anytime.groups import ColumnBasis
 from anytime.types import Float
@@ -26,6 +27,8 @@ MIN_LEVEL_ROWS = 10
 """Rows of the sample that a level, or a common value, needs for an indicator: no indicator discloses a single row."""
 LEVEL_ROWS = (10, 5, 2)
 """Numbers of rows from which cross-validation selects how many a level needs."""
+MIN_MISSING = 0.01
+"""Share of the rows from which missing values of a column have an indicator."""
 COUNT_TOLERANCE = 1e-12
 """Rounding of a sum of equal weights, as a share of it."""
 
@@ -36,10 +39,9 @@ NUMERIC: frozenset[Kind] = frozenset({"number", "integer", "date"})
 """Types of columns whose raw values are numbers; a date is seconds since 1970 UTC."""
 
 Clamp: TypeAlias = float | Literal["auto", "off", "outliers"] | None
-"""What values are clamped to: the quantiles Q and 1 - Q; nothing; or the ends of `ColumnSample.without_outliers`.
+"""What values are clamped to, see `ColumnSample.ends`; None is the default of each basis.
 
-"auto" is the training range without outliers for curves and dates, and nothing for lines of numbers; None is the
-default of each basis.
+"auto" clamps curves and dates, and not lines of numbers.
 """
 
 OUTLYING = 2.0
@@ -58,22 +60,21 @@ class ColumnSample:
         Weight of all rows of the sample, also of those that miss the value.
     weights : Float | None
         (observed,) above 0, or None for weight 1.
-    min_level_rows : int
-        Rows that a level, or a common value, needs for an indicator.
-    selects_levels : bool
-        Whether cross-validation selects that number for levels, from `LEVEL_ROWS`.
+    min_level_rows : tuple[int, ...]
+        Rows that a level, or a common value, needs for an indicator; of several numbers, the first is that of common
+        values, and cross-validation selects that of levels.
     """
 
     values: NDArray[Any]
     rows: float
     weights: Float | None = None
-    min_level_rows: int = MIN_LEVEL_ROWS
-    selects_levels: bool = False
+    min_level_rows: tuple[int, ...] = (MIN_LEVEL_ROWS,)
 
     @property
-    def observed(self) -> float:
-        """Return the weight of the rows that have a value."""
-        return float(len(self.values)) if self.weights is None else float(self.weights.sum())
+    def has_gaps(self) -> bool:
+        """Return whether so many rows miss the value that these have an indicator."""
+        observed = float(len(self.values)) if self.weights is None else float(self.weights.sum())
+        return self.rows - observed >= MIN_MISSING * self.rows > 0
 
     def mean(self) -> float:
         return float(np.average(self.values, weights=self.weights))
@@ -84,8 +85,10 @@ class ColumnSample:
     def quantiles(self, levels: Sequence[float] | Float) -> tuple[float, ...]:
         """Return quantiles, interpolated as by `numpy.quantile` of as many copies of each value as its weight states.
 
-        A unit of weight is 1 where all weights are whole numbers, else the smallest weight.
+        A unit of weight is 1 where all weights are whole numbers, else the smallest weight. Empty without values.
         """
+        if not len(self.values):
+            return ()
         below, above, share = self._neighbours(levels)
         step = np.subtract(above, below, dtype=np.float64)  # a difference of small integers may exceed their type
         # From the nearer of both, as numpy does, so that equal samples have equal quantiles.
@@ -115,30 +118,24 @@ class ColumnSample:
         )
         return below, above, at - low
 
-    def bulk(self) -> tuple[float, float]:
-        """Return the quantiles .01 and .99, or where they are between two values, the inner one.
-
-        So one outlier among fewer than a hundred rows changes neither.
-        """
-        below, above, _ = self._neighbours([0.01, 0.99])
-        return float(above[0]), float(below[1])
-
-    def without_outliers(self) -> tuple[float, float] | None:
-        """Return the range with q99 or q1 of the bulk for an end that is an outlier; None if neither is."""
-        (q1, q99), low, high = self.bulk(), float(self.values.min()), float(self.values.max())
-        far = OUTLYING * (q99 - q1)
-        ends = q1 if q1 - low > far > 0 else low, q99 if high - q99 > far > 0 else high
-        return None if ends == (low, high) else ends
-
     def ends(self, clamp: Clamp) -> tuple[float, float] | None:
-        """Return the ends that a clamp moves values to; None if it moves none."""
-        if clamp is None or clamp in ("auto", "off") or not len(self.values):
+        """Return the ends that a clamp moves values to; None if it moves none.
+
+        They are the quantiles Q and 1 - Q, or the range of the values. "auto" is the range with q99 or q1 for an end
+        that is an outlier, and "outliers" the same, or None if neither end is one.
+        """
+        if clamp is None or clamp == "off" or not len(self.values):
             return None
-        if clamp == "outliers":
-            return self.without_outliers()
-        if clamp == 0:  # a quantile of fractional weights may lie within
-            return float(self.values.min()), float(self.values.max())
-        low, high = self.quantiles([float(clamp), 1.0 - float(clamp)])
+        low, high = float(self.values.min()), float(self.values.max())
+        if isinstance(clamp, str):
+            below, above, _ = self._neighbours([0.01, 0.99])
+            # Between two values the inner one, so that one outlier among fewer than a hundred rows changes neither.
+            q1, q99 = float(above[0]), float(below[1])
+            far = OUTLYING * (q99 - q1)
+            found = q1 if q1 - low > far > 0 else low, q99 if high - q99 > far > 0 else high
+            return None if clamp == "outliers" and found == (low, high) else found
+        if clamp:  # for 0, a quantile of fractional weights may lie within
+            low, high = self.quantiles([clamp, 1.0 - clamp])
         return low, high
 
     @cached_property
@@ -181,10 +178,12 @@ class Basis(ABC):
         Types of the columns that may have this basis, and that have it where the user states none.
     sizes : range
         Valid K of `name:K`; empty if the basis has no size.
+    default : float | None
+        K of `name` alone; None if that is invalid.
     parts : frozenset[str]
         Fields of its own in a groups file, which are learned where they are absent.
     clamp : Clamp
-        The default clamp; None if values are never clamped.
+        The default clamp of numbers, that of dates being 0; None if values are never clamped.
     choices : tuple[int, ...]
         K that cross-validation selects from; empty if it selects nothing.
     line : Literal["own", "same"] | None
@@ -199,6 +198,7 @@ class Basis(ABC):
     example: ClassVar[str] = ""
     default_for: ClassVar[frozenset[Kind]] = frozenset()
     sizes: ClassVar[range] = range(0)
+    default: ClassVar[float | None] = 0
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
     choices: ClassVar[tuple[int, ...]] = ()
@@ -213,14 +213,9 @@ class Basis(ABC):
         return int(text)
 
     @classmethod
-    def default_size(cls) -> float | None:
-        """Return K of `name` alone; raise GroupsError, with what was expected, if it needs one."""
-        return None
-
-    @classmethod
     @abstractmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
-        """Return the basis of a column; what `given` states is not learned, and `size` is K of `name:K`, or None.
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
+        """Return the basis of a column; what `given` states is not learned, and `size` is K of `name:K`.
 
         Raise GroupsError, without the name of the column, if what `given` states is invalid.
         """
@@ -244,13 +239,122 @@ class Basis(ABC):
         return self, [(k, k + 1) for k in range(len(self.terms))]
 
 
-def suffixes(sign: str, values: Iterable[float]) -> list[str]:
+def suffixes(sign: str, values: Sequence[float]) -> list[str]:
     """Return what follows the name of a column, such as >45, for each of some different numbers."""
-    numbers = list(values)
-    short = [f"{sign}{value:.6g}" for value in numbers]
-    return short if len(set(short)) == len(short) else [f"{sign}{value!r}" for value in numbers]
+    short = [f"{sign}{value:.6g}" for value in values]
+    return short if len(set(short)) == len(short) else [f"{sign}{value!r}" for value in values]
 
 
-def quantiles(sample: ColumnSample, count: int) -> tuple[float, ...]:
-    """Return the quantiles k/(count + 1), k = 1..count."""
-    return sample.quantiles(np.arange(1, count + 1) / (count + 1)) if count and len(sample.values) else ()
+@dataclass(frozen=True)
+class Linear(Basis):
+    """One term, the column itself; booleans are 0 and 1."""
+
+    name: ClassVar[str] = "linear"
+    fits: ClassVar[frozenset[Kind]] = NUMERIC | {"bool"}
+    default_for: ClassVar[frozenset[Kind]] = frozenset({"number", "integer", "bool"})
+
+    @classmethod
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+        return cls()
+
+    def described(self) -> ColumnBasis:
+        return ColumnBasis(basis=self.name)
+
+    @property
+    def terms(self) -> list[Term]:
+        return [VALUE]
+
+
+UNSTATED = Linear.name
+"""The basis of a column that groups state nothing of once they are learned."""
+
+BASES: dict[str, type[Basis]] = {}
+"""Every basis by its name on the command line and in the groups file."""
+
+
+def register(basis: type[Basis]) -> None:
+    """Add a basis; raise TypeError, which names what is absent, if it is incomplete, or if its name is in use."""
+    absent = [*(each for each in ("name", "fits") if not hasattr(basis, each)), *sorted(basis.__abstractmethods__)]
+    if absent:
+        raise TypeError(f"basis {basis.__name__} lacks {', '.join(absent)}; see anytime.features.bases.basis.Basis")
+    if BASES.setdefault(basis.name, basis) is not basis:
+        raise TypeError(f"two bases have the name {basis.name!r}: {basis.__name__} and {BASES[basis.name].__name__}")
+
+
+def parsed_basis(text: str) -> tuple[type[Basis], float]:
+    """Return the basis and the K that a text such as "hinge:4" names; raise GroupsError if it is invalid."""
+    name, colon, size = text.partition(":")
+    basis = BASES.get(name)
+    if basis is None:
+        raise GroupsError(f"there is no basis {text!r}; expected one of {', '.join(BASES)}")
+    try:
+        return basis, basis.sized(size) if colon or basis.default is None else basis.default
+    except GroupsError as error:
+        raise GroupsError(f"basis {text!r} is invalid; expected {error}") from None
+
+
+def default_basis(kind: Kind) -> str:
+    """Return the basis of a column for which the user gives none."""
+    return next(name for name, basis in BASES.items() if kind in basis.default_for)
+
+
+def learned(
+    name: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | None = None, option: str | None = None
+) -> Basis:
+    """Return the basis of a column, complete; raise GroupsError, which names the column, if it is invalid.
+
+    Parameters
+    ----------
+    given : ColumnBasis
+        What the groups file states of the column.
+    sample : ColumnSample
+        Values from which the rest is learned.
+    kind : Kind | None
+        The type of the column; None accepts any, for groups that are learned.
+    option : str | None
+        The basis of all columns of a fitting type, or None.
+    """
+    text = given.basis
+    if text is None:
+        fitting = kind is not None and option is not None and kind in parsed_basis(option)[0].fits
+        text = str(option) if fitting else UNSTATED if kind is None else default_basis(kind)
+    try:
+        return _checked(text, given, sample, kind)
+    except GroupsError as error:
+        raise GroupsError(f"column {name!r}: {error}") from None
+
+
+def _checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | None) -> Basis:
+    """Return the basis that a text names; raise GroupsError if what is stated or learned is invalid."""
+    basis, size = parsed_basis(text)
+    stated = given.model_dump(exclude_none=True, exclude={"basis", "range", "missing", "quantiles"})
+    other = next((part for part in stated if part not in basis.parts), None)
+    if other is not None:
+        fields = ", ".join([*sorted(basis.parts), *([] if basis.clamp is None else ["range"]), "missing"])
+        raise GroupsError(f"it states {other} and has basis {text!r}; expected of {fields}")
+    if given.range is not None and basis.clamp is None:
+        raise GroupsError(f"it has the range {list(given.range)} and basis {text!r}; expected no range")
+    if kind is not None and kind not in basis.fits:
+        fitting = [each.name for each in BASES.values() if kind in each.fits]
+        raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite, and refused below
+        found = basis.learn(size, given, sample)
+    try:
+        found.described()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{first['loc'][0]} {first['input']!r}" if first["loc"] else "an invalid value"
+        raise GroupsError(
+            f"basis {text!r} learned {what} from its values, which are too large or too small; rescale the column"
+        ) from None
+    return found
+
+
+_HOLDS: Mapping[Kind, str] = {
+    "number": "numbers",
+    "integer": "whole numbers",
+    "bool": "booleans",
+    "text": "text",
+    "date": "dates",
+    "factor": "levels of a dictionary",
+}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from anytime.errors import GroupsError
-from anytime.features.bases.basis import LEVEL_ROWS, Basis, Choice, Clamp, ColumnSample, Kind
+from anytime.features.bases.basis import Basis, Choice, Clamp, ColumnSample, Kind
 from anytime.features.operations import Category, Other, Term
 from anytime.features.readers import Levels
 from anytime.groups import ColumnBasis
@@ -39,7 +39,7 @@ class Categories(Basis):
     level_rows: tuple[int, ...] = ()
 
     @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         # Integers with gaps are read as floats.
         found, weights = (part.tolist() for part in sample.counts)
         broken = next((value for value in found if isinstance(value, float) and not value.is_integer()), None)
@@ -49,9 +49,8 @@ class Categories(Basis):
         levels, rows = given.levels, (given.model_extra or {}).get("level_rows") or ()
         if levels is None:
             by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            least = min(LEVEL_ROWS) if sample.selects_levels else sample.min_level_rows
-            levels = tuple(level for level, count in by_count if count >= least)[:MAX_LEVELS]
-            if sample.selects_levels and levels and counts[levels[-1]] < max(LEVEL_ROWS):
+            levels = tuple(level for level, count in by_count if count >= min(sample.min_level_rows))[:MAX_LEVELS]
+            if levels and counts[levels[-1]] < max(sample.min_level_rows):  # these are to be selected from
                 rows = tuple(int(counts[level]) for level in levels)
         elif len(levels) > MAX_LEVELS or not (levels or given.other):
             raise GroupsError(f"it has {len(levels)} levels; expected 1 to {MAX_LEVELS}")
@@ -62,9 +61,8 @@ class Categories(Basis):
                 f"it has level {rounded[0]}, and numbers of 2^53 or more are rounded; expected smaller whole numbers, "
                 "or text"
             )
-        if len(set(levels)) < len(levels):
-            twice = next(level for level, count in Counter(levels).items() if count > 1)
-            raise GroupsError(f"it has level {twice!r} twice; expected each level once")
+        if twice := [level for level, count in Counter(levels).items() if count > 1]:
+            raise GroupsError(f"it has level {twice[0]!r} twice; expected each level once")
         # A column without values, or with rare ones only, has the one term `other`.
         other = given.other if given.other is not None else not levels or bool(set(counts).difference(levels))
         if rows and (not isinstance(rows, tuple) or [*rows] != sorted(rows, reverse=True) or len(rows) != len(levels)):

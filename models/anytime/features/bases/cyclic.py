@@ -19,6 +19,7 @@ class Cyclic(Basis):
     name: ClassVar[str] = "cyclic"
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "cyclic:24"
+    default: ClassVar[float | None] = None
     clamp: ClassVar[Clamp] = None
 
     period: float
@@ -34,12 +35,8 @@ class Cyclic(Basis):
         return period
 
     @classmethod
-    def default_size(cls) -> float:
-        return cls.sized("")
-
-    @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
-        return cls(cls.default_size() if size is None else size)
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+        return cls(size)
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{repr(self.period).removesuffix('.0')}")

@@ -34,7 +34,7 @@ class Date(Basis):
     values: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:  # noqa: ARG003
         DATES.check(sample.values.astype(np.float64))
         centre = given.centre if given.centre is not None else sample.mean() if len(sample.values) else 0.0
         varies = len(np.unique(sample.values)) > 2
@@ -54,7 +54,7 @@ class Date(Basis):
         counts = np.bincount(part.part_of(sample.values.astype(np.float64)), sample.weights, part.last + 1)
         if not varies or np.count_nonzero(counts) == 1:
             return ()
-        frequent = np.flatnonzero(counts >= sample.min_level_rows).tolist()
+        frequent = np.flatnonzero(counts >= sample.min_level_rows[0]).tolist()
         return tuple(frequent[1:] if len(frequent) == np.count_nonzero(counts) == 2 else frequent)
 
     def described(self) -> ColumnBasis:

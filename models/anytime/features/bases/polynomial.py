@@ -10,9 +10,6 @@ from anytime.features.bases.basis import NUMERIC, Basis, Clamp, ColumnSample, Ki
 from anytime.features.operations import Power, Term
 from anytime.groups import ColumnBasis
 
-DEGREE = 3
-"""Degree of a polynomial that states none."""
-
 
 @dataclass(frozen=True)
 class Polynomial(Basis):
@@ -22,6 +19,7 @@ class Polynomial(Basis):
     fits: ClassVar[frozenset[Kind]] = NUMERIC
     example: ClassVar[str] = "poly:2"
     sizes: ClassVar[range] = range(1, 11)
+    default: ClassVar[float | None] = 3
     parts: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
     clamp: ClassVar[Clamp] = 0.0
 
@@ -30,15 +28,14 @@ class Polynomial(Basis):
     scale: float
 
     @classmethod
-    def learn(cls, size: float | None, given: ColumnBasis, sample: ColumnSample) -> Self:
+    def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
+        if given.scale is not None and not given.scale > 0:
+            raise GroupsError(f"its scale is {given.scale:g}; expected a number > 0")
         known = len(sample.values) > 0
         centre = given.centre if given.centre is not None else sample.mean() if known else 0.0
-        scale = given.scale if given.scale is not None else sample.deviation() if known else 1.0
-        if not scale > 0:
-            if given.scale is not None:
-                raise GroupsError(f"its scale is {scale:g}; expected a number > 0")
-            scale = 1.0  # a constant column, whose terms are constant whatever the scale
-        return cls(int(size or DEGREE), centre, scale)
+        deviation = sample.deviation() if known and given.scale is None else 0.0
+        # The terms of a constant column are constant whatever the scale.
+        return cls(int(size), centre, given.scale or (deviation if deviation > 0 else 1.0))
 
     def described(self) -> ColumnBasis:
         return ColumnBasis(basis=f"{self.name}:{self.degree}", centre=self.centre, scale=self.scale)

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from anytime.errors import ValuesError
 from anytime.evaluation.page.pictures import ModelCurve, curve_chart, model_curve, shape_charts
-from anytime.evaluation.shapes import ColumnShape, column_shapes
+from anytime.evaluation.shapes import ColumnShape, column_shapes, drawn
 from anytime.features.expansion import Column
 from anytime.model.model import Model
 from anytime.types import Float, Label
@@ -134,10 +134,10 @@ def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | 
     """Return the value of a column at a standard normal deviate; `first` is its first term."""
     mean, scale = model.prefixes.mean[first:], model.prefixes.scale[first:]
     if model.terms.features[first] in model.manifest.redundant.constant:
-        return column.shown(float(column.drawn(np.array([0.5]), mean, scale)[0]))
-    if column.is_identity and 0 < mean[0] < 1 and math.isclose(scale[0] ** 2, mean[0] * (1 - mean[0]), rel_tol=1e-6):
+        return column.shown(float(drawn(column, np.array([0.5]), mean, scale)[0]))
+    if column.is_binary(mean, scale):
         return float(deviate > ndtri(1 - mean[0]))
-    value = float(column.drawn(np.array([ndtr(deviate)]), mean, scale)[0])
+    value = float(drawn(column, np.array([ndtr(deviate)]), mean, scale)[0])
     if column.reader is not None:
         return column.shown(value)
     return round(value, max(0, DIGITS - math.floor(math.log10(scale[0]))))
