@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anytime.errors import TrainingError, listed
+from anytime.errors import TrainingError, clipped, listed
 from anytime.families import Family, default_family, family_names, family_of
 from anytime.types import ColumnType, FamilyName, Float, Index, Label, Task
 
@@ -69,6 +71,24 @@ def check_family(family: FamilyName, target: Target) -> None:
         raise TrainingError(f"family {family} does not fit {what}; choose {' or '.join(names)}")
     if fitted.one_column and len(columns) > 1:
         raise TrainingError(f"family {family} fits one target, and {len(columns)} are given; name one")
+
+
+def labels(values: Any) -> NDArray[Any]:
+    """Return classes as an array of their own type, also objects and nullable columns: booleans, whole numbers or text.
+
+    Objects of several types, such as text among numbers, and gaps stay objects.
+    """
+    found = np.asarray(values)
+    kinds = {type(value.item() if isinstance(value, np.generic) else value) for value in found.flat}
+    return np.array(found.tolist()) if found.dtype.kind == "O" and kinds in ({bool}, {int}, {str}) else found
+
+
+def word_in_target(name: str, cell: str, row: int) -> str:
+    """Return the message for a word in a target of numbers."""
+    return (
+        f"target {name!r} holds numbers, and text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected "
+        "numbers: fix it, leave it empty if the row has no target, or choose --task multiclass if they are classes"
+    )
 
 
 def class_shares(means: Float) -> Float:

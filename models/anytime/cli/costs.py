@@ -12,8 +12,8 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import print_json, print_results, remark, working
-from anytime.cli.sources import open_refit
+from anytime.cli.console import Done, as_json, remark, working
+from anytime.cli.resequence import open_refit
 from anytime.costs.distributions import priced, rounded_cost
 from anytime.costs.drift import Drift, drift
 from anytime.costs.scraping import (
@@ -93,14 +93,22 @@ def costs(
     with working(f"ordering {len(groups)} groups"):
         changed = drift(loaded, groups, retrained)
     budgets = budget or [float(f"{share * changed.stop:.3g}") for share in BUDGETS]
+    done = Done()
     if out is not None:
-        write_groups(groups.bare, out)
+        with done.then(out):
+            write_groups(groups.bare, out)
     if distributions is not None:
         name, parts = f"anytime costs --from {' --from '.join(source)}", {g.name: g.call_cost for g in groups.groups}
-        write_text(distributions_of(measured, parts, name).text(), distributions)
-    written = [path for path in (out, distributions, keep) if path is not None]
+        with done.then(distributions):
+            write_text(distributions_of(measured, parts, name).text(), distributions)
+    done.files += [] if keep is None else [keep]
     explained = _budgets_table(changed, budgets)
     staying, moving = changed.timeliness
+    if changed.estimated:
+        why = (
+            "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"
+        )
+        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
     if json:
         sequence = {
             "changes": changed.changes,
@@ -113,23 +121,17 @@ def costs(
             "tolerance": tolerance,
         }
         values = {"model": loaded.name, "cost_unit": "ms", "rows": groups.rows_per_call}
-        print_json(values | {"groups": group_costs.records(), "sequence": sequence}, written)
+        done.print(as_json(values | {"groups": group_costs.records(), "sequence": sequence}))
     else:
-        print_results(
+        done.print(
             group_costs,
             *([f"costs are per row, {groups.shared_by}"] if groups.shared_by else []),  # if it depends on the rows
             *_sequence_lines(changed),
             explained,
             f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
             f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
-            *([f"wrote {' and '.join(map(str, written))}"] if written else []),
-            written=written,
+            *done.wrote,
         )
-    if changed.estimated:
-        why = (
-            "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"
-        )
-        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
     if check and changed.lost > tolerance:
         remark(f"the sequence loses {changed.lost:.4f} of timeliness, more than {tolerance:g}; resequence the model")
         raise typer.Exit(DRIFT)

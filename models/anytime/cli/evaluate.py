@@ -11,9 +11,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from anytime.cli.console import print_json, print_results
+from anytime.cli.console import as_json, print_results, remark_missing
 from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, spread
-from anytime.cli.sources import remark_missing
 from anytime.cli.summary import steps_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
 from anytime.errors import TrainingError
@@ -78,18 +77,17 @@ def evaluate(
     timely = {} if times is None else _timeliness(evaluation, times)
     if json:
         queries, simulated = evaluation.ndcg_queries, {"rows": called, "draws": draws, "timeliness_r2": timely}
-        print_json(
-            {
-                "rows": evaluation.rows,
-                **({} if queries is None else {"queries": queries[0], "queries_without_relevant": queries[1]}),
-                "stop": evaluation.stop,
-                "timeliness": evaluation.timeliness,
-                "timeliness_step": evaluation.timeliness_step,
-                "prefixes": evaluation.table.records(),
-                **({"budgets": evaluation.table.take(within, budgets).records()} if within else {}),
-                **({} if simulation is None else {"random_costs": simulated | {"deadlines": simulation.records()}}),
-            }
-        )
+        values = {
+            "rows": evaluation.rows,
+            **({} if queries is None else {"queries": queries[0], "queries_without_relevant": queries[1]}),
+            "stop": evaluation.stop,
+            "timeliness": evaluation.timeliness,
+            "timeliness_step": evaluation.timeliness_step,
+            "prefixes": evaluation.table.records(),
+            **({"budgets": evaluation.table.take(within, budgets).records()} if within else {}),
+            **({} if simulation is None else {"random_costs": simulated | {"deadlines": simulation.records()}}),
+        }
+        print_results(as_json(values))
         return
     table = steps_table(loaded, evaluation)
     print_results(

@@ -10,8 +10,8 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import print_results, remark, working
-from anytime.cli.sources import open_groups
+from anytime.cli.console import Done, remark, working
+from anytime.cli.train import open_groups
 from anytime.data.dataset import Dataset
 from anytime.data.draft import drafted
 from anytime.data.survey import surveyed
@@ -67,10 +67,9 @@ def groups(
     write_text(draft.text(" ".join(head.split())), out)
     for name, why in draft.left_out.items():
         remark(f"left out: {name!r} ({why})")
-    print_results(
+    Done([out]).print(
         f"wrote {out}: {len(draft.groups.features)} columns in {len(draft.groups)} groups, "
-        f"{len(draft.left_out)} left out",
-        written=[out],
+        f"{len(draft.left_out)} left out"
     )
 
 
@@ -99,9 +98,8 @@ def basis(
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
-    with options.naming_options():
-        quantile = checked_clamp(options.number_or_word(clamp))
-        least = checked_level_rows(options.number_or_word(min_level_rows, int))
+    quantile = checked_clamp(options.number_or_word(clamp))
+    least = checked_level_rows(options.number_or_word(min_level_rows, int))
     options.checked_fixed(clamp, min_level_rows)
     table = tables.open(data)
     types = options.stated_types(text, number)
@@ -126,7 +124,5 @@ def basis(
     write_groups(written, out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print_results(
-        f"wrote {out}: {len(written.features)} columns ({kinds}) become {Expansion.of(written).size} terms",
-        written=[out],
-    )
+    terms = Expansion.of(written).size
+    Done([out]).print(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, progress, remark, working
+from anytime.cli.console import Done, as_json, print_results, progress, remark, working
 from anytime.cli.options import AsJson, Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage, workers
 from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
@@ -48,16 +48,15 @@ def show(
 
         columns, groups = column_shapes(loaded, prefix), loaded.sharing(prefix)
         if json:
-            print_json(
-                {
-                    "model": loaded.name,
-                    "version": loaded.version,
-                    "prefix": loaded.steps if prefix is None else prefix,
-                    "scores": loaded.score_names,
-                    "columns": list(map(asdict, columns)),
-                    "groups": list(map(asdict, groups)),
-                }
-            )
+            shown = {
+                "model": loaded.name,
+                "version": loaded.version,
+                "prefix": loaded.steps if prefix is None else prefix,
+                "scores": loaded.score_names,
+                "columns": list(map(asdict, columns)),
+                "groups": list(map(asdict, groups)),
+            }
+            print_results(as_json(shown))
         else:
             parts = (sharing_table(groups), "") if groups else ()
             print_results(*parts, shapes_table(columns), *filter(None, [cancelling(groups)]))
@@ -68,7 +67,7 @@ def show(
             "moments": loaded.moments is not None,
             **({"budgets": [_at_budget(loaded, each) for each in budget]} if budget else {}),
         }
-        print_json(loaded.manifest.model_dump(mode="json") | values)
+        print_results(as_json(loaded.manifest.model_dump(mode="json") | values))
     elif budget:
         print_results(*(line for each in budget for line in budget_lines(loaded, each)))
     else:
@@ -214,13 +213,14 @@ def certify(
     loaded = load(model)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
+    done, result = Done(), "not written: add --out M.safetensors, or --in-place"
     if out is not None:
-        certified = certified.save(out)
+        with done.then(out):
+            certified, result = certified.save(out), f"wrote {out}"
     if json:
-        print_json(_certificate_values(certified), written=[out])
+        done.print(as_json(_certificate_values(certified)))
     else:
-        result = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
-        print_results(steps_table(certified), certificate_line(certified), result, written=[out])
+        done.print(steps_table(certified), certificate_line(certified), *([] if done.failed else [result]))
 
 
 def _certificate_values(model: Model) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature, signature
@@ -236,18 +235,6 @@ def number_or_word(text: str | None, number: Callable[[str], Any] = float) -> An
         return text
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Let errors about options of the library name those of the command line: `--min-level-rows is ...`."""
-    try:
-        yield
-    except TrainingError as error:
-        name, _, rest = str(error).partition(" is ")
-        if not name.isidentifier():
-            raise
-        raise TrainingError(f"--{name.replace('_', '-')} is {rest}") from None
-
-
 def checked_fixed(clamp: str | None, level_rows: str) -> None:
     """Raise TrainingError for what only cross-validation of a fit selects."""
     for option, value, expected in (
@@ -326,9 +313,9 @@ class Plan(RowOptions):
             checked_fixed(self.clamp, self.min_level_rows)
         stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
         stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
-        with naming_options():  # None is the default of all but the basis
-            read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
-            return Options(**read)
+        # None is the default of all but the basis.
+        read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
+        return Options(**read)
 
 
 @dataclass(frozen=True, kw_only=True)

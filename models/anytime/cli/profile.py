@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, progress, remark
+from anytime.cli.console import Done, as_json, progress, remark
 from anytime.cli.options import GROUPS_OUT, AsJson, CostQuantile, Distributions, checked_quantile, number_or_word
 from anytime.costs import profiling
 from anytime.costs.distributions import CostDistributions, priced, rounded_cost
@@ -75,19 +75,19 @@ def profile(
     times = CostDistributions.measured(measured.times, f"anytime profile {extractors}", measured.rows)
     measured_costs = {name: rounded_cost(each.cost(quantile or 0.5)) for name, each in measured.groups.items()}
     costs = priced(known.for_rows(counts[-1]) if len(counts) > 1 else known, measured_costs)
-    write_groups(costs, out)
+    table, done = _table(measured, costs), Done()
+    with done.then(out):
+        write_groups(costs, out)
     if distributions is not None:
-        write_text(times.text(), distributions)
-    table = _table(measured, costs)
-    written = (out, distributions)
+        with done.then(distributions):
+            write_text(times.text(), distributions)
     if json:
-        print_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": table.records()}, written)
+        done.print(as_json({"cost_unit": "ms", "timer_ms": measured.timer_ms, "groups": table.records()}))
         return
-    print_results(table, written=written)
     priced_groups = zip(costs.groups, costs.costs, strict=True)
     if unmeasured := [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]:
         remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
-    print_results(f"wrote {out}" + (f" and {distributions}" if distributions else ""), written=written)
+    done.print(table, *done.wrote)
 
 
 def _row_counts(rows: str | None) -> tuple[int, ...]:

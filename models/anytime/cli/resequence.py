@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, remark, working
+from anytime.cli.console import Done, as_json, print_results, remark, remark_missing, working
 from anytime.cli.options import (
     AsJson,
     Costs,
@@ -24,10 +24,9 @@ from anytime.cli.options import (
     parsed_costs,
     spread,
 )
-from anytime.cli.sources import open_refit
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError, clipped, listed
-from anytime.groups import load_groups
+from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
@@ -89,8 +88,6 @@ def resequence(
         groups = priced.with_stated_costs(stated)
     kept = changes.options(loaded.manifest).remaining(loaded.groups)
     retrained = open_refit(loaded, kept, refit)
-    if refit.data is not None and retrained is None:
-        remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequencing.resequence(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
@@ -98,7 +95,7 @@ def resequence(
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    print_results(steps_table(changed), summary(changed), f"wrote {out}", written=[out])
+    Done([out]).print(steps_table(changed), summary(changed), f"wrote {out}")
 
 
 @spread
@@ -123,16 +120,28 @@ def what_if(
     loaded, costs = load(model), parsed_costs(cost)
     kept = Rule(without=tuple(without or ())).remaining(loaded.groups.with_stated_costs(costs))
     retrained = open_refit(loaded, kept, refit)
-    if refit.data is not None and retrained is None:
-        remark("--data is ignored: the model contains its moments")
     orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
     with working("ordering the groups of the changed model") if orders else nullcontext():
         found = resequencing.what_if(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
     if json:
-        print_json(_values(found))
+        print_results(as_json(_values(found)))
     else:
         curves = () if found.after is found.before else (_curves(found), "")
         print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
+
+
+def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> resequencing.Retrained | None:
+    """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
+    if refit.data is None:
+        return None
+    drops = refit.missing_target == "drop"
+    table, jobs = refit.open(refit.data), refit.n_jobs
+    found = resequencing.open_retrained(model, table, groups, weights=refit.weights, drop_missing=drops, n_jobs=jobs)
+    if found is None:
+        remark("--data is ignored: the model contains its moments")
+    elif found.found is not None:
+        remark_missing(found.found)
+    return found
 
 
 def _curves(found: resequencing.WhatIf) -> Tabulated:

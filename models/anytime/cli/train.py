@@ -6,7 +6,8 @@ Moments leave a site without its rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -17,18 +18,23 @@ import typer
 from anytime._files import check_writable, created, has_kind
 from anytime._version import __version__
 from anytime.cli import options
-from anytime.cli.console import print_results, remark, working
-from anytime.cli.sources import Console, described, open_calibration, open_cluster, open_source, open_test
+from anytime.cli.console import Done, progress, remark, remark_missing, working
 from anytime.cli.summary import steps_table, summary
+from anytime.data.dataset import Dataset
+from anytime.data.draft import default_groups
+from anytime.data.formats import Table
+from anytime.data.survey import checked_dataset
 from anytime.errors import TableError, TrainingError, listed
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated
 from anytime.evaluation.evaluate import validation as stopping_rule
+from anytime.groups import FeatureGroups, load_groups
+from anytime.inference.conformal import conformal_rank
 from anytime.moments.files import KIND, MomentsRecord, StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.table import TrainingTable
-from anytime.training.train import train as trained_on
+from anytime.training import train as training
+from anytime.training.train import Observer, Roles, TrainingMoments, TrainingTable, open_moments, open_training
 from anytime.types import Label, Task
 
 if TYPE_CHECKING:
@@ -76,35 +82,157 @@ def train(
         if path is not None and other is not None and path.exists() and other.exists() and path.samefile(other):
             raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
     check_writable(out, (".safetensors",))
-    shown = Console()
     with open_cluster(backend, scheduler) as cluster:
-        source = open_source(data, plan, cluster, observer=shown)
-        calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
-        tested = None if test is None else open_test(test, source, plan)
-        validated = None if validation is None else open_test(validation, source, plan)
+        source = open_source(data, plan, cluster)
+        calibration, tested, validated = (
+            None if path is None else open_test(source.like(plan.open(path)), of)
+            for path, of in ((calibrate, share), (test, None), (validation, None))
+        )
         rule = None if validated is None else partial(stopping_rule, validated, n_jobs=plan.n_jobs)
         remark(described(source))
         try:
-            found = trained_on(source, validation=rule)
+            found = training.train(source, validation=rule)
         except TrainingError:  # perhaps because of what the warnings name
-            for each in shown.warnings:
+            for each in source.observer.warnings:
                 remark(f"warning: {each}")
             raise
-    model = found.model(out.stem, keep_moments=not no_moments)
+    model = found.model(out.stem, keep_moments=not no_moments).save(out)
+    done, evaluation = Done([out]), None
     if calibration is not None:
-        with working(f"calibrating on {calibration.table.name}"):
-            model = calibrated(model, replace(calibration, groups=model.groups), share)
-    evaluation = None
+        with done.then(), working(f"calibrating on {calibration.table.name}"):
+            model = calibrated(model, replace(calibration, groups=model.groups), share).save(out)
     if tested is not None:
-        with working(f"evaluating on {tested.table.name}"):
+        with done.then(), working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
-    model = model.save(out)
-    print_results(
-        steps_table(model, evaluation),
-        summary(model),
-        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)",
-        written=[out],
+    written = f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)"
+    done.print(steps_table(model, evaluation), summary(model), written)
+
+
+@contextmanager
+def open_cluster(backend: Literal["local", "dask"], scheduler: str | None) -> Iterator[Cluster | None]:
+    """Return the cluster that --backend and --scheduler select; None is this process."""
+    if backend == "local":
+        if scheduler is not None:
+            raise TrainingError("--scheduler requires --backend dask")
+        yield None
+        return
+    if scheduler is None:
+        raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
+    from anytime.training.dask import connected  # noqa: PLC0415
+
+    with connected(scheduler) as cluster:
+        yield cluster
+
+
+def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> FeatureGroups:
+    """Return the groups of a file, or each column at cost 1; a remark names the index if left out.
+
+    `used` are columns with another use, which no pattern matches.
+    """
+    if path is None:
+        known = default_groups(table, used)
+        remark(f"no --groups: each of {len(known)} columns is a group at cost 1 (`anytime groups` drafts a file)")
+    else:
+        loaded, others = load_groups(path), {*used} | table.index
+        known = loaded.matched(name for name in table.columns if name not in others)
+        if known is loaded:
+            return known
+    index = table.index - {*used, *known.features}
+    if left := [name for name in table.columns if name in index]:
+        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
+    return known
+
+
+def open_source(
+    data: Path,
+    plan: options.Plan,
+    cluster: Cluster | None = None,
+    *,
+    partial: bool = False,
+    known: Target | None = None,
+    learned: FeatureGroups | None = None,
+) -> TrainingTable | TrainingMoments:
+    """Open and check a table as `open_training`, or moments; options that the one requires do not apply to the other.
+
+    Remarks report excluded columns and rows.
+    """
+    stated, observer = plan.training, Observer(progress, working, remark)
+    if has_kind(data, KIND):
+        if cluster is not None:
+            raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")
+        return open_moments(
+            data,
+            stated,
+            costs=None if plan.groups is None else load_groups(plan.groups),
+            target=plan.target or (),
+            query=plan.query,
+            weights=plan.weights,
+            observer=observer,
+        )
+    if not plan.target:
+        raise TrainingError(f"{str(data)!r} is a table; give --target")
+    table = plan.open(data if cluster is None else data.resolve())
+    used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
+    groups = open_groups(table, plan.groups, used)
+    if cluster is not None and len(table.starts) == 1:
+        remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
+    source = open_training(
+        table,
+        Roles(groups, tuple(plan.target), plan.query, plan.weights),
+        stated,
+        known=known,
+        learned=learned,
+        partial=partial,
+        cluster=cluster,
+        observer=observer,
     )
+    if (factors := source.dataset.class_weights) is not None:
+        pairs = zip(source.target.classes or (), factors, strict=True)
+        weights = ", ".join(f"{label} {weight:.3g}" for label, weight in pairs)
+        remark(f"class weights: {weights}; probabilities are those of equally frequent classes")
+    left_out = {name for group in groups.groups if group.name in stated.without for name in group.features}
+    for what, why, names in (
+        ("left out", "--without", left_out),
+        ("left out", "--drop", {*stated.drop}),
+        ("ignored", "in no group", {*source.unused} - left_out - {*stated.drop}),
+    ):
+        if found := [name for name in source.unused if name in names]:
+            remark(f"{what}: {listed(found, 10)} ({why})")
+    remark_missing(source.found)
+    return source
+
+
+def described(source: TrainingTable | TrainingMoments) -> str:
+    """Return the task of a source, and what users may want to state otherwise."""
+    target, hint = source.target, ""
+    if isinstance(source, TrainingMoments):
+        return f"task: {target.task}, {sum(part.rows for part in source.parts)} rows in {source.folds} folds"
+    if target.classes is not None:
+        hint = f", classes {', '.join(map(str, target.classes))}"
+    elif len(target.columns) == 1 and source.found.types[target.columns[0]] == "integer":
+        count = len(source.found.values[0])
+        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
+    return f"task: {target.task}{hint}" + ("" if source.family is None else f"; {source.family.why}")
+
+
+def open_test(dataset: Dataset, coverage: float | None = None) -> Dataset:
+    """Check a table to evaluate on, or with `coverage` to calibrate on, before the long pass over the training table.
+
+    A calibration needs enough rows, and no weights. The threshold of a weighted table depends on the weight of the row
+    to predict (Tibshirani, Barber, Candès and Ramdas 2019, "Conformal prediction under covariate shift"), and requests
+    contain no weights.
+    """
+    if coverage is not None and dataset.weights is not None:
+        raise TrainingError(
+            f"--calibrate is {dataset.table.name!r} with weights {dataset.weights!r}; expected no weights, as a "
+            "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
+            "--calibrate, then calibrate in Python on rows drawn like those to predict"
+        )
+    dataset, found = checked_dataset(dataset)
+    remark_missing(found)
+    if coverage is not None:
+        conformal_rank(found.used, coverage)
+    return dataset
 
 
 @options.spread
@@ -152,10 +280,9 @@ def moments(
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
-    print_results(
+    Done([out]).print(
         f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
-        f"{features} features in {len(record.groups)} groups, {record.folds} folds",
-        written=[out],
+        f"{features} features in {len(record.groups)} groups, {record.folds} folds"
     )
 
 
@@ -181,7 +308,7 @@ def _gathered(
             )
         learned = found[0].record.groups if found else None
         plan = replace(plan, drop=unusable)
-        source = open_source(path, plan, cluster, partial=True, known=known, learned=learned, observer=Console())
+        source = open_source(path, plan, cluster, partial=True, known=known, learned=learned)
         assert isinstance(source, TrainingTable)  # noqa: S101  (not moments)
         if found:  # the columns are those of the first input
             parts = source.moments()

@@ -63,9 +63,11 @@ def checked_level_rows(least: int | Literal["auto"]) -> int | Literal["auto"]:
     raise TrainingError(f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
 
 
-def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
+def needs_sample(
+    groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp, *, extrapolates: bool = True
+) -> bool:
     """Return whether the groups lack the basis or the clamp of some column, given the type of each in the table."""
-    stated = option not in (None, UNSTATED) or clamp not in (None, "auto", "off")
+    stated = option not in (None, UNSTATED) or clamp not in (None, "auto" if extrapolates else None, "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
@@ -195,12 +197,15 @@ def learned_groups(
     *,
     factors: Collection[str] = (),
     complete: bool = False,
+    extrapolates: bool = True,
+    further: bool = False,
 ) -> FeatureGroups:
     """Return the groups with bases learned from a sample where the groups file does not state them.
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
-    `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
-    does not fit its column, TrainingError for an invalid `clamp`.
+    `complete` the sample decides, and the groups have the basis of every column. `extrapolates` is that of the family:
+    without it, the clamp "auto" is that of lines, too. With `further`, rows of other tables follow, which may lie
+    beyond the range. Raise GroupsError for a basis that does not fit its column, TrainingError for an invalid `clamp`.
     """
     checked_clamp(clamp)
     bases = {}
@@ -221,10 +226,11 @@ def learned_groups(
         if "range" in given.model_fields_set:
             ends = given.range
         else:
-            ends = _range(basis, kind, numbers, clamp)
-            if isinstance(basis, Octiles) and basis.line is None and numbers and clamp in (None, "auto"):
-                # Rows of another table, which `complete` groups are for, may lie beyond the range.
-                inside = sample.is_whole and not complete and ends == numbers.ends(0.0)
+            ends = _range(basis, kind, numbers, clamp, extrapolates=extrapolates)
+            selects = extrapolates and clamp in (None, "auto")
+            if isinstance(basis, Octiles) and basis.line is None and numbers and selects:
+                # Rows of another table, which `complete` groups are for, too, may lie beyond the range.
+                inside = sample.is_whole and not (complete or further) and ends == numbers.ends(0.0)
                 basis = replace(basis, line="same" if inside else "own")
         column = Column(name, basis, ends)
         quantiles = given.quantiles
@@ -276,12 +282,14 @@ def _first_ten(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _range(basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp) -> tuple[float, float] | None:
+def _range(
+    basis: Basis, kind: Kind, numbers: ColumnSample | None, clamp: Clamp, *, extrapolates: bool
+) -> tuple[float, float] | None:
     """Return the ends that a column of numbers is clamped to: what grows faster than a line of numbers stops there."""
     if basis.clamp is None or numbers is None or clamp == "off":
         return None
     if clamp is None:
         clamp = 0.0 if kind == "date" else "auto" if basis.choices else basis.clamp
-    if clamp == "auto" and (basis.clamp != "off" or kind == "date"):
+    if clamp == "auto" and (basis.clamp != "off" or kind == "date" or not extrapolates):
         return numbers.without_outliers() or numbers.ends(0.0)
     return numbers.ends(clamp)

@@ -7,9 +7,9 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,24 @@ from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, S
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import GroupOrder, Step, given_sequence
+from anytime.selection import GroupOrder, given_sequence, methods
 from anytime.target import Target, check_family, class_shares
-from anytime.training.guarantee import guarantee
+from anytime.training.guarantee import ENUMERATED, spectral_gamma, submodularity_ratio
 from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
-from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
+from anytime.training.model_selection import (
+    SMALL,
+    Errors,
+    Learned,
+    Problem,
+    Terms,
+    TermSets,
+    Validated,
+    Validation,
+    level_decision,
+    selected_terms,
+)
 from anytime.training.options import Options
-from anytime.training.term_selection import Found, least_error
-from anytime.training.terms import Terms, TermSets, level_decisions
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -49,6 +58,8 @@ class Fit:
 
     Attributes
     ----------
+    expansion : Expansion
+        The raw columns and their terms.
     moments, gram
         Moments of the training rows, and their normal equations.
     learned : Learned
@@ -61,8 +72,6 @@ class Fit:
         Errors of each fold and prefix at the penalties chosen, or None without folds.
     held : Validated | None
         Result on the validation table, or None.
-
-    expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
 
     If a rule stopped the sequence, `expansion`, `moments` and `gram` cover all groups and the other attributes only
     those of the sequence.
@@ -86,27 +95,25 @@ class Fit:
     """Which terms were selected, if some were."""
 
     @property
-    def groups(self) -> FeatureGroups:
-        return self.expansion.terms
-
-    @property
     def curve(self) -> Curve:
         return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, self.r2, tuple(self.chosen))
 
     @property
     def chosen(self) -> list[str]:
         """Return the chosen group of each step."""
-        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
+        return [names[-1] for names in self.added]
 
-    def raw(self, step: Step) -> tuple[int, ...]:
-        """Return the groups that a step adds, without products."""
-        return tuple(group for group in step.adds if group < len(self.expansion.groups))
+    @cached_property
+    def added(self) -> list[list[str]]:
+        """Return the groups that each step adds, without products."""
+        names = self.expansion.groups.names
+        return [[names[group] for group in step.adds if group < len(names)] for step in self.sequence.steps]
 
     @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
         """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
-        order = [group for step in self.sequence.steps for group in self.raw(step)]
         groups = self.expansion.groups
+        order = [groups.positions[name] for names in self.added for name in names]
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
     @cached_property
@@ -131,22 +138,9 @@ class Fit:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        rule, why = self.options, ""
-        if self.learned.deviance is not None:
-            why = "the theorems are for least squares"
-        elif rule.first or rule.c_min is not None:
-            why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
-        if why:
-            return Guarantee(why=why, doubling_until=self.sequence.doubling_until)
-        groups, columns = self.groups.with_own_products()
-        return guarantee(
-            self.gram.restricted(columns),
-            groups,
-            rule.method,
-            self.alpha,
-            cost_blind=rule.cost_blind,
-            doubling_until=self.sequence.doubling_until,
-        )
+        groups, columns = self.expansion.terms.with_own_products()
+        gram, until = self.gram.restricted(columns), self.sequence.doubling_until
+        return guarantee(gram, groups, self.options, self.alpha, doubling_until=until)
 
     def model(
         self,
@@ -171,8 +165,9 @@ class Fit:
         if left_out:
             stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
             stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
-        names = np.array(self.groups.features)[columns]
-        unpenalised = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
+        terms, family = self.expansion.terms, rule.fitted_family
+        names = np.array(terms.features)[columns]
+        unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
         collinear = np.zeros(len(self.gram.constant), dtype=np.bool_)
         collinear[unpenalised.columns] = unpenalised.state.factor.dropped  # combinations of earlier columns
         listed, may_be_collinear = self.expansion.listed
@@ -182,8 +177,8 @@ class Fit:
         manifest = Manifest(
             name=name,
             task=target.task,
-            family=self.options.fitted_family.label,
-            link=self.options.fitted_family.link.name,
+            family=family.label,
+            link=family.link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -226,8 +221,7 @@ class Fit:
             return own.r2(explained_variances(self.prefixes, own))
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs, deviance = self.sequence.costs, self.learned.deviance
-        steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
+        costs, deviance, steps = self.sequence.costs, self.learned.deviance, self.added
         pairs = self.selected[0].joined_pairs(steps)
         best = None if self.measured is None else self.measured.best
         return tuple(
@@ -284,26 +278,38 @@ def fit(
             "nested errors need folds; give at least 2": len(parts) == 1 and options.nested,
         }
     )
+    family = options.fitted_family
+    if family.least_squares:
+        observed = None
+    elif observed is None:
+        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
+    else:
+        check_family(family.label, observed.target)
+    found: list[tuple[Callable[[], Terms], int | None, Selected | None]]
     with single_blas_thread():
         if expansion is None:
-            found = least_error(TermSets(Expansion.of(groups), parts, moments), options)
+            sets = TermSets(Expansion.of(groups), parts, moments)
+            chosen = selected_terms(sets, partial(LeastSquares, options=options))
+            found = [(partial(sets.terms, of), of.level_rows, record) for of, record in chosen]
         else:
-            given = Terms(expansion, parts, moments)
-            found = [Found(lambda: LeastSquares(given, options), None)]
-        problems = ((_problem(squares(), observed), record) for squares, record in found)
-        problem, selected = next(problems)
+            found = [(partial(Terms, expansion, parts, moments), None, None)]
+        problems: Iterator[tuple[Problem[Any, Any], int | None, Selected | None]] = (
+            (LeastSquares(of(), options) if observed is None else Likelihood(of(), options, observed), rows, record)
+            for of, rows, record in found
+        )
+        problem, level_rows, selected = next(problems)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
-            for lines, record in problems:
+            for lines, rows, record in problems:
                 if not problem.has_less_error(lines):
-                    problem, selected = lines, record
+                    problem, level_rows, selected = lines, rows, record
         choice, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
         if held is not None:
             choice, prefixes = choice.upto(held.steps), prefixes.upto(held.steps)
-        learned = problem.learned(choice, prefixes)
+        learned = problem.learned(choice) if isinstance(problem, Likelihood) else Learned()
     return Fit(
         options=options,
         expansion=terms.expansion,
@@ -312,25 +318,53 @@ def fit(
         sequence=choice.sequence,
         alpha=choice.alpha,
         alphas=choice.alphas,
-        errors=choice.errors,
+        errors=None if choice.measured is None else choice.measured.mean,
         measured=choice.measured,
         prefixes=prefixes,
         learned=learned,
         held=held,
-        decisions=level_decisions(groups, terms),
+        decisions=() if level_rows is None else (level_decision(Expansion.of(groups), level_rows),),
         selected_terms=selected,
     )
 
 
-def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
-    """Return the loss of the family on terms that least squares selected."""
-    options = squares.options
-    if options.fitted_family.least_squares:
-        return squares
-    if observed is None:
-        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
-    check_family(options.fitted_family.label, observed.target)
-    return Likelihood(squares.terms, options, observed)
+def guarantee(
+    gram: Gram, groups: FeatureGroups, options: Options, alpha: float, *, doubling_until: int | None = None
+) -> Guarantee:
+    """Return the guarantee of the sequence that the options learned at `alpha`; `doubling_until` as in `GroupOrder`."""
+    by, doubled = options.by, doubling_until is not None
+    covering = []
+    if by.whitening_share(np.ones(1)) is None:
+        covering = sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
+    reasons = (
+        (not options.fitted_family.least_squares, "the theorems are for least squares", doubling_until),
+        (bool(options.first), "the user chose the first groups", doubling_until),
+        (options.c_min is not None, "the user chose the cost of the first steps", doubling_until),
+        (
+            bool(groups.products),
+            "pairs of columns join groups that gain more together, which the theorems do not cover",
+            doubling_until,
+        ),
+        (
+            any(group.requires for group in groups.groups),
+            "groups that require others share costs, which the theorems do not cover",
+            None,
+        ),
+        (bool(covering), f"the theorems cover {' and '.join(covering)}, not {by.name}", None),
+        (options.cost_blind, "the theorems cover selection by gain per cost, not cost-blind selection", None),
+        (doubled and not by.doubling_theorem, "the theorem on doubling is proved for fr only", doubling_until),
+        (
+            doubled and len(groups) > ENUMERATED,
+            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}",
+            doubling_until,
+        ),
+    )
+    for applies, why, until in reasons:
+        if applies:
+            return Guarantee(why=why, doubling_until=until)
+    if doubled:
+        return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
+    return Guarantee(gamma=spectral_gamma(gram, groups, options.method, alpha))
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,12 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import Errors, Validation, prefix_errors, with_rows
+from anytime.training.model_selection import Errors, TermSets, Validation, prefix_errors, with_rows
 from anytime.training.options import Options
-from anytime.training.table import TrainingTable
-from anytime.training.terms import TermSets
 from anytime.types import Float, Index
+
+if TYPE_CHECKING:
+    from anytime.training.train import TrainingTable
 
 AUTO_PAIRS = 32
 """Maximum number of pairs that "auto" keeps."""
@@ -41,11 +42,6 @@ MIN_FOLDS = 3
 
 SLICE = 65_536
 """Rows that are made dense at once."""
-
-
-def check_folds(options: Options, folds: int) -> None:
-    if options.pairs == "auto" and folds < MIN_FOLDS:
-        raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
 
 def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation | None = None) -> Fit:
@@ -75,7 +71,7 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
 
 def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
     """Return the pairs that explain most of the residual of the first folds, at most `count`."""
-    sample = _sample(rows.blocks(), folds, screened_rows(len(additive.expansion.columns)), seed)
+    sample = _sample(rows, folds, screened_rows(len(additive.expansion.columns)), seed)
     if not len(sample.Y):
         what = f"of the folds, the first {folds}, which screen pairs, have no rows of positive weight"
         raise TrainingError(f"{what}; expected rows in every fold")

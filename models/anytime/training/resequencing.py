@@ -23,7 +23,7 @@ from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
-from anytime.training.table import TrainingTable, moments_of_groups
+from anytime.training.train import TrainingTable, moments_of_groups
 from anytime.types import Method
 
 
@@ -85,7 +85,8 @@ def open_retrained(
     if target.family.least_squares:
         return None
     dataset, found = checked_dataset(Dataset(table, groups, target, None, weights, drop_missing))
-    rows = TrainingTable(dataset, Options(family=target.family.label, folds=0, alpha=0.0), 1, found, jobs=n_jobs)
+    options = Options(family=target.family.label, folds=0, alpha=0.0)
+    rows = TrainingTable.of(dataset, found, options=options, folds=1, jobs=n_jobs)
     observed = rows.observed()
     assert observed is not None  # noqa: S101  (not least squares)
     return Retrained(rows.name, rows.moments()[0], observed, found)
