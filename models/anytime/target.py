@@ -87,7 +87,7 @@ def word_in_target(name: str, cell: str, row: int) -> str:
     """Return the message for a word in a target of numbers."""
     return (
         f"target {name!r} holds numbers, and text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected "
-        "numbers: fix it, leave it empty if the row has no target, or choose --task multiclass if they are classes"
+        f"numbers: fix it, leave it empty if the row has no target, or state --text {name} if they are classes"
     )
 
 

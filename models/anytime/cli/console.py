@@ -93,7 +93,7 @@ class Done:
             yield
         except Exception as error:
             self.failed = True
-            report(error, self._complete())
+            report(error, f"; {self} is complete" if self.files else "")
         else:
             self.files += [] if file is None else [file]
 
@@ -112,17 +112,12 @@ class Done:
             if not self.files:
                 raise
             redirect_to_nothing(sys.stdout)
-            remark(f"cannot print the results: {reason_of(error)}{self._complete()}")
+            remark(f"cannot print the results: {reason_of(error)}; {self} is complete")
         if self.failed:
             raise typer.Exit(1)
 
-    @property
-    def wrote(self) -> list[str]:
-        """Return a line on the files, if there are some."""
-        return [f"wrote {' and '.join(map(str, self.files))}"] if self.files else []
-
-    def _complete(self) -> str:
-        return f"; {' and '.join(map(str, self.files))} is complete" if self.files else ""
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.files))
 
 
 def print_results(*parts: Tabulated | str) -> None:

@@ -34,18 +34,18 @@ INTERRUPTED = 130
 WIDTH = {"max_content_width": 120}
 
 COMMANDS = {
-    "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
+    "groups": ("train", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
-    "basis": ("groups", "Learn the bases of the columns of a table, and write a groups file that states them."),
+    "basis": ("train", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("train", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
-    "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
+    "evaluate": ("predict", "Measure every prefix of a model on a table."),
     "report": ("model_file", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
     "what-if": ("resequence", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
-    "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
+    "profile": ("costs", "Measure the time of each group's extractor on this machine, as its cost."),
     "costs": ("costs", "Measure the costs of the groups in a running service, and compare sequences."),
     "certify": ("model_file", "Bound the gap between each prefix and the best set of groups of its cost."),
     "export": ("model_file", "Write a model as JSON or as a C header."),
