@@ -76,7 +76,7 @@ def check_family(family: FamilyName, target: Target) -> None:
 def labels(values: Any) -> NDArray[Any]:
     """Return classes as an array of their own type, also objects and nullable columns: booleans, whole numbers or text.
 
-    Objects of several types, such as text among numbers, and gaps stay objects.
+    Objects of several types, such as text among numbers, stay objects.
     """
     found = np.asarray(values)
     kinds = {type(value.item() if isinstance(value, np.generic) else value) for value in found.flat}

@@ -158,18 +158,12 @@ def _curves(found: resequencing.WhatIf) -> Tabulated:
 
 
 def _values(found: resequencing.WhatIf) -> dict[str, Any]:
-    def curve(model: Model) -> list[dict[str, Any]]:
-        return [
+    curves = {
+        name: [
             {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": list(adds)}
             for k, adds in enumerate([(), *(step.adds for step in model.manifest.steps)])
         ]
-
-    return {
-        "model": found.before.name,
-        "changes": found.changes,
-        "before": curve(found.before),
-        "after": curve(found.after),
-        "budgets": [
-            asdict(each) | {"enters": each.enters, "leaves": each.leaves, "loss": each.loss} for each in found.budgets
-        ],
+        for name, model in (("before", found.before), ("after", found.after))
     }
+    budgets = [asdict(each) for each in found.budgets]
+    return {"model": found.before.name, "changes": found.changes, **curves, "budgets": budgets}

@@ -166,12 +166,6 @@ def others(parts: Sequence[Moments]) -> Iterator[Moments]:
     yield before
 
 
-def prefix_errors(folds: Sequence[HeldOut[object]], columns: Index, ends: Index, alphas: Sequence[float]) -> Errors:
-    """Return the errors of all prefixes of one order, `folds` (K, alphas, steps + 1), fold by fold."""
-    errors = [fold.errors(columns, ends, alphas) for fold in folds]
-    return Errors(np.array(errors), np.array([fold.weight for fold in folds]))
-
-
 @dataclass(frozen=True, eq=False)
 class Terms:
     """Terms of the raw columns, and their moments in each fold and in all."""
@@ -480,20 +474,16 @@ class TermSets:
 class Tried(NamedTuple):
     """A set of terms, and its errors along an order at `alpha`, each prefix at its best penalty.
 
-    `curve` and `base` (K,) are the errors of the curve and of the base rate, and `errors` the means of the curve and of
-    all groups.
+    `form` is 0 for lines, 1 for clamped lines and 2 for curves. `curve` and `base` (K,) are the errors of the curve and
+    of the base rate, and `errors` the means of the curve and of all groups.
     """
 
     choice: TermChoice
+    form: int
     alpha: float
     curve: Errors
     base: Errors
     errors: tuple[float, float]
-
-    @property
-    def form(self) -> int:
-        """Return 0 for lines, 1 for clamped lines and 2 for curves."""
-        return 2 if self.choice.size else int(self.choice.clamp or 0)
 
     def is_clearly_better(self, than: Tried) -> bool:
         """Return whether the error is less by the share that the form must gain, and by a standard error."""
@@ -566,10 +556,9 @@ def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) 
         order = problem.orders(problem.data)(alpha)
         problem.check_steps(order)
     measured = along(problem, order, COARSE)[1]
-    curve, base = problem.area(order, measured.folds, last=True), measured.folds[:, 0]
-    curves = Errors(curve, measured.weights)
-    means = float(curves.mean), float(measured.mean[-1])
-    return Tried(choice, alpha, curves, Errors(base, measured.weights), means)
+    curve = Errors(problem.area(order, measured.folds, last=True), measured.weights)
+    form, base = 2 if choice.size else int(choice.clamp or 0), Errors(measured.folds[:, 0], measured.weights)
+    return Tried(choice, form, alpha, curve, base, (float(curve.mean), float(measured.mean[-1])))
 
 
 def _least(tried: Sequence[Tried]) -> Tried:

@@ -10,11 +10,10 @@ likelihood too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
@@ -27,9 +26,9 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import Errors, TermSets, Validation, prefix_errors, with_rows
+from anytime.training.model_selection import Errors, TermSets, Validation, with_rows
 from anytime.training.options import Options
-from anytime.types import Float, Index
+from anytime.types import Index
 
 if TYPE_CHECKING:
     from anytime.training.train import TrainingTable
@@ -71,38 +70,25 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
 
 def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
     """Return the pairs that explain most of the residual of the first folds, at most `count`."""
-    sample = _sample(rows, folds, screened_rows(len(additive.expansion.columns)), seed)
-    if not len(sample.Y):
+    columns = sample_of(_batches(rows, folds), screened_rows(len(additive.expansion.columns)), seed=seed).columns
+    X, Y, weights = (np.asarray(columns[name], dtype=np.float64) for name in ("X", "Y", "weights"))
+    if not len(Y):
         what = f"of the folds, the first {folds}, which screen pairs, have no rows of positive weight"
         raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
-        scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
-        residuals = sample.Y - additive.options.fitted_family.mean(scores)
+        scores = additive.prefixes.predict(X, additive.prefixes.steps)
+        residuals = Y - additive.options.fitted_family.mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
-        found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
-    return [each.pair for each in found]
+        return [each.pair for each in screened_pairs(additive.expansion, X, residuals, weights, count)]
 
 
-@dataclass(frozen=True)
-class _Sample:
-    X: Float
-    Y: Float
-    weights: Float
-
-
-def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sample:
-
-    def batches() -> Iterator[Sample]:
-        for block in blocks:
-            for start in range(0, len(block.Y), SLICE):
-                part = slice(start, start + SLICE)
-                weights = np.ones(len(block.Y[part])) if block.weights is None else block.weights[part]
-                use = weights > 0 if block.folds is None else (weights > 0) & (block.folds[part] < folds)
-                columns: dict[str, NDArray[Any]] = {"X": dense(block.X[part])[use], "Y": block.Y[part][use]}
-                yield Sample(columns | {"weights": weights[use]})
-
-    sample = sample_of(batches(), rows, seed=seed).columns
-    return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
+def _batches(blocks: Iterable[Block], folds: int) -> Iterator[Sample]:
+    """Yield the rows of the first folds that have weight."""
+    for block in blocks:
+        used = (block.row_weights > 0) & (True if block.folds is None else block.folds < folds)
+        for start in range(0, len(used), SLICE):
+            rows = start + np.flatnonzero(used[start : start + SLICE])
+            yield Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows]})
 
 
 def _chosen_count(
@@ -125,7 +111,8 @@ def _chosen_count(
     if len(judging) < MIN_FOLDS - 1:
         raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
     with single_blas_thread():
-        errors = prefix_errors(judging, np.concatenate(blocks), ends[1:], options.grid)
+        folds = [fold.errors(np.concatenate(blocks), ends[1:], options.grid) for fold in judging]
+    errors = Errors(np.array(folds), np.array([fold.weight for fold in judging]))
     least = errors.mean.argmin(axis=0)
     of_counts = Errors(errors.folds[:, least, np.arange(len(blocks))], errors.weights)
     rise = of_counts.between(int(of_counts.mean.argmin()))

@@ -176,6 +176,8 @@ class AtBudget:
         r2 as a share of that of the unchanged model with all groups; None where that is 0 or unknown.
     enters, leaves : tuple[str, ...]
         Groups that only the changed model uses, and that only the unchanged one uses.
+    loss : float | None
+        How much r2 the change costs; negative if it gains.
     """
 
     budget: float
@@ -183,20 +185,9 @@ class AtBudget:
     groups: tuple[tuple[str, ...], tuple[str, ...]]
     r2: tuple[float | None, float | None]
     shares: tuple[float | None, float | None]
-
-    @property
-    def enters(self) -> tuple[str, ...]:
-        return tuple(name for name in self.groups[1] if name not in self.groups[0])
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        return tuple(name for name in self.groups[0] if name not in self.groups[1])
-
-    @property
-    def loss(self) -> float | None:
-        """Return how much r2 the change costs; negative if it gains."""
-        before, after = self.r2
-        return None if before is None or after is None else before - after
+    enters: tuple[str, ...]
+    leaves: tuple[str, ...]
+    loss: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,5 +285,14 @@ def _at(before: Model, after: Model, full: float | None, budget: float) -> AtBud
     (one, other) = (model.expected(prefix).r2 for model, prefix in prefixes)
     (cost, new) = (float(model.costs[prefix]) for model, prefix in prefixes)
     (used, others) = (model.computed[prefix] for model, prefix in prefixes)
-    shares = tuple(r2 / full if full and r2 is not None else None for r2 in (one, other))
-    return AtBudget(budget, (cost, new), (used, others), (one, other), (shares[0], shares[1]))
+    (share, new_share) = (r2 / full if full and r2 is not None else None for r2 in (one, other))
+    return AtBudget(
+        budget,
+        (cost, new),
+        (used, others),
+        (one, other),
+        (share, new_share),
+        enters=tuple(name for name in others if name not in used),
+        leaves=tuple(name for name in used if name not in others),
+        loss=None if one is None or other is None else one - other,
+    )

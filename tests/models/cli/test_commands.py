@@ -568,7 +568,6 @@ WITHOUT_COST = partial(Path("groups.json").write_text, json.dumps(groups()).repl
 OTHER_COLUMNS = table("test.csv", rows(1, 30).drop(columns="b0"))
 FEW_HELD = table("held.csv", rows(2, 8))
 GAPS_HELD = table("held.csv", rows(2, 30).assign(y=lambda frame: frame["y"].where(~frame.index.isin([3, 5]))))
-OTHER_CLASSES = table("held.csv", rows(2, 30).assign(kind="left"))
 DISGUISED = partial(Path("train.parquet").write_text, "a0,a1,b0,c0,y\n1,2,3,4,5\n")
 BARE = partial(trained, "--no-moments")
 WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
@@ -680,7 +679,6 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("a calibration on the training rows", nothing, [*TRAIN, "--calibrate", "train.parquet"], ["rows", "learns from"]),
     ("too few rows to calibrate", FEW_HELD, [*TRAIN, *CALIBRATE], ["8 rows are too few", "9 or more"]),
     ("rows to calibrate without targets", GAPS_HELD, [*TRAIN, *CALIBRATE, *REFUSE], ["held.csv", "2 of 30 rows"]),
-    ("a calibration of other classes", OTHER_CLASSES, aimed("kind", *CALIBRATE), ["'left'", "never seen"]),
     (
         "a calibration with weights",
         nothing,
@@ -811,6 +809,56 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     assert len(error) < 500
     assert not [word for word in words if word not in error], error
     assert {path: path.read_bytes() for path in desk.rglob("*")} == before
+
+
+WORDS_HELD = table(
+    "held.csv", rows(2, 30).assign(b0=lambda frame: frame["b0"].astype(object).where(frame.index < 29, "x"))
+)
+CLASS_HELD = table("held.csv", rows(2, 30).assign(kind=lambda frame: frame["kind"].where(frame.index < 29, "left")))
+INFINITE_HELD = table("held.csv", rows(2, 30).assign(c0=lambda frame: frame["c0"].where(frame.index < 29, np.inf)))
+
+
+@pytest.mark.parametrize("option", ["--test", "--calibrate"])
+@pytest.mark.parametrize(
+    ("prepare", "target", "word"),
+    [(WORDS_HELD, "y", "'x' in row 29"), (CLASS_HELD, "kind", "'left' was never seen"), (INFINITE_HELD, "y", "row 29")],
+    ids=["a cell of text", "a class", "an infinite value"],
+)
+def test_what_only_another_table_has_costs_neither_the_model_nor_the_other_measures(
+    prepare: Callable[[], object], target: str, word: str, option: str, desk: Path, capsys: Capture
+) -> None:
+    prepare()
+    other = {"--test": "--calibrate", "--calibrate": "--test"}[option]
+    captured = ran(capsys, *aimed(target, option, "held.csv", other, "test.csv", "--alpha", "0.1"), code=1)
+    (error,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
+    assert word in error
+    assert error.endswith("; m.safetensors is complete")
+    model = load("m.safetensors")
+    assert (model.manifest.calibration is None) == (option == "--calibrate")
+    assert ("test " in captured.out) == (option == "--calibrate")
+    assert model.version in captured.out
+    assert "wrote m.safetensors" in captured.out
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("place", "call", "said"),
+    [
+        ("anytime_reproduction.comparison.plot_comparison", [*COMPARE, "--plot", "c.png"], "CS-G-OMP"),
+        ("anytime.model.model.Model.save", [*CERTIFY[:-1], "--out", "sure.safetensors"], "certified: "),
+    ],
+    ids=["compare", "certify"],
+)
+def test_results_are_printed_although_their_file_cannot_be_written(
+    place: str, call: list[str], said: str, desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained("--alpha", "0.01")
+    monkeypatch.setattr(place, Mock(side_effect=FULL))
+    captured = ran(capsys, *call, code=1)
+    assert [line for line in captured.err.splitlines() if "error" in line] == ["error: no space left on device"]
+    assert said in captured.out
 
 
 def test_a_wrong_test_table_is_found_before_the_training(

@@ -55,6 +55,8 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ("$A $TRAIN > /dev/full", "cannot print the results: no space left on device; m.safetensors is complete"),
         ("$A $TRAIN | true; exit ${PIPESTATUS[0]}", "cannot print the results: broken pipe; m.safetensors is complete"),
         ("$A $TRAIN 2> /dev/full", ""),
+        ("$A $TRAIN 2>&1 > out.txt | true; exit ${PIPESTATUS[0]}", ""),
+        ("$A $TRAIN 2>&1 | true; exit ${PIPESTATUS[0]}", ""),
         ("$A $TRAIN 2>&-", ""),
         ("$A $TRAIN >&-", ""),
         ("$A $TRAIN >&- 2>&- <&-", ""),

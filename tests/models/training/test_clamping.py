@@ -7,12 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import r2_score
 
-from anytime import AnytimeRegressor
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
 from anytime.features import learning
 from anytime.features.bases import ColumnSample
 from anytime.features.learning import Sample, learned_groups, sample_of
@@ -163,3 +165,24 @@ def test_groups_for_other_tables_have_a_line_of_their_own() -> None:
     groups, sample = load_groups({"groups": {"a": ["x"]}}), Sample({"x": np.arange(50.0)})
     lines = [learned_groups(groups, sample, "auto", complete=each).bases["x"].model_extra for each in (False, True)]
     assert lines == [{"line": "same"}, {"line": "own"}]
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("clamp", ["auto", None])
+@pytest.mark.parametrize("family", ["poisson", "gamma", "gaussian"])
+def test_a_clamp_of_lines_with_a_log_link_is_that_of_curves_by_both_doors(family: Any, clamp: Any) -> None:
+    rng = np.random.default_rng(5)
+    X = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"])
+    X.loc[3, "b"] = 400.0
+    y = rng.poisson(np.exp(0.5 * X["a"])) + 1.0
+    bases = {}
+    for basis in ("linear", "hinge:1"):
+        fitted = AnytimeRegressor(family=family, basis=basis, clamp=clamp, alpha=0.01).fit(X, y)
+        bases[basis] = {name: each.range for name, each in fitted.model_.groups.bases.items()}
+    clamps = clamp == "auto" and family != "gaussian"
+    assert bases["linear"] == (bases["hinge:1"] if clamps else dict.fromkeys(bases["linear"]))
+    X.assign(y=y).to_csv("t.csv", index=False)
+    options = ["--family", family, "--basis", "linear", "--alpha", "0.01", *(["--clamp", clamp] if clamp else [])]
+    assert main(["train", "t.csv", "--target", "y", *options, "--out", "m.safetensors"]) == 0
+    groups = load("m.safetensors").groups
+    assert {name: each.range for name, each in groups.bases.items()} == bases["linear"]

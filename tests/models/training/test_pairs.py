@@ -21,7 +21,6 @@ from anytime.loaded import LoadedModel
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
-from anytime.training.guarantee import guarantee
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
@@ -196,10 +195,10 @@ def test_every_search_joins_pairs_at_the_step_that_completes_them(method: Method
         found = case(seed).fitted(method, **options)
         order = [group for step in found.sequence.steps for group in step.adds]
         assert len(set(order)) == len(order)
-        selected: set[int] = set()
+        groups, selected = found.expansion.terms, set[int]()
         for step in found.sequence.steps:
             selected |= set(step.adds)
-            ready = {p for p in found.groups.products if set(found.groups.prerequisites[p]) <= selected}
+            ready = {p for p in groups.products if set(groups.prerequisites[p]) <= selected}
             assert ready <= selected
         assert found.sequence.ends[-1] == len(found.sequence.columns)
 
@@ -214,8 +213,7 @@ def test_pairs_inside_groups_keep_the_guarantee_of_groups_with_these_columns() -
     ]
     T = np.column_stack([t for own in terms.values() for t in own.values()])
     theirs = fit(fold_moments_of(T, of.y), load_groups({"groups": explicit}), Options(alpha=ALPHA))
-    expected = guarantee(theirs.gram, theirs.groups, "fr", ALPHA).gamma
-    assert found.guarantee.gamma == pytest.approx(expected, rel=1e-9)
+    assert found.guarantee.gamma == pytest.approx(theirs.guarantee.gamma, rel=1e-9)
 
 
 def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
