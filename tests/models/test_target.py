@@ -94,5 +94,5 @@ def test_numbers_in_text_have_a_remedy_of_their_own() -> None:
     found = survey(table, ["y"])
     check_words(table, found)
     assert_refused(
-        lambda: settle_target(found), "'y' holds numbers as text", "state `types: {y: ...}` in the groups or"
+        lambda: settle_target(found), "'y' holds numbers as text", "state `types: {y: ...}` in the groups, or"
     )

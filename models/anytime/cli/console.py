@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import isfinite
@@ -144,16 +144,13 @@ def remark_missing(found: Survey) -> None:
         remark(f"left out: {found.missing} of {found.rows} rows of {Path(found.table).name} without a target")
 
 
-@contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> AbstractContextManager[object]:
     """Show activity during work without countable units: a spinner on a terminal, else one line."""
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status(what):
-            yield
-    else:
-        remark(what)
-        yield
+        return console.status(what)
+    remark(what)
+    return nullcontext()
 
 
 @contextmanager
@@ -169,11 +166,11 @@ def progress(what: str, total: int | None, unit: str = "rows") -> Iterator[Calla
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
-            _Rate(unit),
+            _Rate(),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=total)
+            task = bar.add_task(what, total=total, unit=unit)
             yield lambda just: bar.advance(task, just)
         return
     done = first = 0
@@ -188,20 +185,16 @@ def progress(what: str, total: int | None, unit: str = "rows") -> Iterator[Calla
         if now - printed > 5.0:
             printed = now
             line = f"{what}: {done:,}{'' if total is None else f' of {total:,}'} {unit}"
-            if done > first and now > begun:
-                rate = (done - first) / (now - begun)
+            rate = (done - first) / max(now - begun, 1e-9)
+            if rate:
                 line += f", {rate:,.0f} a second"
-                if total is not None:
-                    line += f", {timedelta(seconds=round((total - done) / rate))} remaining"
+            if rate and total is not None:
+                line += f", {timedelta(seconds=round((total - done) / rate))} remaining"
             remark(line)
 
     yield advance
 
 
 class _Rate(ProgressColumn):
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self._unit = unit
-
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} {self._unit}/s")
+        return Text("" if task.speed is None else f"{task.speed:,.0f} {task.fields['unit']}/s")

@@ -26,7 +26,7 @@ RARE = "Rare options"
 """Title of the options that few calls need, at the end of a command's help."""
 
 
-def _candidates(*values: str) -> Callable[[str], list[str]]:
+def candidates(*values: str) -> Callable[[str], list[str]]:
     """Return what a shell completes a value to."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
@@ -53,7 +53,7 @@ Basis = Annotated[
     typer.Option(
         help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
         "3 or 7 quantiles, by the cross-validated error; linear without folds. `moments` and `basis` have linear.",
-        autocompletion=_candidates(*_BASES),
+        autocompletion=candidates(*_BASES),
     ),
 ]
 MinLevelRows = Annotated[
@@ -61,7 +61,7 @@ MinLevelRows = Annotated[
     typer.Option(
         help="Require this many sampled rows for the indicator of a level, or of a common value of hinges: 2 or "
         "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
-        autocompletion=_candidates("auto"),
+        autocompletion=candidates("auto"),
         rich_help_panel=RARE,
     ),
 ]
@@ -73,7 +73,7 @@ ClampAt = Annotated[
         "far beyond the quantiles .01 and .99, to these; off; auto: curves and dates to the training range, without "
         "such extremes, and lines not. The default is auto for the basis auto, 0 for other curves and dates, off for "
         "lines.",
-        autocompletion=_candidates("auto", "off", "outliers", "0"),
+        autocompletion=candidates("auto", "off", "outliers", "0"),
         rich_help_panel=RARE,
     ),
 ]
@@ -245,12 +245,6 @@ def checked_fixed(clamp: str | None, level_rows: str) -> None:
             raise TrainingError(f"{option} is 'auto', which only `train` and `compare` select; expected {expected}")
 
 
-def checked_method(method: Method) -> Method:
-    if method not in methods():
-        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(methods())}")
-    return method
-
-
 def checked_quantile(quantile: float | None) -> float | None:
     if quantile is not None and not 0 < quantile < 1:
         raise GroupsError(f"--cost-quantile is {quantile:g}; expected a number between 0 and 1, like 0.9")
@@ -262,7 +256,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "clamp": number_or_word,
     "min_level_rows": partial(number_or_word, number=int),
     "pairs": partial(number_or_word, number=int),
-    "method": checked_method,
     **dict.fromkeys(("drop", "first", "without"), tuple),
 }
 """What the values of some options become in the options of training; the others stay as they are."""
@@ -274,8 +267,6 @@ class Plan(RowOptions):
 
     fixed: ClassVar[Mapping[str, Any]] = {"alpha": 0.0}
     """Options of training that the command has no option for; moments do not depend on the penalty."""
-    selects: ClassVar[bool] = False
-    """Whether cross-validation may select the clamp and the levels."""
 
     groups: MaybeGroups = None
     target: Annotated[
@@ -309,7 +300,7 @@ class Plan(RowOptions):
     @cached_property
     def training(self) -> Options:
         """Return all options of training, which are checked here."""
-        if not self.selects:
+        if "alpha" in self.fixed:  # nothing is selected by cross-validation
             checked_fixed(self.clamp, self.min_level_rows)
         stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
         stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
@@ -323,7 +314,6 @@ class FitPlan(Plan):
     """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
 
     fixed: ClassVar[Mapping[str, Any]] = {}
-    selects: ClassVar[bool] = True
 
     basis: Basis = Options.basis
     min_level_rows: MinLevelRows = str(Options.min_level_rows)
@@ -331,7 +321,7 @@ class FitPlan(Plan):
         str,
         typer.Option(
             help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.",
-            autocompletion=_candidates("cv"),
+            autocompletion=candidates("cv"),
         ),
     ] = str(Options.alpha)
 
@@ -354,14 +344,14 @@ class TrainPlan(FitPlan):
         typer.Option(
             help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
             "--task count.",
-            autocompletion=_candidates(*FAMILIES),
+            autocompletion=candidates(*FAMILIES),
         ),
     ] = Options.family
     method: Annotated[
         Method,
         typer.Option(
             help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
-            autocompletion=_candidates(*methods()),
+            autocompletion=candidates(*methods()),
         ),
     ] = str(Options.method)
     cost_blind: Annotated[
@@ -405,6 +395,6 @@ class TrainPlan(FitPlan):
         typer.Option(
             help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
             "number.",
-            autocompletion=_candidates("auto"),
+            autocompletion=candidates("auto"),
         ),
     ] = None

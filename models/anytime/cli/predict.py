@@ -174,8 +174,9 @@ def evaluate(
         measured = CostDistributions.load(random_costs)
         called = rows or measured.rows
         times = simulate(loaded, measured, draws, np.random.default_rng(seed), called, parallel or 1)
-    drops = reading.missing_target == "drop"
-    dataset, found = held_out(loaded, reading.open(data), weights=reading.weights, drop_missing=drops)
+    dataset, found = held_out(
+        loaded, reading.open(data), weights=reading.weights, drop_missing=reading.missing_target == "drop"
+    )
     remark_missing(found)
     evaluation = evaluated(loaded, dataset, n_jobs=reading.n_jobs)
     simulation = None if times is None else _simulation(evaluation, times, deadline or ())

@@ -12,18 +12,7 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli.console import Done, as_json, print_results, remark, remark_missing, working
-from anytime.cli.options import (
-    AsJson,
-    Costs,
-    First,
-    ModelFile,
-    Out,
-    RefitOptions,
-    Without,
-    checked_method,
-    parsed_costs,
-    spread,
-)
+from anytime.cli.options import AsJson, Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError, clipped, listed
 from anytime.groups import FeatureGroups, load_groups
@@ -71,9 +60,7 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = resequencing.Changes(
-        method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ())
-    )
+    changes = resequencing.Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
     stated = parsed_costs(cost)
     if costs is None and not stated and changes == resequencing.Changes():
         raise TrainingError(
@@ -134,9 +121,14 @@ def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> rese
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
     if refit.data is None:
         return None
-    drops = refit.missing_target == "drop"
-    table, jobs = refit.open(refit.data), refit.n_jobs
-    found = resequencing.open_retrained(model, table, groups, weights=refit.weights, drop_missing=drops, n_jobs=jobs)
+    found = resequencing.open_retrained(
+        model,
+        refit.open(refit.data),
+        groups,
+        weights=refit.weights,
+        drop_missing=refit.missing_target == "drop",
+        n_jobs=refit.n_jobs,
+    )
     if found is None:
         remark("--data is ignored: the model contains its moments")
     elif found.found is not None:

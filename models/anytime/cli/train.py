@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -109,24 +109,20 @@ def train(
     if tested is not None:
         with done.then(), working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
-    written = f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)"
-    done.print(steps_table(model, evaluation), summary(model), written)
+    done.print(steps_table(model, evaluation), summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
 
 
-@contextmanager
-def open_cluster(backend: Literal["local", "dask"], scheduler: str | None) -> Iterator[Cluster | None]:
+def open_cluster(backend: str, scheduler: str | None) -> AbstractContextManager[Cluster | None]:
     """Return the cluster that --backend and --scheduler select; None is this process."""
-    if backend == "local":
-        if scheduler is not None:
-            raise TrainingError("--scheduler requires --backend dask")
-        yield None
-        return
-    if scheduler is None:
+    if scheduler is None and backend == "dask":
         raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
+    if scheduler is None:
+        return nullcontext()
+    if backend == "local":
+        raise TrainingError("--scheduler requires --backend dask")
     from anytime.training.dask import connected  # noqa: PLC0415
 
-    with connected(scheduler) as cluster:
-        yield cluster
+    return connected(scheduler)
 
 
 def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> FeatureGroups:
@@ -315,10 +311,7 @@ def _gathered(
         plan = replace(plan, drop=unusable)
         source = open_source(path, plan, cluster, partial=True, known=known, learned=learned)
         assert isinstance(source, TrainingTable)  # noqa: S101  (not moments)
-        if found:  # the columns are those of the first input
-            parts = source.moments()
-        else:
-            source, parts = source.read()
+        source, parts = (source, source.moments()) if found else source.read()  # the columns are those of the first
         for each in (*source.warnings, *source.decisions):
             remark(each)
         unusable += source.found.unusable

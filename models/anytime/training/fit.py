@@ -7,7 +7,7 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +18,7 @@ from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
+from anytime.features.bases import Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -32,11 +33,10 @@ from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
 from anytime.training.model_selection import (
     SMALL,
-    Errors,
+    Choice,
     Learned,
     Problem,
     Terms,
-    TermSets,
     Validated,
     Validation,
     level_decision,
@@ -52,9 +52,9 @@ LARGEST_SHARE = 0.1
 """Share of the prefixes with the largest penalty of the grid from which that is a warning."""
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A trained sequence with its prefix models.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fit(Choice[GroupOrder]):
+    """A trained sequence at the penalties chosen, with its prefix models.
 
     Attributes
     ----------
@@ -64,12 +64,6 @@ class Fit:
         Moments of the training rows, and their normal equations.
     learned : Learned
         What a likelihood adds: deviances and curvatures.
-    alpha : float
-        The penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
-    errors : Float | None
-        (steps + 1,) cross-validated errors, or None without folds.
-    measured : Errors | None
-        Errors of each fold and prefix at the penalties chosen, or None without folds.
     held : Validated | None
         Result on the validation table, or None.
 
@@ -81,11 +75,6 @@ class Fit:
     expansion: Expansion
     moments: Moments
     gram: Gram
-    sequence: GroupOrder
-    alpha: float
-    alphas: Float
-    errors: Float | None
-    measured: Errors | None
     prefixes: PrefixModels
     learned: Learned
     held: Validated | None = None
@@ -93,6 +82,11 @@ class Fit:
     """Sentences on what was decided about the levels, if that was selected."""
     selected_terms: Selected | None = None
     """Which terms were selected, if some were."""
+
+    @property
+    def errors(self) -> Float | None:
+        """Return the cross-validated errors, (steps + 1,); None without folds."""
+        return None if self.measured is None else self.measured.mean
 
     @property
     def curve(self) -> Curve:
@@ -116,13 +110,13 @@ class Fit:
         order = [groups.positions[name] for names in self.added for name in names]
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
-    @cached_property
-    def stopped(self) -> Stopped | None:
-        """Return the record of the stopping rule; None if no rule was active."""
+    def stopped(self, *left_out: str) -> Stopped | None:
+        """Return the record of the stopping rule, and of groups that were left out before; None without either."""
         epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
-        if epsilon is None and held is None:
+        if epsilon is None and held is None and not left_out:
             return None
         selected = {group for step in sequence.steps for group in step.adds}
+        excluded = (name for group, name in enumerate(self.expansion.groups.names) if group not in selected)
         cut = held is not None and held.steps < len(held.errors) - 1
         by_epsilon = sequence.longest is not None and not cut
         return Stopped(
@@ -132,7 +126,7 @@ class Fit:
             longest=sequence.longest if by_epsilon else None,
             validation=None if held is None else held.name,
             errors=None if held is None else tuple(e if math.isfinite(e) else None for e in held.errors.tolist()),
-            left_out=tuple(name for group, name in enumerate(self.expansion.groups.names) if group not in selected),
+            left_out=(*excluded, *left_out),
         )
 
     @cached_property
@@ -159,12 +153,7 @@ class Fit:
         `left_out` names groups that were excluded before. `remarks` are warnings about the table, and `decisions` what
         was decided about it.
         """
-        groups, columns = self.selected
-        stopped, rule = self.stopped, self.options
-        left_out = (*left_out, *rule.without)
-        if left_out:
-            stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
-            stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
+        (groups, columns), rule = self.selected, self.options
         terms, family = self.expansion.terms, rule.fitted_family
         names = np.array(terms.features)[columns]
         unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
@@ -197,7 +186,7 @@ class Fit:
                 collinear=tuple(names[collinear].tolist()),
             ),
             guarantee=self.guarantee,
-            stopped=stopped,
+            stopped=self.stopped(*left_out, *rule.without),
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
             table_warnings=len(remarks),
@@ -285,45 +274,43 @@ def fit(
         raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
     else:
         check_family(family.label, observed.target)
-    found: list[tuple[Callable[[], Terms], int | None, Selected | None]]
+    whole = Terms(Expansion.of(groups) if expansion is None else expansion, parts, moments)
+    found: list[tuple[TermChoice | None, Selected | None]] = [(None, None)]
     with single_blas_thread():
         if expansion is None:
-            sets = TermSets(Expansion.of(groups), parts, moments)
-            chosen = selected_terms(sets, partial(LeastSquares, options=options))
-            found = [(partial(sets.terms, of), of.level_rows, record) for of, record in chosen]
-        else:
-            found = [(partial(Terms, expansion, parts, moments), None, None)]
-        problems: Iterator[tuple[Problem[Any, Any], int | None, Selected | None]] = (
-            (LeastSquares(of(), options) if observed is None else Likelihood(of(), options, observed), rows, record)
-            for of, rows, record in found
+            found = [*selected_terms(whole, partial(LeastSquares, options=options))]
+        sets = ((whole if choice is None else whole.reduced(choice), choice, record) for choice, record in found)
+        problems: Iterator[tuple[Problem[Any, Any], TermChoice | None, Selected | None]] = (
+            (LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed), choice, record)
+            for terms, choice, record in sets
         )
-        problem, level_rows, selected = next(problems)
+        problem, of_terms, selected = next(problems)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
-            for lines, rows, record in problems:
+            for lines, choice, record in problems:
                 if not problem.has_less_error(lines):
-                    problem, level_rows, selected = lines, rows, record
-        choice, terms = problem.choice, problem.terms
-        prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
+                    problem, of_terms, selected = lines, choice, record
+        chosen, terms = problem.choice, problem.terms
+        prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
         if held is not None:
-            choice, prefixes = choice.upto(held.steps), prefixes.upto(held.steps)
-        learned = problem.learned(choice) if isinstance(problem, Likelihood) else Learned()
+            chosen, prefixes = chosen.upto(held.steps), prefixes.upto(held.steps)
+        learned = problem.learned(chosen) if isinstance(problem, Likelihood) else Learned()
+    level_rows = None if of_terms is None else of_terms.level_rows
     return Fit(
+        chosen.alpha,
+        chosen.sequence,
+        chosen.alphas,
+        chosen.measured,
         options=options,
         expansion=terms.expansion,
         moments=terms.moments,
         gram=terms.gram,
-        sequence=choice.sequence,
-        alpha=choice.alpha,
-        alphas=choice.alphas,
-        errors=None if choice.measured is None else choice.measured.mean,
-        measured=choice.measured,
         prefixes=prefixes,
         learned=learned,
         held=held,
-        decisions=() if level_rows is None else (level_decision(Expansion.of(groups), level_rows),),
+        decisions=() if level_rows is None else (level_decision(whole.expansion, level_rows),),
         selected_terms=selected,
     )
 

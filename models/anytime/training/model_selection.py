@@ -77,7 +77,8 @@ class HeldOut(Protocol[T_co]):
         """Return the problem of the other folds."""
 
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """Return the sum of the weights of its rows."""
 
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
@@ -104,8 +105,7 @@ class Errors:
 
     @property
     def mean(self) -> Float:
-        mean: Float = np.average(self.folds, axis=0, weights=self.weights)
-        return mean
+        return np.asarray(np.average(self.folds, axis=0, weights=self.weights))
 
     def is_clearly_less(self, than: Errors, share: float, *, noisy: bool = True) -> bool:
         """Return whether the mean is less by a share of another, and, if `noisy`, by their standard error."""
@@ -177,6 +177,22 @@ class Terms:
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
+
+    def reduced(self, choice: TermChoice) -> Terms:
+        """Return the terms of one choice, with indicators of missing values; it is computed again by each call."""
+        reduced, spans = self.expansion.reduced(choice)
+        moments = self.moments.reduced(spans)
+        shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
+        bases = reduced.groups.bases
+        expansion = reduced.with_indicators(  # those that the groups file states or that gaps in rows need
+            {
+                column.name: shares.get(start, 0.0) >= MIN_MISSING
+                for column, (start, _) in zip(reduced.columns, reduced.plain.spans, strict=True)
+                if column.name not in bases or bases[column.name].missing is None
+            }
+        )
+        parts = [part.reduced(spans).with_indicator_features(expansion.indicated) for part in self.parts]
+        return Terms(expansion, parts, moments.with_indicator_features(expansion.indicated))
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,31 +462,6 @@ def nested_errors(
 # Sets of terms.
 
 
-@dataclass(frozen=True, eq=False)
-class TermSets:
-    """All terms that a fit may use, and their moments in each fold and in all."""
-
-    whole: Expansion
-    parts: Sequence[Moments]
-    moments: Moments
-
-    def terms(self, choice: TermChoice) -> Terms:
-        """Return one of the sets, with indicators of missing values; it is computed again by each call."""
-        reduced, spans = self.whole.reduced(choice)
-        moments = self.moments.reduced(spans)
-        shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
-        bases = reduced.groups.bases
-        expansion = reduced.with_indicators(  # those that the groups file states or that gaps in rows need
-            {
-                column.name: shares.get(start, 0.0) >= MIN_MISSING
-                for column, (start, _) in zip(reduced.columns, reduced.plain.spans, strict=True)
-                if column.name not in bases or bases[column.name].missing is None
-            }
-        )
-        parts = [part.reduced(spans).with_indicator_features(expansion.indicated) for part in self.parts]
-        return Terms(expansion, parts, moments.with_indicator_features(expansion.indicated))
-
-
 class Tried(NamedTuple):
     """A set of terms, and its errors along an order at `alpha`, each prefix at its best penalty.
 
@@ -497,7 +488,7 @@ class Tried(NamedTuple):
 
 
 def selected_terms(
-    sets: TermSets, problem_of: Callable[[Terms], Problem[Any, Any]]
+    whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]]
 ) -> list[tuple[TermChoice, Selected | None]]:
     """Return the terms whose sequence has the least cross-validated error; of curves, also the lines without them.
 
@@ -506,9 +497,9 @@ def selected_terms(
     Each set is measured at a few penalties: between these, errors differ by less than sets do. The error of all groups
     decides a tie, then the number of terms.
     """
-    choices = sets.whole.choices
-    if len(sets.parts) == 1:  # without folds, the most frequent levels
-        if sets.whole.needs_size:
+    choices = whole.expansion.choices
+    if len(whole.parts) == 1:  # without folds, the most frequent levels
+        if whole.expansion.needs_size:
             raise TrainingError(
                 "basis 'auto' needs folds to select the number of hinges; give at least 2, or a hinge:K"
             )
@@ -518,7 +509,7 @@ def selected_terms(
     tried: list[Tried] = []
     for choice in choices:
         try:
-            tried.append(_tried(problem_of(sets.terms(choice)), choice, tried[0].alpha if tried else None))
+            tried.append(_tried(problem_of(whole.reduced(choice)), choice, tried[0].alpha if tried else None))
         except NoStepsError:
             if choice == choices[-1] and not tried:
                 raise
@@ -531,7 +522,7 @@ def selected_terms(
         line = best if form < 2 else line
     if len(tried) == 1 or not math.isfinite(best.errors[0]):
         return [(best.choice, None)]
-    moved = any(column.basis.line == "own" for column in sets.whole.columns)
+    moved = any(column.basis.line == "own" for column in whole.expansion.columns)
     clamps: dict[bool | None, Any] = {None: None, False: "off", True: "outliers" if moved else "range"}
     records = {
         each.choice: Candidate(

@@ -26,7 +26,7 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import Errors, TermSets, Validation, with_rows
+from anytime.training.model_selection import Errors, Terms, Validation, with_rows
 from anytime.training.options import Options
 from anytime.types import Index
 
@@ -99,7 +99,7 @@ def _chosen_count(
 ) -> int:
     """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
     groups, parts = of_pairs
-    terms = TermSets(Expansion.of(groups), parts, Moments.merged(parts)).terms(Choice())
+    terms = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
     expansion = terms.expansion
     spans = {
         tuple(side.name for side in product.sides): np.arange(start, stop)

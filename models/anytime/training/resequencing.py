@@ -132,7 +132,9 @@ def resequence(
     target = old.learned
     if not target.family.least_squares:
         if data is None:
-            raise TrainingError(f"model {model.name!r} has family {old.family}, which is fitted on rows; pass its data")
+            raise TrainingError(
+                f"model {model.name!r} has family {old.family}, which is fitted on rows; add --data TABLE"
+            )
         table, fitted = data.name, fit([data.moments], remaining, options, data.observed)
     elif model.moments is None:
         raise TrainingError(f"model {model.name!r} was saved without its moments; train it again without --no-moments")
@@ -268,10 +270,6 @@ def what_if(
     words += [f"without {name}" for name in without]
     after = model
     if words:
-        if not model.manifest.learned.family.least_squares and data is None:
-            raise TrainingError(
-                f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE"
-            )
         changes = Changes(without=without)
         if isinstance(data, Table):
             data = open_retrained(model, data, changes.options(model.manifest).remaining(priced))

@@ -263,8 +263,7 @@ def open_training(
         groups = groups.with_bases(learned.bases)
     if not expected.family.extrapolates:  # lines stop at the range, too, whatever the groups file states
         lines = {f: basis for f, basis in groups.bases.items() if (basis.model_extra or {}).get("line")}
-        bounded = {f: basis.model_copy(update={"line": None}) for f, basis in lines.items()}
-        groups = groups.with_bases({**groups.bases, **bounded})
+        groups = groups.with_bases(groups.bases | {f: lines[f].model_copy(update={"line": None}) for f in lines})
     selects, least = options.folds != 0, options.min_level_rows
     groups, found = surveyed(
         table,
@@ -321,10 +320,8 @@ def threads(n_jobs: int | None, values: int) -> int | None:
     It stays None if joblib states the number, and in a fit that joblib or multiprocessing runs along with others.
     """
     backend, stated = get_active_backend()
-    runs_alone = backend.nesting_level == 0 and not current_process().daemon
-    if n_jobs is None and stated is None and runs_alone and values >= LONG_PASS:
-        return int(cpu_count())
-    return n_jobs
+    runs_alone = stated is None and backend.nesting_level == 0 and not current_process().daemon
+    return int(cpu_count()) if n_jobs is None and runs_alone and values >= LONG_PASS else n_jobs
 
 
 def open_moments(
@@ -529,7 +526,6 @@ def extended(
     tables = [each.table.with_columns({roles.weights: each.weights}) for each in stored]
     table = JoinedTable(tables[0].path, tables)
     source, parts = open_training(table, roles, options, known=target, streamed=True, observer=observer).read()
-    observer.warnings = source.warnings
     assigner = FoldAssigner(source.folds, options.seed, stratified=False)
     assigner.skip(source.dataset.tally(assigner.copy()))
     stores = source.found.sample is not None and sum(len(each.weights) for each in stored) < sample_size(
