@@ -70,9 +70,9 @@ ClampAt = Annotated[
     typer.Option(
         "--clamp",
         help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
-        "far beyond the quantiles .01 and .99, to these; off; auto: curves and dates to the training range, without "
-        "such extremes, and lines not. The default is auto for the basis auto, 0 for other curves and dates, off for "
-        "lines.",
+        "far beyond the quantiles .01 and .99, to these; off; auto: curves, dates and lines of a log link to the "
+        "training range, without such extremes, and other lines not. The default is auto for the basis auto, 0 for "
+        "other curves and dates, off for lines.",
         autocompletion=candidates("auto", "off", "outliers", "0"),
         rich_help_panel=RARE,
     ),

@@ -25,7 +25,7 @@ from anytime.cli.summary import steps_table, summary
 from anytime.data.dataset import Dataset
 from anytime.data.draft import default_groups, drafted
 from anytime.data.formats import Table
-from anytime.data.survey import checked_dataset, surveyed
+from anytime.data.survey import MAX_WHOLE, checked_dataset, surveyed
 from anytime.errors import GroupsError, TableError, TrainingError, listed
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated
@@ -212,7 +212,7 @@ def described(source: TrainingTable | TrainingMoments) -> str:
         hint = f", classes {', '.join(map(str, target.classes))}"
     elif len(target.columns) == 1 and source.found.types[target.columns[0]] == "integer":
         count = len(source.found.values[0])
-        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= 20 else ""
+        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= MAX_WHOLE else ""
     return f"task: {target.task}{hint}" + ("" if source.family is None else f"; {source.family.why}")
 
 

@@ -227,8 +227,13 @@ def learned_groups(
             ends = given.range
         else:
             ends = _range(basis, kind, numbers, clamp, extrapolates=extrapolates)
-            selects = extrapolates and clamp in (None, "auto")
-            if isinstance(basis, Octiles) and basis.line is None and numbers and selects:
+            if (
+                isinstance(basis, Octiles)
+                and basis.line is None
+                and numbers
+                and extrapolates
+                and clamp in (None, "auto")
+            ):
                 # Rows of another table, which `complete` groups are for, too, may lie beyond the range.
                 inside = sample.is_whole and not (complete or further) and ends == numbers.ends(0.0)
                 basis = replace(basis, line="same" if inside else "own")

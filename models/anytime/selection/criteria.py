@@ -326,6 +326,11 @@ def method_of(method: Method | SelectionMethod) -> Criterion | PathMethod:
         raise TrainingError(f"method is the class {method.__name__}; expected an object, {method.__name__}()")
     if isinstance(method, str) and (kind := CRITERIA.get(method) or methods().get(method)):
         return kind()
-    in_python = ", or an object of a class that extends anytime.selection.Criterion or PathMethod"
-    expected = f"{', '.join(methods())}{'' if TrainingError.names_flags else in_python}"
-    raise TrainingError(f"method is {method!r}; expected one of {expected}")
+    raise TrainingError(
+        f"method is {method!r}; expected one of {', '.join(methods())}"
+        + (
+            ""
+            if TrainingError.names_flags
+            else ", or an object of a class that extends anytime.selection.Criterion or PathMethod"
+        )
+    )

@@ -570,6 +570,8 @@ FEW_HELD = table("held.csv", rows(2, 8))
 GAPS_HELD = table("held.csv", rows(2, 30).assign(y=lambda frame: frame["y"].where(~frame.index.isin([3, 5]))))
 DISGUISED = partial(Path("train.parquet").write_text, "a0,a1,b0,c0,y\n1,2,3,4,5\n")
 BARE = partial(trained, "--no-moments")
+MOMENTS = partial(main, ["moments", *TRAIN[1:-1], "m.moments"])
+FROM_MOMENTS = ["train", "m.moments", "--out", "m.safetensors"]
 WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("a feature that is no column", with_groups(a={"features": ["a0", "a11"]}), TRAIN, ["'a11'", "'a1'"]),
     ("a target that is no column", nothing, aimed("yy"), ["'yy'", "'y'"]),
@@ -711,6 +713,27 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
+    ("no pairs", nothing, [*TRAIN, "--pairs", "0"], ["--pairs is 0; expected a number from 1 to 256, or 'auto'"]),
+    ("pairs that are a word", nothing, [*TRAIN, "--pairs", "some"], ["--pairs is 'some'; expected a number from 1"]),
+    (
+        "pairs on a path",
+        nothing,
+        [*TRAIN, "--pairs", "3", "--method", "sparse"],
+        ["method sparse does not support pairs"],
+    ),
+    ("pairs of two folds", nothing, [*TRAIN, "--pairs", "auto", "--folds", "2"], ["needs 3 folds or more", "are 2"]),
+    (
+        "pairs on a cluster",
+        nothing,
+        [*TRAIN, "--pairs", "2", "--backend", "dask"],
+        ["--pairs requires --backend local"],
+    ),
+    (
+        "pairs of moments",
+        MOMENTS,
+        [*FROM_MOMENTS, "--pairs", "2"],
+        ["--pairs requires a table", "without rows to screen"],
+    ),
     ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
     ("no table", nothing, ["train"], ["argument 'DATA'", "--help"]),
     ("an unknown option", nothing, [*TRAIN, "--cost"], ["--cost"]),
@@ -760,6 +783,7 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("an unknown group first in training", nothing, [*TRAIN, "--first", "visits"], ["did you mean 'visit'?"]),
     ("a group first and left out", nothing, [*TRAIN, "--first", "a", "--without", "a"], ["'a'", "both placed first"]),
     ("no group of this name", trained, ["what-if", "m.safetensors", "--without", "x"], ["there is no group 'x'"]),
+    ("a budget of less than nothing", trained, ["what-if", "m.safetensors", "--budget", "-1"], ["budget is -1"]),
     ("no group of this cost", trained, ["what-if", "m.safetensors", "--cost", "x=2"], ["there is no group 'x'"]),
     (
         "a report on other columns",
@@ -906,19 +930,6 @@ def test_a_failure_of_the_machine_or_an_interruption_is_one_line(
     monkeypatch.setattr(place, Mock(side_effect=failure))
     assert re.fullmatch(said, refusal(capsys, *TRAIN, code=code))
     assert not Path("m.safetensors").exists()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(
-    "call", [["export", "m.safetensors", "--to", "c"], ["show", "m.safetensors"]], ids=lambda c: c[0]
-)
-def test_a_full_disk_under_the_output_is_one_line_and_exit_1(call: list[str], desk: Path) -> None:
-    trained()
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "anytime", *call], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
 
 
 def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(

@@ -1,4 +1,4 @@
-"""`anytime train --pairs`: pairs in the model, in reports and in other commands, and one line for what is refused."""
+"""`anytime train --pairs`: pairs in the model, in reports and in other commands."""
 
 from __future__ import annotations
 
@@ -85,25 +85,3 @@ def test_other_commands_handle_pairs_or_refuse_them_in_one_line(capsys: Capture)
     assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
     error = refusal(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
     assert "error: model 'm' has pairs of columns, which certificates do not support" in error
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--pairs", "0"], "--pairs is 0; expected a number from 1 to 256, or 'auto'"),
-        (["--pairs", "some"], "--pairs is 'some'; expected a number from 1 to 256, or 'auto'"),
-        (["--pairs", "3", "--method", "sparse"], "method sparse does not support pairs; choose another method"),
-        (["--pairs", "auto", "--folds", "2"], "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
-        (["--pairs", "2", "--backend", "dask", "--scheduler", "tcp://x:1"], "--pairs requires --backend local"),
-    ],
-)
-def test_an_invalid_call_is_one_line(capsys: Capture, options: list[str], error: str) -> None:
-    assert refusal(capsys, *TRAIN, *options).startswith(f"error: {error}")
-    assert not Path("m.safetensors").exists()
-
-
-def test_moments_refuse_pairs(capsys: Capture) -> None:
-    moments = ["moments", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.moments"]
-    assert main(moments) == 0
-    error = "error: --pairs requires a table; 'm.moments' contains moments, without rows to screen"
-    assert refusal(capsys, "train", "m.moments", "--out", "m.safetensors", "--pairs", "2") == error

@@ -24,7 +24,7 @@ from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import Fold, LeastSquares, split
-from anytime.training.model_selection import COARSE, FINE, Choice, Errors, choose, nested_errors
+from anytime.training.model_selection import COARSE, FINE, Choice, Errors, choose
 from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
@@ -464,15 +464,6 @@ def test_nested_errors_are_those_of_folds_that_learn_their_own_order(problem: Pr
     assert found.errors == pytest.approx(expected, rel=1e-7)
 
 
-def test_where_all_folds_agree_on_the_order_nested_errors_are_the_plain_ones() -> None:
-    problem = made(1, 200, 4, [1.0, 1.0, 5.0, 0.3, 0.3, 0.3, 9.0])
-    folds, order = problem.split(), problem.order(0.01)
-    plain = prefix_errors(folds, order.columns, order.ends, [0.01]).mean[0]
-    choice = Choice(0.01, order, np.full(5, 0.01))
-    nested = nested_errors(folds, lambda train: lambda alpha: problem.order(alpha, train), choice)
-    np.testing.assert_allclose(nested.mean, plain, rtol=1e-12)
-
-
 def test_the_nested_error_of_the_base_rate_is_that_of_the_base_rate_though_groups_are_free() -> None:
     problem = made(2, 80, 4, [3.0, 2.0, 1.0, 1.0], grouped([1, 1, 2], [0.0, 0.0, 3.0]))
     nested, plain = (present(problem.fitted(nested=each).errors)[[0, 2, 3]] for each in (True, False))
@@ -483,19 +474,6 @@ def test_the_nested_error_of_the_base_rate_is_that_of_the_base_rate_though_group
 
 
 REQUIRING = grouped([1, 2, 1], [3.0, 1.0, 2.0], {1: [0]})
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_penalties_that_take_the_same_columns_in_other_steps_are_told_apart(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(60, 4))
-    X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
-    signal = X[:, 0] + (X[:, 1] - X[:, 0]) * rng.uniform(0, 30) + 0.3 * X[:, 3]
-    problem = Problem(X, signal[:, np.newaxis] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, REQUIRING)
-    found = problem.fitted()
-    expected = [problem.errors(found.sequence, float(alpha)).mean[k] for k, alpha in enumerate(found.alphas)]
-    assert len(expected) == len(found.sequence.steps) + 1
-    assert found.errors == pytest.approx(expected, rel=1e-7)
 
 
 def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_their_own() -> None:
