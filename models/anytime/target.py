@@ -13,6 +13,8 @@ from anytime.errors import TrainingError, clipped, listed
 from anytime.families import Family, default_family, family_names, family_of
 from anytime.types import ColumnType, FamilyName, Float, Index, Label, Task
 
+_TYPES: dict[type, ColumnType] = {bool: "bool", int: "integer", float: "number", str: "text"}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -44,11 +46,7 @@ class Target:
     @property
     def type(self) -> ColumnType:
         """Return the type of the target columns: that of the classes, if there are some."""
-        if self.classes is None or isinstance(self.classes[0], float):
-            return "number"
-        if isinstance(self.classes[0], str):
-            return "text"
-        return "bool" if isinstance(self.classes[0], bool) else "integer"
+        return "number" if self.classes is None else _TYPES[type(self.classes[0])]
 
     @property
     def is_consistent(self) -> bool:

@@ -13,7 +13,6 @@ from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.data.survey import check_words, settle_target, survey
 from anytime.target import labels
-from models.refusals import assert_refused
 
 ROWS = 120
 DECIMALS = [f"{value:.3f}" for value in np.random.default_rng(0).normal(size=ROWS)]
@@ -86,13 +85,3 @@ def test_classes_keep_their_own_type(given: Any, kind: str) -> None:
     found = labels(given)
     assert found.dtype.kind == kind
     assert found.tolist() == (given if isinstance(given, list) else given.tolist())
-
-
-@pytest.mark.usefixtures("desk")
-def test_numbers_in_text_have_a_remedy_of_their_own() -> None:
-    table = open_table(written(DECIMALS, ".parquet"))
-    found = survey(table, ["y"])
-    check_words(table, found)
-    assert_refused(
-        lambda: settle_target(found), "'y' holds numbers as text", "state `types: {y: ...}` in the groups, or"
-    )

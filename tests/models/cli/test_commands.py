@@ -96,18 +96,6 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     assert {path.name for path in desk.iterdir()} == files
 
 
-def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
-    options = "--method omp --cost-blind --alpha 0.01 --folds 3 --weights w --query q --drop a1 --seed 7 --n-jobs 2"
-    model = load(trained(*options.split(), "--task", "regression", "--no-moments"))
-    manifest = model.manifest
-    assert (manifest.method, manifest.cost_blind, manifest.alpha, manifest.query) == ("omp", True, 0.01, "q")
-    assert (manifest.provenance.folds, manifest.provenance.seed) == (3, 7)
-    assert (model.groups.features, model.moments) == (("a0", "b0", "c0"), None)
-    doubled = load(trained("--doubling", "--one-se", "--nested")).manifest
-    assert doubled.doubling
-    assert doubled.guarantee.why
-
-
 def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
     with_groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0})()
     shown = output(capsys, *TRAIN, "--doubling")
@@ -957,17 +945,6 @@ def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(
 def test_the_module_runs_as_the_command(call: list[str], code: int, out: str, err: str) -> None:
     done = subprocess.run([sys.executable, "-m", "anytime", *call], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
-
-
-def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Path, capsys: Capture) -> None:
-    trained("--alpha", "0.01")
-    output(capsys, *NEW, "--first", "c", "--without", "a", "--method", "omp", "--alpha", "0.5", "--doubling")
-    manifest = load("new.safetensors").manifest
-    assert [step.group for step in manifest.steps] == ["c", "b"]
-    assert (manifest.method, manifest.alpha, manifest.doubling) == ("omp", 0.5, True)
-    assert manifest.groups.names == ("visit", "b", "c")
-    output(capsys, *NEW, "--first", "b")
-    assert load("new.safetensors").manifest.steps[0].adds == ("visit", "b")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
