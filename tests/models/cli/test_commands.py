@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -882,6 +883,8 @@ def test_a_wrong_test_table_is_found_before_the_training(
     wrong = ([*TRAIN, "--test", "test.csv"], [*TRAIN, "--calibrate", "test.csv"], [*TRAIN, *CALIBRATE])
     for call in (*wrong, [*COMPARE, "--plot", "c.gif"]):
         assert main(call) == 2
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
+    assert "cannot write 'm.safetensors': no permission to write in '.'" in refusal(capsys, *TRAIN)
 
 
 def test_an_unexpected_failure_is_one_line_without_a_traceback(
