@@ -72,13 +72,13 @@ def check_family(family: FamilyName, target: Target) -> None:
 
 
 def labels(values: Any) -> NDArray[Any]:
-    """Return classes as an array of their own type, also objects and nullable columns: booleans, whole numbers or text.
+    """Return classes as an array: booleans and whole numbers of their own type, also those of nullable columns.
 
-    Objects of several types, such as text among numbers, stay objects.
+    Text, and objects of several types, such as text among numbers, stay objects.
     """
     found = np.asarray(values)
     kinds = {type(value.item() if isinstance(value, np.generic) else value) for value in found.flat}
-    return np.array(found.tolist()) if found.dtype.kind == "O" and kinds in ({bool}, {int}, {str}) else found
+    return np.array(found.tolist()) if found.dtype.kind == "O" and kinds in ({bool}, {int}) else found
 
 
 def word_in_target(name: str, cell: str, row: int) -> str:

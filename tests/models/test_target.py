@@ -73,7 +73,7 @@ def test_labels_of_a_table_stay_labels(target: str) -> None:
         ([np.bool_(True), True], "b"),
         (pd.Series([1, 2], dtype="Int64"), "i"),
         (np.array([1, 2], dtype=object), "i"),
-        (pd.Series(["a", "b"], dtype="string"), "U"),
+        (pd.Series(["a", "b"], dtype="string"), "O"),
         (np.array([1, 2], dtype=np.int8), "i"),
         (np.array([1.5, 2]), "f"),
         (np.array([True, 1], dtype=object), "O"),
