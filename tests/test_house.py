@@ -77,7 +77,7 @@ def test_the_library_never_imports_the_packages_that_use_it(path: Path) -> None:
     assert not {m for m in imported(path) if m.startswith(others)}
 
 
-DOOR = {"fit", "options", "resequencing", "table", "train"}
+DOOR = {"fit", "options", "resequencing", "train"}
 """Modules of `training` that train by one door, and its types; the command line also prints bounds and connects."""
 
 

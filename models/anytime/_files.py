@@ -65,6 +65,8 @@ def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
         raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
     if path.is_dir():
         raise AnytimeError(f"cannot write {str(path)!r}: it is a directory")
+    if not os.access(path.parent, os.W_OK):
+        raise AnytimeError(f"cannot write {str(path)!r}: no permission to write in {str(path.parent)!r}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

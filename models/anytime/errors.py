@@ -90,7 +90,7 @@ def in_python(text: str) -> str:
         return text
     for flag, words in IN_PYTHON.items():
         text = text.replace(flag, words)
-    text = re.sub(r"--(?:text|number) (\S+)", r"`types: {\1: ...}` in the groups", text)
+    text = re.sub(r"--(?:text|number) ([^\s,;]+)", r"`types: {\1: ...}` in the groups", text)
     text = re.sub(rf"--({VALUED}) ([\d.]+|auto|cv|off|outliers|arrived|[a-z]+(?= fits|, ))", _parameter, text)
     text = re.sub(r"--(one-se|nested)\b", lambda found: f"{found[1].replace('-', '_')}=True", text)
     return re.sub(rf"--({VALUED})\b", lambda found: found[1].replace("-", "_"), text)

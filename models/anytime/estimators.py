@@ -49,8 +49,7 @@ from anytime.selection import SelectionMethod
 from anytime.target import Target
 from anytime.training.fit import Fit, warnings_of
 from anytime.training.options import Options
-from anytime.training.table import Observer, Roles, open_training
-from anytime.training.train import MoreRows, Stream, Trained, extended, train
+from anytime.training.train import MoreRows, Observer, Roles, Stream, Trained, extended, open_training, train
 from anytime.types import FamilyName, Float, Index, Label, Method, Policy
 
 

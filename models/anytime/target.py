@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anytime.errors import TrainingError, listed
+from anytime.errors import TrainingError, clipped, listed
 from anytime.families import Family, default_family, family_names, family_of
 from anytime.types import ColumnType, FamilyName, Float, Index, Label, Task
+
+_TYPES: dict[type, ColumnType] = {bool: "bool", int: "integer", float: "number", str: "text"}
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,7 @@ class Target:
     @property
     def type(self) -> ColumnType:
         """Return the type of the target columns: that of the classes, if there are some."""
-        if self.classes is None or isinstance(self.classes[0], float):
-            return "number"
-        if isinstance(self.classes[0], str):
-            return "text"
-        return "bool" if isinstance(self.classes[0], bool) else "integer"
+        return "number" if self.classes is None else _TYPES[type(self.classes[0])]
 
     @property
     def is_consistent(self) -> bool:
@@ -69,6 +69,24 @@ def check_family(family: FamilyName, target: Target) -> None:
         raise TrainingError(f"family {family} does not fit {what}; choose {' or '.join(names)}")
     if fitted.one_column and len(columns) > 1:
         raise TrainingError(f"family {family} fits one target, and {len(columns)} are given; name one")
+
+
+def labels(values: Any) -> NDArray[Any]:
+    """Return classes as an array: booleans and whole numbers of their own type, also those of nullable columns.
+
+    Text, and objects of several types, such as text among numbers, stay objects.
+    """
+    found = np.asarray(values)
+    kinds = {type(value.item() if isinstance(value, np.generic) else value) for value in found.flat}
+    return np.array(found.tolist()) if found.dtype.kind == "O" and kinds in ({bool}, {int}) else found
+
+
+def word_in_target(name: str, cell: str, row: int) -> str:
+    """Return the message for a word in a target of numbers."""
+    return (
+        f"target {name!r} holds numbers, and text, as {clipped(cell, 40)!r} in row {row} (counted from 0); expected "
+        f"numbers: fix it, leave it empty if the row has no target, or state --text {name} if they are classes"
+    )
 
 
 def class_shares(means: Float) -> Float:

@@ -11,8 +11,8 @@ import typer
 
 from anytime._files import check_writable
 from anytime.cli import options
-from anytime.cli.console import print_json, print_results, remark
-from anytime.cli.sources import Console, open_source, open_test
+from anytime.cli.console import Done, as_json, remark
+from anytime.cli.train import open_source, open_test
 from anytime.errors import TrainingError
 from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.evaluate import table_moments
@@ -57,8 +57,8 @@ def compare(
     if level is not None and not 0 < level <= 1:
         raise TrainingError(f"--level is {level}; expected a share above 0, at most 1")
     check_writable(plot, FORMATS)
-    source = open_source(data, plan, observer=Console())
-    tested = None if test is None else open_test(test, source, plan)
+    source = open_source(data, plan)
+    tested = None if test is None else open_test(source.like(plan.open(test)))
     trained = train(source)
     for each in (*trained.source.warnings, *trained.source.decisions):
         remark(each)
@@ -75,22 +75,22 @@ def compare(
         held = fitted.gram.held_out_moments(
             table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
         )
-    compared = comparison.compare(fitted.gram, fitted.groups, fitted.alpha, held, level, classes)
-    unit = fitted.groups.cost_unit
+    compared = comparison.compare(fitted.gram, expansion.terms, fitted.alpha, held, level, classes)
+    unit, done = expansion.groups.cost_unit, Done()
     if plot is not None:
-        comparison.plot_comparison(compared, unit, plot)
-        remark(f"wrote {plot}")
+        with done.then(plot):
+            comparison.plot_comparison(compared, unit, plot)
+            remark(f"wrote {plot}")
     if json:
-        print_json(_values(compared, unit), written=[plot])
+        done.print(as_json(_values(compared, unit)))
     else:
-        print_results(
+        done.print(
             _table(compared),
             *_classes_tables(compared),
             *_notes(compared),
             f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
             f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
             "weights), r2 does not",
-            written=[plot],
         )
 
 

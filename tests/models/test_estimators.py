@@ -30,7 +30,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import accumulate
-from anytime.training.table import LONG_PASS
+from anytime.training.train import LONG_PASS
 from anytime.types import Float
 from models.opening import by_group, opened
 
@@ -484,7 +484,7 @@ def test_long_passes_use_all_cores_unless_joblib_says_otherwise(monkeypatch: pyt
         return accumulate(*args, n_jobs=n_jobs, **options)
 
     monkeypatch.setattr("anytime.data.dataset.accumulate", recorded)
-    monkeypatch.setattr("anytime.training.table.cpu_count", lambda: 3)
+    monkeypatch.setattr("anytime.training.train.cpu_count", lambda: 3)
     long = np.random.default_rng(0).normal(size=(LONG_PASS // 8, 8))
 
     def fit(rows: int = len(long), **options: Any) -> None:

@@ -5,8 +5,6 @@ Selection methods, bases and families have tests of a complete member, and of on
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,9 +16,7 @@ import pandas as pd
 import pytest
 
 import anytime
-from anytime import AnytimeRegressor
 from anytime.cli.main import main
-from anytime.cli.options import TrainPlan
 from anytime.data.formats import SUFFIXES, Batch, ReadAs, Table, open_table
 from anytime.errors import TableError
 from anytime.families import FAMILIES
@@ -66,15 +62,6 @@ def test_contributing_names_each_registry_its_home_its_parts_and_its_test(what: 
     assert tested
     source = "".join((ROOT / path).read_text(encoding="utf-8") for path in tested)
     assert re.search(r"def test_\w*(without_one_of_its_parts|lacks_a_member)", source)
-
-
-def test_the_command_line_and_the_estimators_have_the_same_defaults() -> None:
-    stated = {field.name: field.default for field in dataclasses.fields(TrainPlan)}
-    parameters = {name: parameter.default for name, parameter in inspect.signature(AnytimeRegressor).parameters.items()}
-    # the family is that of the task on both; joblib's contexts count in Python only
-    shared = (stated.keys() & parameters.keys()) - {"groups", "family", "n_jobs"}
-    assert len(shared) >= 10
-    assert {name: stated[name] for name in shared} == {name: parameters[name] for name in shared}
 
 
 class Lines(Table):

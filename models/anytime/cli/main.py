@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import inspect
 import io
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,11 +24,9 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.exceptions import TyperException
 
 from anytime._version import __version__
-from anytime.cli.streams import complain, redirect_to_nothing
-from anytime.errors import AnytimeError, EnvironmentFailure, reason_of, summary
+from anytime.errors import AnytimeError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -37,18 +34,18 @@ INTERRUPTED = 130
 WIDTH = {"max_content_width": 120}
 
 COMMANDS = {
-    "groups": ("groups", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
+    "groups": ("train", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
-    "basis": ("groups", "Learn the bases of the columns of a table, and write a groups file that states them."),
+    "basis": ("train", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("train", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
     "show": ("model_file", "Print a model: its steps, costs and errors."),
     "predict": ("predict", "Predict the rows of a table within a budget, and write them to a file."),
-    "evaluate": ("evaluate", "Measure every prefix of a model on a table."),
+    "evaluate": ("predict", "Measure every prefix of a model on a table."),
     "report": ("model_file", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
     "what-if": ("resequence", "Show what a model would lose at other costs or without some groups."),
     "plot": ("model_file", "Draw explained variance against cost."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
-    "profile": ("profile", "Measure the time of each group's extractor on this machine, as its cost."),
+    "profile": ("costs", "Measure the time of each group's extractor on this machine, as its cost."),
     "costs": ("costs", "Measure the costs of the groups in a running service, and compare sequences."),
     "certify": ("model_file", "Bound the gap between each prefix and the best set of groups of its cost."),
     "export": ("model_file", "Write a model as JSON or as a C header."),
@@ -130,18 +127,16 @@ class _Commands(TyperGroup):
                     formatter.write_dl(lines)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"anytime-linear {__version__}")
-        raise typer.Exit
-
-
 def _options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Train, inspect and serve linear predictions that are available at every deadline."""
+    if version:
+        print(f"anytime-linear {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        context.fail("Missing command.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,37 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # of characters that it cannot represent
     before, AnytimeError.names_flags = AnytimeError.names_flags, True
     app = typer.Typer(cls=_Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.callback(context_settings=WIDTH, epilog=EPILOG)(_options)
+    app.callback(context_settings=WIDTH, epilog=EPILOG, invoke_without_command=True)(_options)
     try:
         code = app(args=arguments, prog_name="anytime", standalone_mode=False)
-    except TyperException as error:
-        message = error.format_message().rstrip(".").replace("Value error, ", "")  # the words of pydantic
-        return _failed(f"{message}; see 'anytime --help' or 'anytime COMMAND --help'", 2)
-    except AnytimeError as error:
-        # Errors of the client are also OSErrors if the network failed.
-        return _failed(str(error), 1 if isinstance(error, EnvironmentFailure | OSError) else 2)
     except (typer.Abort, KeyboardInterrupt):
-        return _failed("stopped", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of the output closed it (`anytime show | head`); no more output is possible.
-        redirect_to_nothing(sys.stdout)
-        return 1
-    except MemoryError:
-        return _failed("out of memory; use a machine with more memory, or fewer columns", 1)
+        code = INTERRUPTED
     except Exception as error:
-        if os.environ.get("ANYTIME_DEBUG"):
-            raise
-        if isinstance(error, OSError):
-            where = f": {error.filename!r}" if error.filename else ""
-            return _failed(f"{reason_of(error)}{where}" if error.strerror else str(error), 1)
-        return _failed(f"internal error: {summary(error)}; set ANYTIME_DEBUG=1 for the traceback and report it", 1)
+        from anytime.cli.console import report  # noqa: PLC0415  (what prints errors takes time to import)
+
+        code = report(error)
     finally:
         AnytimeError.names_flags = before
     if code == INTERRUPTED:
-        return _failed("stopped", code)
+        from anytime.cli.console import remark  # noqa: PLC0415
+
+        remark("error: stopped")
     return code if isinstance(code, int) else 0
-
-
-def _failed(message: str, code: int) -> int:
-    complain(f"error: {' '.join(message.split())}")
-    return code

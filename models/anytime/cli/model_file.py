@@ -7,20 +7,30 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, progress, remark, working
-from anytime.cli.options import AsJson, Coverage, ModelFile, TableFormat, TestTable, spread, stated_coverage, workers
+from anytime.cli.console import Done, as_json, print_results, progress, remark, working
+from anytime.cli.options import (
+    AsJson,
+    Coverage,
+    ModelFile,
+    TableFormat,
+    TestTable,
+    candidates,
+    spread,
+    stated_coverage,
+    workers,
+)
 from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
 from anytime.errors import TrainingError
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
 from anytime.loaded import load
-from anytime.model.model import Model
+from anytime.model.export import EXPORTS
 from anytime.tabulated import Series, Tabulated
 
 Prefix = Annotated[int | None, typer.Option(help="Use the columns of this many steps; all by default.")]
@@ -48,16 +58,15 @@ def show(
 
         columns, groups = column_shapes(loaded, prefix), loaded.sharing(prefix)
         if json:
-            print_json(
-                {
-                    "model": loaded.name,
-                    "version": loaded.version,
-                    "prefix": loaded.steps if prefix is None else prefix,
-                    "scores": loaded.score_names,
-                    "columns": list(map(asdict, columns)),
-                    "groups": list(map(asdict, groups)),
-                }
-            )
+            shown = {
+                "model": loaded.name,
+                "version": loaded.version,
+                "prefix": loaded.steps if prefix is None else prefix,
+                "scores": loaded.score_names,
+                "columns": list(map(asdict, columns)),
+                "groups": list(map(asdict, groups)),
+            }
+            print_results(as_json(shown))
         else:
             parts = (sharing_table(groups), "") if groups else ()
             print_results(*parts, shapes_table(columns), *filter(None, [cancelling(groups)]))
@@ -66,25 +75,25 @@ def show(
             "cost_unit": loaded.groups.cost_unit,
             "features": len(loaded.groups.features),
             "moments": loaded.moments is not None,
-            **({"budgets": [_at_budget(loaded, each) for each in budget]} if budget else {}),
         }
-        print_json(loaded.manifest.model_dump(mode="json") | values)
+        within = [(each, loaded.affordable(each)) for each in budget or ()]
+        budgets = [
+            {
+                "budget": each,
+                "prefix": prefix,
+                "groups": loaded.computed[prefix],
+                "cost": float(loaded.costs[prefix]),
+                "r2": loaded.expected(prefix).r2,
+                "next": [name for step in loaded.manifest.steps[prefix : prefix + 1] for name in step.adds],
+            }
+            for each, prefix in within
+        ]
+        values |= {"budgets": budgets} if budget else {}
+        print_results(as_json(loaded.manifest.model_dump(mode="json") | values))
     elif budget:
         print_results(*(line for each in budget for line in budget_lines(loaded, each)))
     else:
         print_results(steps_table(loaded), summary(loaded))
-
-
-def _at_budget(model: Model, budget: float) -> dict[str, Any]:
-    prefix = model.affordable(budget)
-    return {
-        "budget": budget,
-        "prefix": prefix,
-        "groups": model.computed[prefix],
-        "cost": float(model.costs[prefix]),
-        "r2": model.expected(prefix).r2,
-        "next": [name for step in model.manifest.steps[prefix : prefix + 1] for name in step.adds],
-    }
 
 
 def plot(
@@ -149,18 +158,12 @@ def report(
     remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")
 
 
-def _export_names(incomplete: str) -> list[str]:
-    from anytime.model.export import EXPORTS  # noqa: PLC0415
-
-    return [name for name in EXPORTS if name.startswith(incomplete)]
-
-
 def export(
     model: ModelFile,
     to: Annotated[
         str,
         typer.Option(
-            help="Write json, or c: a C11 header that predicts one row at a time.", autocompletion=_export_names
+            help="Write json, or c: a C11 header that predicts one row at a time.", autocompletion=candidates(*EXPORTS)
         ),
     ],
     out: Annotated[
@@ -171,8 +174,6 @@ def export(
 
     Example: anytime export model.safetensors --to c --out model.h
     """
-    from anytime.model.export import EXPORTS  # noqa: PLC0415
-
     if to not in EXPORTS:
         raise TrainingError(f"--to is {to!r}; expected one of {', '.join(EXPORTS)}")
     check_writable(out, (EXPORTS[to].suffix,))
@@ -214,24 +215,23 @@ def certify(
     loaded = load(model)
     with progress(f"certifying {loaded.name}", loaded.steps + 1, "prefixes") as advance:
         certified = certify_model(loaded, nodes=nodes, seconds=seconds, n_jobs=n_jobs, progress=advance)
+    done, result = Done(), "not written: add --out M.safetensors, or --in-place"
     if out is not None:
-        certified = certified.save(out)
-    if json:
-        print_json(_certificate_values(certified), written=[out])
+        with done.then(out):
+            certified, result = certified.save(out), f"wrote {out}"
+    certificate = certified.manifest.certificate
+    if json and certificate is not None:
+        prefixes = Tabulated.of(
+            Series("prefix", range(certified.steps + 1)),
+            Series("cost", certified.costs),
+            Series(
+                "explained_variance", [certified.expected(k).explained_variance for k in range(certified.steps + 1)]
+            ),
+            Series("bound", certificate.bounds),
+            Series("share", certified.certified_shares),
+            Series("exact", certificate.exact),
+        ).records()
+        limits = {"nodes": certificate.nodes, "seconds": certificate.seconds}
+        done.print(as_json({"version": certified.version, **limits, "prefixes": prefixes}))
     else:
-        result = "not written: add --out M.safetensors, or --in-place" if out is None else f"wrote {out}"
-        print_results(steps_table(certified), certificate_line(certified), result, written=[out])
-
-
-def _certificate_values(model: Model) -> dict[str, Any]:
-    certificate = model.manifest.certificate
-    assert certificate is not None  # noqa: S101
-    prefixes = Tabulated.of(
-        Series("prefix", range(model.steps + 1)),
-        Series("cost", model.costs),
-        Series("explained_variance", [model.expected(prefix).explained_variance for prefix in range(model.steps + 1)]),
-        Series("bound", certificate.bounds),
-        Series("share", model.certified_shares),
-        Series("exact", certificate.exact),
-    ).records()
-    return {"version": model.version, "nodes": certificate.nodes, "seconds": certificate.seconds, "prefixes": prefixes}
+        done.print(steps_table(certified), certificate_line(certified), *([] if done.failed else [result]))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature, signature
@@ -27,7 +26,7 @@ RARE = "Rare options"
 """Title of the options that few calls need, at the end of a command's help."""
 
 
-def _candidates(*values: str) -> Callable[[str], list[str]]:
+def candidates(*values: str) -> Callable[[str], list[str]]:
     """Return what a shell completes a value to."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
@@ -54,7 +53,7 @@ Basis = Annotated[
     typer.Option(
         help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
         "3 or 7 quantiles, by the cross-validated error; linear without folds. `moments` and `basis` have linear.",
-        autocompletion=_candidates(*_BASES),
+        autocompletion=candidates(*_BASES),
     ),
 ]
 MinLevelRows = Annotated[
@@ -62,7 +61,7 @@ MinLevelRows = Annotated[
     typer.Option(
         help="Require this many sampled rows for the indicator of a level, or of a common value of hinges: 2 or "
         "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
-        autocompletion=_candidates("auto"),
+        autocompletion=candidates("auto"),
         rich_help_panel=RARE,
     ),
 ]
@@ -71,10 +70,10 @@ ClampAt = Annotated[
     typer.Option(
         "--clamp",
         help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
-        "far beyond the quantiles .01 and .99, to these; off; auto: curves and dates to the training range, without "
-        "such extremes, and lines not. The default is auto for the basis auto, 0 for other curves and dates, off for "
-        "lines.",
-        autocompletion=_candidates("auto", "off", "outliers", "0"),
+        "far beyond the quantiles .01 and .99, to these; off; auto: curves, dates and lines of a log link to the "
+        "training range, without such extremes, and other lines not. The default is auto for the basis auto, 0 for "
+        "other curves and dates, off for lines.",
+        autocompletion=candidates("auto", "off", "outliers", "0"),
         rich_help_panel=RARE,
     ),
 ]
@@ -236,18 +235,6 @@ def number_or_word(text: str | None, number: Callable[[str], Any] = float) -> An
         return text
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Let errors about options of the library name those of the command line: `--min-level-rows is ...`."""
-    try:
-        yield
-    except TrainingError as error:
-        name, _, rest = str(error).partition(" is ")
-        if not name.isidentifier():
-            raise
-        raise TrainingError(f"--{name.replace('_', '-')} is {rest}") from None
-
-
 def checked_fixed(clamp: str | None, level_rows: str) -> None:
     """Raise TrainingError for what only cross-validation of a fit selects."""
     for option, value, expected in (
@@ -256,12 +243,6 @@ def checked_fixed(clamp: str | None, level_rows: str) -> None:
     ):
         if value == "auto":
             raise TrainingError(f"{option} is 'auto', which only `train` and `compare` select; expected {expected}")
-
-
-def checked_method(method: Method) -> Method:
-    if method not in methods():
-        raise TrainingError(f"--method is {method!r}; expected one of {', '.join(methods())}")
-    return method
 
 
 def checked_quantile(quantile: float | None) -> float | None:
@@ -275,7 +256,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "clamp": number_or_word,
     "min_level_rows": partial(number_or_word, number=int),
     "pairs": partial(number_or_word, number=int),
-    "method": checked_method,
     **dict.fromkeys(("drop", "first", "without"), tuple),
 }
 """What the values of some options become in the options of training; the others stay as they are."""
@@ -287,8 +267,6 @@ class Plan(RowOptions):
 
     fixed: ClassVar[Mapping[str, Any]] = {"alpha": 0.0}
     """Options of training that the command has no option for; moments do not depend on the penalty."""
-    selects: ClassVar[bool] = False
-    """Whether cross-validation may select the clamp and the levels."""
 
     groups: MaybeGroups = None
     target: Annotated[
@@ -322,13 +300,13 @@ class Plan(RowOptions):
     @cached_property
     def training(self) -> Options:
         """Return all options of training, which are checked here."""
-        if not self.selects:
+        if "alpha" in self.fixed:  # nothing is selected by cross-validation
             checked_fixed(self.clamp, self.min_level_rows)
         stated: dict[str, Any] = {each.name: getattr(self, each.name, None) for each in fields(Options)}
         stated |= {**self.fixed, "types": stated_types(self.text, self.number)}
-        with naming_options():  # None is the default of all but the basis
-            read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
-            return Options(**read)
+        # None is the default of all but the basis.
+        read = {k: _READ[k](v) if k in _READ else v for k, v in stated.items() if v is not None or k == "basis"}
+        return Options(**read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +314,6 @@ class FitPlan(Plan):
     """The plan of a fit: cross-validation selects the penalty, the basis, the clamp and the levels by default."""
 
     fixed: ClassVar[Mapping[str, Any]] = {}
-    selects: ClassVar[bool] = True
 
     basis: Basis = Options.basis
     min_level_rows: MinLevelRows = str(Options.min_level_rows)
@@ -344,7 +321,7 @@ class FitPlan(Plan):
         str,
         typer.Option(
             help="Set the penalty: a number >= 0, or cv to choose it by cross-validation.",
-            autocompletion=_candidates("cv"),
+            autocompletion=candidates("cv"),
         ),
     ] = str(Options.alpha)
 
@@ -367,14 +344,14 @@ class TrainPlan(FitPlan):
         typer.Option(
             help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
             "--task count.",
-            autocompletion=_candidates(*FAMILIES),
+            autocompletion=candidates(*FAMILIES),
         ),
     ] = Options.family
     method: Annotated[
         Method,
         typer.Option(
             help=f"Select the next group by this method: {', '.join(methods())} (the order of the Group Lasso path).",
-            autocompletion=_candidates(*methods()),
+            autocompletion=candidates(*methods()),
         ),
     ] = str(Options.method)
     cost_blind: Annotated[
@@ -418,6 +395,6 @@ class TrainPlan(FitPlan):
         typer.Option(
             help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
             "number.",
-            autocompletion=_candidates("auto"),
+            autocompletion=candidates("auto"),
         ),
     ] = None

@@ -11,23 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from anytime._files import check_writable
-from anytime.cli.console import print_json, print_results, remark, working
-from anytime.cli.options import (
-    AsJson,
-    Costs,
-    First,
-    ModelFile,
-    Out,
-    RefitOptions,
-    Without,
-    checked_method,
-    parsed_costs,
-    spread,
-)
-from anytime.cli.sources import open_refit
+from anytime.cli.console import Done, as_json, print_results, remark, remark_missing, working
+from anytime.cli.options import AsJson, Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.summary import steps_table, summary
 from anytime.errors import TrainingError, clipped, listed
-from anytime.groups import load_groups
+from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.model.model import Model
 from anytime.selection import Rule
@@ -72,9 +60,7 @@ def resequence(
     if first and no_first:
         raise TrainingError("both --first and --no-first are given; expected one of them")
     leading = () if no_first else tuple(first) if first else None
-    changes = resequencing.Changes(
-        method and checked_method(method), alpha, cost_blind, doubling, leading, tuple(without or ())
-    )
+    changes = resequencing.Changes(method, alpha, cost_blind, doubling, leading, tuple(without or ()))
     stated = parsed_costs(cost)
     if costs is None and not stated and changes == resequencing.Changes():
         raise TrainingError(
@@ -89,8 +75,6 @@ def resequence(
         groups = priced.with_stated_costs(stated)
     kept = changes.options(loaded.manifest).remaining(loaded.groups)
     retrained = open_refit(loaded, kept, refit)
-    if refit.data is not None and retrained is None:
-        remark("--data is ignored: the model contains its moments")
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
         changed = resequencing.resequence(loaded, groups, name=out.stem, data=retrained, changes=changes).save(out)
     remark("one penalty for all prefixes, without cross-validation: a model stores no folds")
@@ -98,7 +82,7 @@ def resequence(
         remark("not calibrated: the prefixes changed")
     if loaded.manifest.certificate is not None:
         remark("not certified: the costs or the order changed")
-    print_results(steps_table(changed), summary(changed), f"wrote {out}", written=[out])
+    Done([out]).print(steps_table(changed), summary(changed), f"wrote {out}")
 
 
 @spread
@@ -123,16 +107,33 @@ def what_if(
     loaded, costs = load(model), parsed_costs(cost)
     kept = Rule(without=tuple(without or ())).remaining(loaded.groups.with_stated_costs(costs))
     retrained = open_refit(loaded, kept, refit)
-    if refit.data is not None and retrained is None:
-        remark("--data is ignored: the model contains its moments")
     orders = bool(costs or without) and (retrained is not None or loaded.moments is not None)
     with working("ordering the groups of the changed model") if orders else nullcontext():
         found = resequencing.what_if(loaded, costs=costs, without=without or (), budgets=budget or (), data=retrained)
     if json:
-        print_json(_values(found))
+        print_results(as_json(_values(found)))
     else:
         curves = () if found.after is found.before else (_curves(found), "")
         print_results(found.table.caption, "", *curves, replace(found.table, caption=""))
+
+
+def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> resequencing.Retrained | None:
+    """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
+    if refit.data is None:
+        return None
+    found = resequencing.open_retrained(
+        model,
+        refit.open(refit.data),
+        groups,
+        weights=refit.weights,
+        drop_missing=refit.missing_target == "drop",
+        n_jobs=refit.n_jobs,
+    )
+    if found is None:
+        remark("--data is ignored: the model contains its moments")
+    elif found.found is not None:
+        remark_missing(found.found)
+    return found
 
 
 def _curves(found: resequencing.WhatIf) -> Tabulated:
@@ -149,18 +150,12 @@ def _curves(found: resequencing.WhatIf) -> Tabulated:
 
 
 def _values(found: resequencing.WhatIf) -> dict[str, Any]:
-    def curve(model: Model) -> list[dict[str, Any]]:
-        return [
+    curves = {
+        name: [
             {"prefix": k, "cost": float(model.costs[k]), "r2": model.expected(k).r2, "adds": list(adds)}
             for k, adds in enumerate([(), *(step.adds for step in model.manifest.steps)])
         ]
-
-    return {
-        "model": found.before.name,
-        "changes": found.changes,
-        "before": curve(found.before),
-        "after": curve(found.after),
-        "budgets": [
-            asdict(each) | {"enters": each.enters, "leaves": each.leaves, "loss": each.loss} for each in found.budgets
-        ],
+        for name, model in (("before", found.before), ("after", found.after))
     }
+    budgets = [asdict(each) for each in found.budgets]
+    return {"model": found.before.name, "changes": found.changes, **curves, "budgets": budgets}

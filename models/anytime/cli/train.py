@@ -1,12 +1,15 @@
-"""`anytime train`: from a table to a model file. `anytime moments`: to a file of the sums that training needs.
+"""From a table: `anytime groups` drafts a groups file, `train` makes a model file, and `moments` what training needs.
 
-Moments leave a site without its rows.
+Moments are sums, which leave a site without its rows. `anytime basis` writes a groups file with the basis of every
+column, to share.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -17,18 +20,26 @@ import typer
 from anytime._files import check_writable, created, has_kind
 from anytime._version import __version__
 from anytime.cli import options
-from anytime.cli.console import print_results, remark, working
-from anytime.cli.sources import Console, described, open_calibration, open_cluster, open_source, open_test
+from anytime.cli.console import Done, progress, remark, remark_missing, working
 from anytime.cli.summary import steps_table, summary
-from anytime.errors import TableError, TrainingError, listed
+from anytime.data.dataset import Dataset
+from anytime.data.draft import default_groups, drafted
+from anytime.data.formats import Table
+from anytime.data.survey import MAX_WHOLE, checked_dataset, surveyed
+from anytime.errors import GroupsError, TableError, TrainingError, listed
 from anytime.evaluation.calibrate import calibrated
 from anytime.evaluation.evaluate import evaluated
 from anytime.evaluation.evaluate import validation as stopping_rule
+from anytime.features.bases import MIN_LEVEL_ROWS
+from anytime.features.expansion import Expansion
+from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
+from anytime.inference.conformal import conformal_rank
 from anytime.moments.files import KIND, MomentsRecord, StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target
-from anytime.training.table import TrainingTable
-from anytime.training.train import train as trained_on
+from anytime.training import train as training
+from anytime.training.options import Options
+from anytime.training.train import Observer, Roles, TrainingMoments, TrainingTable, open_moments, open_training
 from anytime.types import Label, Task
 
 if TYPE_CHECKING:
@@ -76,35 +87,153 @@ def train(
         if path is not None and other is not None and path.exists() and other.exists() and path.samefile(other):
             raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")
     check_writable(out, (".safetensors",))
-    shown = Console()
     with open_cluster(backend, scheduler) as cluster:
-        source = open_source(data, plan, cluster, observer=shown)
-        calibration = None if calibrate is None else open_calibration(calibrate, source, share, plan)
-        tested = None if test is None else open_test(test, source, plan)
-        validated = None if validation is None else open_test(validation, source, plan)
+        source = open_source(data, plan, cluster)
+        calibration, tested, validated = (
+            None if path is None else open_test(source.like(plan.open(path)), of)
+            for path, of in ((calibrate, share), (test, None), (validation, None))
+        )
         rule = None if validated is None else partial(stopping_rule, validated, n_jobs=plan.n_jobs)
         remark(described(source))
         try:
-            found = trained_on(source, validation=rule)
+            found = training.train(source, validation=rule)
         except TrainingError:  # perhaps because of what the warnings name
-            for each in shown.warnings:
+            for each in source.observer.warnings:
                 remark(f"warning: {each}")
             raise
-    model = found.model(out.stem, keep_moments=not no_moments)
+    model = found.model(out.stem, keep_moments=not no_moments).save(out)
+    done, evaluation = Done([out]), None
     if calibration is not None:
-        with working(f"calibrating on {calibration.table.name}"):
-            model = calibrated(model, replace(calibration, groups=model.groups), share)
-    evaluation = None
+        with done.then(), working(f"calibrating on {calibration.table.name}"):
+            model = calibrated(model, replace(calibration, groups=model.groups), share).save(out)
     if tested is not None:
-        with working(f"evaluating on {tested.table.name}"):
+        with done.then(), working(f"evaluating on {tested.table.name}"):
             evaluation = evaluated(model, replace(tested, groups=model.groups), n_jobs=plan.n_jobs)
-    model = model.save(out)
-    print_results(
-        steps_table(model, evaluation),
-        summary(model),
-        f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)",
-        written=[out],
+    done.print(steps_table(model, evaluation), summary(model), f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB)")
+
+
+def open_cluster(backend: str, scheduler: str | None) -> AbstractContextManager[Cluster | None]:
+    """Return the cluster that --backend and --scheduler select; None is this process."""
+    if scheduler is None and backend == "dask":
+        raise TrainingError("--backend dask needs the address of a scheduler; add --scheduler tcp://HOST:8786")
+    if scheduler is None:
+        return nullcontext()
+    if backend == "local":
+        raise TrainingError("--scheduler requires --backend dask")
+    from anytime.training.dask import connected  # noqa: PLC0415
+
+    return connected(scheduler)
+
+
+def open_groups(table: Table, path: Path | None, used: Sequence[str]) -> FeatureGroups:
+    """Return the groups of a file, or each column at cost 1; a remark names the index if left out.
+
+    `used` are columns with another use, which no pattern matches.
+    """
+    if path is None:
+        known = default_groups(table, used)
+        remark(f"no --groups: each of {len(known)} columns is a group at cost 1 (`anytime groups` drafts a file)")
+    else:
+        loaded, others = load_groups(path), {*used} | table.index
+        known = loaded.matched(name for name in table.columns if name not in others)
+        if known is loaded:
+            return known
+    index = table.index - {*used, *known.features}
+    if left := [name for name in table.columns if name in index]:
+        remark(f"left out: {listed(left)} (an index; name it in a group to use it)")
+    return known
+
+
+def open_source(
+    data: Path,
+    plan: options.Plan,
+    cluster: Cluster | None = None,
+    *,
+    partial: bool = False,
+    known: Target | None = None,
+    learned: FeatureGroups | None = None,
+) -> TrainingTable | TrainingMoments:
+    """Open and check a table as `open_training`, or moments; options that the one requires do not apply to the other.
+
+    Remarks report excluded columns and rows.
+    """
+    stated, observer = plan.training, Observer(progress, working, remark)
+    if has_kind(data, KIND):
+        if cluster is not None:
+            raise TrainingError(f"--backend applies to reading rows; {str(data)!r} contains moments")
+        return open_moments(
+            data,
+            stated,
+            costs=None if plan.groups is None else load_groups(plan.groups),
+            target=plan.target or (),
+            query=plan.query,
+            weights=plan.weights,
+            observer=observer,
+        )
+    if not plan.target:
+        raise TrainingError(f"{str(data)!r} is a table; give --target")
+    table = plan.open(data if cluster is None else data.resolve())
+    used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
+    groups = open_groups(table, plan.groups, used)
+    if cluster is not None and len(table.starts) == 1:
+        remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
+    source = open_training(
+        table,
+        Roles(groups, tuple(plan.target), plan.query, plan.weights),
+        stated,
+        known=known,
+        learned=learned,
+        partial=partial,
+        cluster=cluster,
+        observer=observer,
     )
+    if (factors := source.dataset.class_weights) is not None:
+        pairs = zip(source.target.classes or (), factors, strict=True)
+        weights = ", ".join(f"{label} {weight:.3g}" for label, weight in pairs)
+        remark(f"class weights: {weights}; probabilities are those of equally frequent classes")
+    left_out = {name for group in groups.groups if group.name in stated.without for name in group.features}
+    for what, why, names in (
+        ("left out", "--without", left_out),
+        ("left out", "--drop", {*stated.drop}),
+        ("ignored", "in no group", {*source.unused} - left_out - {*stated.drop}),
+    ):
+        if found := [name for name in source.unused if name in names]:
+            remark(f"{what}: {listed(found, 10)} ({why})")
+    remark_missing(source.found)
+    return source
+
+
+def described(source: TrainingTable | TrainingMoments) -> str:
+    """Return the task of a source, and what users may want to state otherwise."""
+    target, hint = source.target, ""
+    if isinstance(source, TrainingMoments):
+        return f"task: {target.task}, {sum(part.rows for part in source.parts)} rows in {source.folds} folds"
+    if target.classes is not None:
+        hint = f", classes {', '.join(map(str, target.classes))}"
+    elif len(target.columns) == 1 and source.found.types[target.columns[0]] == "integer":
+        count = len(source.found.values[0])
+        hint = f" ({count} whole numbers; --task multiclass treats them as classes)" if count <= MAX_WHOLE else ""
+    return f"task: {target.task}{hint}" + ("" if source.family is None else f"; {source.family.why}")
+
+
+def open_test(dataset: Dataset, coverage: float | None = None) -> Dataset:
+    """Check a table to evaluate on, or with `coverage` to calibrate on, before the long pass over the training table.
+
+    A calibration needs enough rows, and no weights. The threshold of a weighted table depends on the weight of the row
+    to predict (Tibshirani, Barber, Candès and Ramdas 2019, "Conformal prediction under covariate shift"), and requests
+    contain no weights.
+    """
+    if coverage is not None and dataset.weights is not None:
+        raise TrainingError(
+            f"--calibrate is {dataset.table.name!r} with weights {dataset.weights!r}; expected no weights, as a "
+            "weighted threshold depends on the weight of the row to predict, which is unknown; train without "
+            "--calibrate, then calibrate in Python on rows drawn like those to predict"
+        )
+    dataset, found = checked_dataset(dataset)
+    remark_missing(found)
+    if coverage is not None:
+        conformal_rank(found.used, coverage)
+    return dataset
 
 
 @options.spread
@@ -152,10 +281,9 @@ def moments(
     features, rows = len(record.groups.features), whole.rows
     if rows < features:
         remark(f"{rows} rows of {features} features: the rows may be recoverable from these moments")
-    print_results(
+    Done([out]).print(
         f"wrote {out} ({out.stat().st_size / 1024:.0f} KiB): {rows} rows of weight {whole.weight:g}, "
-        f"{features} features in {len(record.groups)} groups, {record.folds} folds",
-        written=[out],
+        f"{features} features in {len(record.groups)} groups, {record.folds} folds"
     )
 
 
@@ -181,12 +309,9 @@ def _gathered(
             )
         learned = found[0].record.groups if found else None
         plan = replace(plan, drop=unusable)
-        source = open_source(path, plan, cluster, partial=True, known=known, learned=learned, observer=Console())
+        source = open_source(path, plan, cluster, partial=True, known=known, learned=learned)
         assert isinstance(source, TrainingTable)  # noqa: S101  (not moments)
-        if found:  # the columns are those of the first input
-            parts = source.moments()
-        else:
-            source, parts = source.read()
+        source, parts = (source, source.moments()) if found else source.read()  # the columns are those of the first
         for each in (*source.warnings, *source.decisions):
             remark(each)
         unusable += source.found.unusable
@@ -223,3 +348,108 @@ def _stated(classes: str | None, target: Sequence[str], task: Literal["auto", Ta
     if len(set(labels)) < max(len(labels), 2) or "" in labels:
         raise TrainingError(f"--classes is {classes!r}; expected two or more different classes, separated by commas")
     return Target.of_classes(tuple(target), sorted(labels))
+
+
+@options.spread
+def groups(
+    data: options.Data,
+    target: Annotated[list[str], typer.Option(help="Predict this column; repeat for several responses.")],
+    out: Annotated[Path, typer.Option(help="Write the draft to this file (*.yaml).")],
+    by_prefix: Annotated[
+        str | None,
+        typer.Option(
+            help="Order columns into groups by the part of their names before this mark, such as '_'.", metavar="MARK"
+        ),
+    ] = None,
+    cost: options.Costs = None,
+    query: Annotated[str | None, typer.Option(help="Leave out this column, the query of each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Leave out this column, the weights of the rows.")] = None,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
+    *,
+    tables: options.TableFormat,
+) -> None:
+    """Write a groups file with comments to edit: what each column holds, and which columns are left out and why.
+
+    Each column is a group at cost 1, unless --by-prefix and --cost state otherwise.
+
+    Example: anytime groups train.csv --target target --by-prefix _ --cost hog=2.5ms --out groups.yaml
+    """
+    check_writable(out, (".yaml", ".yml"))
+    if out.exists():
+        raise GroupsError(f"{str(out)!r} exists, perhaps with your costs; remove it, or name another file")
+    table = tables.open(data)
+    with working(f"reading a sample of {data.name}"):
+        draft = drafted(
+            table,
+            target,
+            others=[name for name in (query, weights) if name is not None],
+            stated=options.stated_types(text, number),
+            by_prefix=by_prefix,
+            costs=options.parsed_costs(cost),
+        )
+    head = (
+        f"{data.name}, {draft.rows:,} rows, target {', '.join(target)}; set costs, and join columns computed together"
+    )
+    write_text(draft.text(" ".join(head.split())), out)
+    for name, why in draft.left_out.items():
+        remark(f"left out: {name!r} ({why})")
+    Done([out]).print(
+        f"wrote {out}: {len(draft.groups.features)} columns in {len(draft.groups)} groups, "
+        f"{len(draft.left_out)} left out"
+    )
+
+
+@options.spread
+def basis(
+    data: options.Data,
+    out: Annotated[Path, typer.Option(help="Write the groups with their bases to this file (JSON or YAML).")],
+    groups: options.MaybeGroups = None,
+    basis: options.Basis = None,
+    clamp: options.ClampAt = None,
+    min_level_rows: options.MinLevelRows = str(MIN_LEVEL_ROWS),
+    target: Annotated[
+        list[str] | None, typer.Option(help="Learn only from rows with a value in this column; repeat for several.")
+    ] = None,
+    text: options.TextColumns = None,
+    number: options.NumberColumns = None,
+    seed: options.Seed = 0,
+    *,
+    tables: options.TableFormat,
+) -> None:
+    """Learn the bases of the columns of a table, and write a groups file that states them.
+
+    The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
+    and `moments` learn none of them again, so the moments of several tables may be added.
+
+    Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
+    """
+    check_writable(out, SUFFIXES)
+    least = options.number_or_word(min_level_rows, int)
+    learning = Options(clamp=options.number_or_word(clamp), min_level_rows=least)
+    options.checked_fixed(clamp, min_level_rows)
+    table = tables.open(data)
+    types = options.stated_types(text, number)
+    known = open_groups(table, groups, target or ())
+    if ignored := Dataset(table, known, Target("regression", tuple(target or ()))).check():
+        remark(f"ignored: {listed(ignored, 10)} (in no group)")
+    with working(f"reading a sample of {data.name}"):
+        written, found = surveyed(
+            table,
+            known,
+            target or (),
+            stated=types,
+            option=basis,
+            clamp=learning.clamp,
+            min_level_rows=learning.min_level_rows,
+            drop_missing=True,
+            seed=seed,
+            complete=True,
+        )
+    for each in (*found.warnings, *found.decisions):
+        remark(each)
+    write_groups(written, out)
+    counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
+    terms = Expansion.of(written).size
+    Done([out]).print(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from anytime.features.bases import LEVEL_ROWS, MIN_LEVEL_ROWS, Clamp, parsed_bas
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of, sample_size
 from anytime.features.readers import DATES
 from anytime.groups import FeatureGroups
-from anytime.target import Target, check_family
+from anytime.target import Target, check_family, word_in_target
 from anytime.types import FamilyName, Task
 
 FIRST_ROWS = 2_000
@@ -34,6 +34,9 @@ FIRST_ROWS = 2_000
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
+
+MAX_WHOLE = 20
+"""Number of whole numbers up to which they may be classes."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,23 @@ def survey(
     )
 
 
+def check_words(table: Table, found: Survey, stated: Collection[str] = ()) -> None:
+    """Raise TableError if a target that is to be settled holds words among numbers, unless its type is `stated`.
+
+    Numbers in text are those of a regression if they are more than half of its values and have decimals or over 20
+    values, or if the words are rare: then a word is a mark of a missing or censored value rather than a class.
+    """
+    for name, values in zip(found.columns, found.values, strict=True):
+        numbers = [float(value) for value in values if is_number(value)] if found.types[name] == "text" else []
+        if len(numbers) < 3 or 2 * len(numbers) <= len(values) or name in stated or name in table.factors:
+            continue
+        words = [(row, cell) for row, cell in _cells(table, name) if not (is_number(cell) or _is_missing(cell))]
+        rare = 2 * len(words) * len(numbers) < (found.used - len(words)) * max(len(values) - len(numbers), 1)
+        are_measured = len(numbers) > MAX_WHOLE or not all(number.is_integer() for number in numbers)
+        if words and (rare or are_measured) and foreign_number(sorted(values)) is None:
+            raise TableError(f"{found.table}: {word_in_target(name, *words[0][::-1])}")
+
+
 def settle_target(
     found: Survey, task: Task | Literal["auto"] = "auto", family: FamilyName | None = None, *, partial: bool = False
 ) -> Target:
@@ -259,6 +279,8 @@ def surveyed(
     min_level_rows: int | Literal["auto"] = MIN_LEVEL_ROWS,
     seed: int = 0,
     complete: bool = False,
+    extrapolates: bool = True,
+    further: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
     """Survey a training table; return the groups with the types and bases of its columns, and what was found.
 
@@ -270,7 +292,7 @@ def surveyed(
         Columns that are read as such.
     stated : Mapping[str, ReadAs]
         Types that the user states besides those of the groups; other text must not look like numbers.
-    option, clamp, complete
+    option, clamp, complete, extrapolates, further
         As in `learned_groups`.
     min_level_rows : int | Literal["auto"]
         Rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
@@ -301,7 +323,9 @@ def surveyed(
         types = table.types([name for name in names if name not in unusable], used)
     groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
+    features = (
+        groups.features if complete or needs_sample(groups, kinds, option, clamp, extrapolates=extrapolates) else ()
+    )
     found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
     shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
     remarks = decisions = tuple[str, ...]()
@@ -330,7 +354,16 @@ def surveyed(
         shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
         stated_bases = set(groups.bases)
-        groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
+        groups = learned_groups(
+            groups,
+            sample,
+            option,
+            clamp,
+            factors=table.factors,
+            complete=complete,
+            extrapolates=extrapolates,
+            further=further,
+        )
         lost, decisions = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
             rare = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}

@@ -42,9 +42,11 @@ Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Some rows: an array (rows,) for each column, of booleans, integers, floats or text; NaN or None where missing."""
 
 
-def needs_sample(groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp) -> bool:
+def needs_sample(
+    groups: FeatureGroups, kinds: Iterable[Kind], option: str | None, clamp: Clamp, *, extrapolates: bool = True
+) -> bool:
     """Return whether the groups lack the basis or the clamp of some column, given the type of each in the table."""
-    stated = option not in (None, UNSTATED) or clamp not in (None, "auto", "off")
+    stated = option not in (None, UNSTATED) or clamp not in (None, "auto" if extrapolates else None, "off")
     return any(
         not _is_complete(groups.bases[name], kind)
         if name in groups.bases
@@ -170,12 +172,15 @@ def learned_groups(
     *,
     factors: Collection[str] = (),
     complete: bool = False,
+    extrapolates: bool = True,
+    further: bool = False,
 ) -> FeatureGroups:
     """Return the groups with bases learned from a sample where the groups file does not state them.
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
-    `complete` the sample decides, and the groups have the basis of every column. Raise GroupsError for a basis that
-    does not fit its column.
+    `complete` the sample decides, and the groups have the basis of every column. `extrapolates` is that of the family:
+    without it, the clamp "auto" is that of lines, too. With `further`, rows of other tables follow, which may lie
+    beyond the range. Raise GroupsError for a basis that does not fit its column.
     """
     bases = {}
     for name in groups.features:
@@ -192,10 +197,11 @@ def learned_groups(
         ends = given.range
         if "range" not in given.model_fields_set and numbers and basis.clamp is not None:
             own: Clamp = 0.0 if kind == "date" else basis.clamp
-            ends = numbers.ends(own if clamp is None or (clamp, own) == ("auto", "off") else clamp)
-            if isinstance(basis, Octiles) and basis.line is None and clamp in (None, "auto"):
-                # Rows of another table, which `complete` groups are for, may lie beyond the range.
-                inside = sample.is_whole and not complete and ends == numbers.ends(0.0)
+            is_line = extrapolates and (clamp, own) == ("auto", "off")
+            ends = numbers.ends(own if clamp is None or is_line else clamp)
+            if isinstance(basis, Octiles) and basis.line is None and extrapolates and clamp in (None, "auto"):
+                # Rows of another table, which `complete` groups are for, too, may lie beyond the range.
+                inside = sample.is_whole and not (complete or further) and ends == numbers.ends(0.0)
                 basis = replace(basis, line="same" if inside else "own")
         quantiles = given.quantiles
         if "quantiles" not in given.model_fields_set and numbers:  # the shares of categories are means of terms

@@ -327,6 +327,10 @@ def method_of(method: Method | SelectionMethod) -> Criterion | PathMethod:
     if isinstance(method, str) and (kind := CRITERIA.get(method) or methods().get(method)):
         return kind()
     raise TrainingError(
-        f"method is {method!r}; expected one of {', '.join(methods())}, or an object of a class that "
-        "extends anytime.selection.Criterion or PathMethod"
+        f"method is {method!r}; expected one of {', '.join(methods())}"
+        + (
+            ""
+            if TrainingError.names_flags
+            else ", or an object of a class that extends anytime.selection.Criterion or PathMethod"
+        )
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
+from anytime.features.bases import Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.curve import Curve
@@ -25,15 +26,23 @@ from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, S
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import GroupOrder, Step, given_sequence
+from anytime.selection import GroupOrder, given_sequence, methods
 from anytime.target import Target, check_family, class_shares
-from anytime.training.guarantee import guarantee
+from anytime.training.guarantee import ENUMERATED, spectral_gamma, submodularity_ratio
 from anytime.training.least_squares import LeastSquares
 from anytime.training.likelihood import Likelihood, Observations
-from anytime.training.model_selection import SMALL, Errors, Learned, Problem, Validated, Validation
+from anytime.training.model_selection import (
+    SMALL,
+    Choice,
+    Learned,
+    Problem,
+    Terms,
+    Validated,
+    Validation,
+    level_decision,
+    selected_terms,
+)
 from anytime.training.options import Options
-from anytime.training.term_selection import Found, least_error
-from anytime.training.terms import Terms, TermSets, level_decisions
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -43,26 +52,20 @@ LARGEST_SHARE = 0.1
 """Share of the prefixes with the largest penalty of the grid from which that is a warning."""
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A trained sequence with its prefix models.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fit(Choice[GroupOrder]):
+    """A trained sequence at the penalties chosen, with its prefix models.
 
     Attributes
     ----------
+    expansion : Expansion
+        The raw columns and their terms.
     moments, gram
         Moments of the training rows, and their normal equations.
     learned : Learned
         What a likelihood adds: deviances and curvatures.
-    alpha : float
-        The penalty that ordered the groups; `alphas` (steps + 1,) those of the prefixes.
-    errors : Float | None
-        (steps + 1,) cross-validated errors, or None without folds.
-    measured : Errors | None
-        Errors of each fold and prefix at the penalties chosen, or None without folds.
     held : Validated | None
         Result on the validation table, or None.
-
-    expansion : the raw columns and their terms; `groups` are the groups with terms as their features, and products.
 
     If a rule stopped the sequence, `expansion`, `moments` and `gram` cover all groups and the other attributes only
     those of the sequence.
@@ -72,11 +75,6 @@ class Fit:
     expansion: Expansion
     moments: Moments
     gram: Gram
-    sequence: GroupOrder
-    alpha: float
-    alphas: Float
-    errors: Float | None
-    measured: Errors | None
     prefixes: PrefixModels
     learned: Learned
     held: Validated | None = None
@@ -86,8 +84,9 @@ class Fit:
     """Which terms were selected, if some were."""
 
     @property
-    def groups(self) -> FeatureGroups:
-        return self.expansion.terms
+    def errors(self) -> Float | None:
+        """Return the cross-validated errors, (steps + 1,); None without folds."""
+        return None if self.measured is None else self.measured.mean
 
     @property
     def curve(self) -> Curve:
@@ -96,26 +95,28 @@ class Fit:
     @property
     def chosen(self) -> list[str]:
         """Return the chosen group of each step."""
-        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
+        return [names[-1] for names in self.added]
 
-    def raw(self, step: Step) -> tuple[int, ...]:
-        """Return the groups that a step adds, without products."""
-        return tuple(group for group in step.adds if group < len(self.expansion.groups))
+    @cached_property
+    def added(self) -> list[list[str]]:
+        """Return the groups that each step adds, without products."""
+        names = self.expansion.groups.names
+        return [[names[group] for group in step.adds if group < len(names)] for step in self.sequence.steps]
 
     @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
         """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
-        order = [group for step in self.sequence.steps for group in self.raw(step)]
         groups = self.expansion.groups
+        order = [groups.positions[name] for names in self.added for name in names]
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
-    @cached_property
-    def stopped(self) -> Stopped | None:
-        """Return the record of the stopping rule; None if no rule was active."""
+    def stopped(self, *left_out: str) -> Stopped | None:
+        """Return the record of the stopping rule, and of groups that were left out before; None without either."""
         epsilon, held, sequence = self.options.epsilon, self.held, self.sequence
-        if epsilon is None and held is None:
+        if epsilon is None and held is None and not left_out:
             return None
         selected = {group for step in sequence.steps for group in step.adds}
+        excluded = (name for group, name in enumerate(self.expansion.groups.names) if group not in selected)
         cut = held is not None and held.steps < len(held.errors) - 1
         by_epsilon = sequence.longest is not None and not cut
         return Stopped(
@@ -125,28 +126,15 @@ class Fit:
             longest=sequence.longest if by_epsilon else None,
             validation=None if held is None else held.name,
             errors=None if held is None else tuple(e if math.isfinite(e) else None for e in held.errors.tolist()),
-            left_out=tuple(name for group, name in enumerate(self.expansion.groups.names) if group not in selected),
+            left_out=(*excluded, *left_out),
         )
 
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        rule, why = self.options, ""
-        if self.learned.deviance is not None:
-            why = "the theorems are for least squares"
-        elif rule.first or rule.c_min is not None:
-            why = f"the user chose {'the first groups' if rule.first else 'the cost of the first steps'}"
-        if why:
-            return Guarantee(why=why, doubling_until=self.sequence.doubling_until)
-        groups, columns = self.groups.with_own_products()
-        return guarantee(
-            self.gram.restricted(columns),
-            groups,
-            rule.method,
-            self.alpha,
-            cost_blind=rule.cost_blind,
-            doubling_until=self.sequence.doubling_until,
-        )
+        groups, columns = self.expansion.terms.with_own_products()
+        gram, until = self.gram.restricted(columns), self.sequence.doubling_until
+        return guarantee(gram, groups, self.options, self.alpha, doubling_until=until)
 
     def model(
         self,
@@ -165,14 +153,10 @@ class Fit:
         `left_out` names groups that were excluded before. `remarks` are warnings about the table, and `decisions` what
         was decided about it.
         """
-        groups, columns = self.selected
-        stopped, rule = self.stopped, self.options
-        left_out = (*left_out, *rule.without)
-        if left_out:
-            stopped = stopped or Stopped(rule=None, steps=len(self.sequence.steps))
-            stopped = stopped.model_copy(update={"left_out": (*stopped.left_out, *left_out)})
-        names = np.array(self.groups.features)[columns]
-        unpenalised = given_sequence(self.gram, self.groups, [step.adds for step in self.sequence.steps], 0.0)
+        (groups, columns), rule = self.selected, self.options
+        terms, family = self.expansion.terms, rule.fitted_family
+        names = np.array(terms.features)[columns]
+        unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
         collinear = np.zeros(len(self.gram.constant), dtype=np.bool_)
         collinear[unpenalised.columns] = unpenalised.state.factor.dropped  # combinations of earlier columns
         listed, may_be_collinear = self.expansion.listed
@@ -182,8 +166,8 @@ class Fit:
         manifest = Manifest(
             name=name,
             task=target.task,
-            family=self.options.fitted_family.label,
-            link=self.options.fitted_family.link.name,
+            family=family.label,
+            link=family.link.name,
             target=target.columns,
             query=query,
             responses=target.responses,
@@ -202,7 +186,7 @@ class Fit:
                 collinear=tuple(names[collinear].tolist()),
             ),
             guarantee=self.guarantee,
-            stopped=stopped,
+            stopped=self.stopped(*left_out, *rule.without),
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
             table_warnings=len(remarks),
@@ -226,8 +210,7 @@ class Fit:
             return own.r2(explained_variances(self.prefixes, own))
 
     def _records(self) -> tuple[StepRecord, ...]:
-        costs, deviance = self.sequence.costs, self.learned.deviance
-        steps = [[self.groups.names[g] for g in self.raw(step)] for step in self.sequence.steps]
+        costs, deviance, steps = self.sequence.costs, self.learned.deviance, self.added
         pairs = self.selected[0].joined_pairs(steps)
         best = None if self.measured is None else self.measured.best
         return tuple(
@@ -284,53 +267,91 @@ def fit(
             "nested errors need folds; give at least 2": len(parts) == 1 and options.nested,
         }
     )
+    family = options.fitted_family
+    if family.least_squares:
+        observed = None
+    elif observed is None:
+        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
+    else:
+        check_family(family.label, observed.target)
+    whole = Terms(Expansion.of(groups) if expansion is None else expansion, parts, moments)
+    found: list[tuple[TermChoice | None, Selected | None]] = [(None, None)]
     with single_blas_thread():
         if expansion is None:
-            found = least_error(TermSets(Expansion.of(groups), parts, moments), options)
-        else:
-            given = Terms(expansion, parts, moments)
-            found = [Found(lambda: LeastSquares(given, options), None)]
-        problems = ((_problem(squares(), observed), record) for squares, record in found)
-        problem, selected = next(problems)
+            found = [*selected_terms(whole, partial(LeastSquares, options=options))]
+        sets = ((whole if choice is None else whole.reduced(choice), choice, record) for choice, record in found)
+        problems: Iterator[tuple[Problem[Any, Any], TermChoice | None, Selected | None]] = (
+            (LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed), choice, record)
+            for terms, choice, record in sets
+        )
+        problem, of_terms, selected = next(problems)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
-            for lines, record in problems:
+            for lines, choice, record in problems:
                 if not problem.has_less_error(lines):
-                    problem, selected = lines, record
-        choice, terms = problem.choice, problem.terms
-        prefixes = replace(problem.prefixes(choice), expansion=terms.expansion)
+                    problem, of_terms, selected = lines, choice, record
+        chosen, terms = problem.choice, problem.terms
+        prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
         if held is not None:
-            choice, prefixes = choice.upto(held.steps), prefixes.upto(held.steps)
-        learned = problem.learned(choice, prefixes)
+            chosen, prefixes = chosen.upto(held.steps), prefixes.upto(held.steps)
+        learned = problem.learned(chosen) if isinstance(problem, Likelihood) else Learned()
+    level_rows = None if of_terms is None else of_terms.level_rows
     return Fit(
+        chosen.alpha,
+        chosen.sequence,
+        chosen.alphas,
+        chosen.measured,
         options=options,
         expansion=terms.expansion,
         moments=terms.moments,
         gram=terms.gram,
-        sequence=choice.sequence,
-        alpha=choice.alpha,
-        alphas=choice.alphas,
-        errors=choice.errors,
-        measured=choice.measured,
         prefixes=prefixes,
         learned=learned,
         held=held,
-        decisions=level_decisions(groups, terms),
+        decisions=() if level_rows is None else (level_decision(whole.expansion, level_rows),),
         selected_terms=selected,
     )
 
 
-def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[Any, Any]:
-    """Return the loss of the family on terms that least squares selected."""
-    options = squares.options
-    if options.fitted_family.least_squares:
-        return squares
-    if observed is None:
-        raise TrainingError(f"family {options.family!r} needs rows; pass `observed`")
-    check_family(options.fitted_family.label, observed.target)
-    return Likelihood(squares.terms, options, observed)
+def guarantee(
+    gram: Gram, groups: FeatureGroups, options: Options, alpha: float, *, doubling_until: int | None = None
+) -> Guarantee:
+    """Return the guarantee of the sequence that the options learned at `alpha`; `doubling_until` as in `GroupOrder`."""
+    by, doubled = options.by, doubling_until is not None
+    covering = []
+    if by.whitening_share(np.ones(1)) is None:
+        covering = sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
+    reasons = (
+        (not options.fitted_family.least_squares, "the theorems are for least squares", doubling_until),
+        (bool(options.first), "the user chose the first groups", doubling_until),
+        (options.c_min is not None, "the user chose the cost of the first steps", doubling_until),
+        (
+            bool(groups.products),
+            "pairs of columns join groups that gain more together, which the theorems do not cover",
+            doubling_until,
+        ),
+        (
+            any(group.requires for group in groups.groups),
+            "groups that require others share costs, which the theorems do not cover",
+            None,
+        ),
+        (bool(covering), f"the theorems cover {' and '.join(covering)}, not {by.name}", None),
+        (options.cost_blind, "the theorems cover selection by gain per cost, not cost-blind selection", None),
+        (doubled and not by.doubling_theorem, "the theorem on doubling is proved for fr only", doubling_until),
+        (
+            doubled and len(groups) > ENUMERATED,
+            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}",
+            doubling_until,
+        ),
+    )
+    for applies, why, until in reasons:
+        if applies:
+            return Guarantee(why=why, doubling_until=until)
+    if doubled:
+        return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
+    return Guarantee(gamma=spectral_gamma(gram, groups, options.method, alpha))
 
 
 def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:

@@ -1,4 +1,4 @@
-"""Theoretical guarantees of a sequence.
+"""The bounds of the theorems, and their constants; `anytime.training.fit.guarantee` says which one covers a sequence.
 
 Theorem 3.2, for a penalty on standardised coordinates: with D = blockdiag(C_g) and
 
@@ -21,9 +21,8 @@ from scipy.linalg import eigvalsh
 
 from anytime._linalg import NULL_EIGENVALUE, factorise, single_blas_thread
 from anytime.groups import COST_TOLERANCE, FeatureGroups
-from anytime.model.manifest import Guarantee
 from anytime.moments.moments import Gram
-from anytime.selection import SelectionMethod, method_of, methods
+from anytime.selection import SelectionMethod, method_of
 from anytime.types import Float, Method
 
 ENUMERATED = 12
@@ -50,48 +49,6 @@ def buys_no_group(costs: Float, until: int) -> bool:
     """
     paid = costs[costs > 0]
     return len(paid) > 0 and bool(costs[until] * (1 + COST_TOLERANCE) < 4 * paid[0])
-
-
-def guarantee(
-    gram: Gram,
-    groups: FeatureGroups,
-    method: Method | SelectionMethod,
-    alpha: float,
-    *,
-    cost_blind: bool = False,
-    doubling_until: int | None = None,
-) -> Guarantee:
-    """Return the guarantee of the sequence that `method` learned at `alpha`; `doubling_until` as in `GroupOrder`."""
-    by, doubled = method_of(method), doubling_until is not None
-    covering = []
-    if by.whitening_share(np.ones(1)) is None:
-        covering = sorted(name for name, kind in methods().items() if kind().whitening_share(np.ones(1)) is not None)
-    reasons = (
-        (
-            bool(groups.products),
-            "pairs of columns join groups that gain more together, which the theorems do not cover",
-            doubling_until,
-        ),
-        (
-            any(group.requires for group in groups.groups),
-            "groups that require others share costs, which the theorems do not cover",
-            None,
-        ),
-        (bool(covering), f"the theorems cover {' and '.join(covering)}, not {by.name}", None),
-        (cost_blind, "the theorems cover selection by gain per cost, not cost-blind selection", None),
-        (doubled and not by.doubling_theorem, "the theorem on doubling is proved for fr only", doubling_until),
-        (
-            doubled and len(groups) > ENUMERATED,
-            f"gamma of Eq. 9 is unknown: it is enumerated for at most {ENUMERATED} groups, and there are {len(groups)}",
-            doubling_until,
-        ),
-    )
-    for applies, why, until in reasons:
-        if applies:
-            return Guarantee(why=why, doubling_until=until)
-    if doubled:
-        return Guarantee(doubling_gamma=submodularity_ratio(gram, groups, alpha), doubling_until=doubling_until)
-    return Guarantee(gamma=spectral_gamma(gram, groups, method, alpha))
 
 
 def spectral_gamma(gram: Gram, groups: FeatureGroups, method: Method | SelectionMethod, alpha: float) -> float:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from operator import call
 from typing import Any
 
 import numpy as np
 
 from anytime._linalg import factorise, factorise_into
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase, staircases
+from anytime.moments.accumulate import in_threads
 from anytime.moments.moments import Gram, HeldOutMoments, Moments
 from anytime.selection import FactoredOrder, GroupOrder, sequencer, swept
 from anytime.selection.kernels import Kernels, kernel_sequencer, rotated_rows
-from anytime.training.model_selection import Choice, Problem, others, with_rows
+from anytime.training.model_selection import Choice, Problem, Request, others, with_rows
 from anytime.types import Float, Index
-
-MIN_PARALLEL_COLUMNS = 400
-"""Number of columns from which threads share out orders and folds: they wait for each other between small products."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,7 @@ class Fold:
 
     train: Gram
     held: HeldOutMoments
-
-    @property
-    def weight(self) -> float:
-        return self.held.weight
+    weight: float
 
     def errors(
         self, columns: Index, ends: Index, alphas: Sequence[float], longest: Sequence[int] | None = None
@@ -113,9 +109,8 @@ class KernelFold:
 def split(parts: Sequence[Moments]) -> list[Fold]:
     """Hold out each of the parts in turn; skip parts without rows."""
     held = [parts[f] for f in with_rows(parts)]
-    return [
-        Fold(train, train.held_out_moments(part)) for train, part in zip(map(Gram.of, others(held)), held, strict=True)
-    ]
+    trains = zip(map(Gram.of, others(held)), held, strict=True)
+    return [Fold(train, train.held_out_moments(part), part.weight) for train, part in trains]
 
 
 def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:
@@ -130,10 +125,6 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
     @property
     def data(self) -> Gram | Kernels:
         return Kernels.of([*self._rows.values()], self.terms.moments) if self.by_kernels else self.terms.gram
-
-    @property
-    def n_jobs(self) -> int | None:
-        return self.options.n_jobs if len(self.groups.features) >= MIN_PARALLEL_COLUMNS else 1
 
     @cached_property
     def by_kernels(self) -> bool:
@@ -160,6 +151,16 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
         if isinstance(data, Kernels):
             return kernel_sequencer(data, self.groups, self.options)
         return sequencer(data, self.groups, self.options)
+
+    def errors(self, requests: Sequence[Request]) -> Iterator[Float]:
+        tasks = [
+            partial(fold.errors, order.columns, order.ends, alphas, longest)
+            for order, alphas, longest in requests
+            for fold in self.folds
+        ]
+        errors = in_threads(call, tasks, self.n_jobs)
+        for _ in requests:
+            yield np.array([next(errors) for _ in self.folds])
 
     def solved(self, choice: Choice[Any]) -> Choice[FactoredOrder]:
         if not self.by_kernels:

@@ -8,7 +8,7 @@ the folds advance together (`anytime.glm.joint`), from those of the penalty befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -38,7 +38,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import SMALL, Choice, Errors, Learned, Problem, others, pick, with_rows
+from anytime.training.model_selection import SMALL, Choice, Errors, Learned, Problem, Request, others, pick, with_rows
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -202,6 +202,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     """
 
     observed: Observations
+    one_by_one = True
 
     @cached_property
     def data(self) -> Design:
@@ -225,12 +226,11 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
         stop = ROUGH if self._compared else EXACT
         return lambda alpha: likelihood_sequence(data, self.groups, self.options, alpha, stop=stop)
 
-    @property
-    def errors(self) -> Callable[[GroupOrder, Sequence[float]], Errors]:
-        def errors(order: GroupOrder, alphas: Sequence[float]) -> Errors:
+    def errors(self, requests: Sequence[Request]) -> Iterator[Float]:
+        for order, alphas, _ in requests:
             coarse = self._compared and self.options.epsilon is None and len(alphas) == 1
             few = self.data.totals.rows <= SMALL
-            return _fold_errors(
+            yield _fold_errors(
                 self.data,
                 self.folds,
                 order.columns,
@@ -239,9 +239,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
                 one_se=self.options.one_se,
                 ending=SCREENED if coarse else STATED if not self._compared else REPORTED if few else COMPARED,
                 coarse=coarse,
-            )
-
-        return errors
+            ).folds
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
@@ -285,7 +283,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
             own_intercepts=intercepts,
         )
 
-    def learned(self, choice: Choice[LikelihoodOrder], prefixes: PrefixModels) -> Learned:  # noqa: ARG002
+    def learned(self, choice: Choice[LikelihoodOrder]) -> Learned:
         design, sequence = self.data, choice.sequence
         least = design.totals.saturated / design.weight
         deviance = np.array([2 * (at.loss - least) for at in sequence.state.optima[: len(sequence.ends)]])

@@ -99,11 +99,6 @@ class Options(Rule):
     def grid(self) -> tuple[float, ...]:
         return GRID if isinstance(self.alpha, str) else (self.alpha,)
 
-    @property
-    def needs_folds(self) -> bool:
-        """Return whether an option leaves something to cross-validation."""
-        return self.alpha == "cv" or self.nested or "auto" in (self.pairs, self.basis)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.basis is not None:

@@ -10,11 +10,10 @@ likelihood too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError
@@ -27,11 +26,12 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.model_selection import Errors, Validation, prefix_errors, with_rows
+from anytime.training.model_selection import Errors, Terms, Validation, with_rows
 from anytime.training.options import Options
-from anytime.training.table import TrainingTable
-from anytime.training.terms import TermSets
-from anytime.types import Float, Index
+from anytime.types import Index
+
+if TYPE_CHECKING:
+    from anytime.training.train import TrainingTable
 
 AUTO_PAIRS = 32
 """Maximum number of pairs that "auto" keeps."""
@@ -41,11 +41,6 @@ MIN_FOLDS = 3
 
 SLICE = 65_536
 """Rows that are made dense at once."""
-
-
-def check_folds(options: Options, folds: int) -> None:
-    if options.pairs == "auto" and folds < MIN_FOLDS:
-        raise TrainingError(f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {folds}")
 
 
 def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation | None = None) -> Fit:
@@ -75,38 +70,26 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
 
 def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
     """Return the pairs that explain most of the residual of the first folds, at most `count`."""
-    sample = _sample(rows.blocks(), folds, screened_rows(len(additive.expansion.columns)), seed)
-    if not len(sample.Y):
+    columns = sample_of(_batches(rows, folds), screened_rows(len(additive.expansion.columns)), seed=seed).columns
+    X, Y, weights = (np.asarray(columns[name], dtype=np.float64) for name in ("X", "Y", "weights"))
+    if not len(Y):
         what = f"of the folds, the first {folds}, which screen pairs, have no rows of positive weight"
         raise TrainingError(f"{what}; expected rows in every fold")
     with single_blas_thread():
-        scores = additive.prefixes.predict(sample.X, additive.prefixes.steps)
-        residuals = sample.Y - additive.options.fitted_family.mean(scores)
+        scores = additive.prefixes.predict(X, additive.prefixes.steps)
+        residuals = Y - additive.options.fitted_family.mean(scores)
         # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
-        found = screened_pairs(additive.expansion, sample.X, residuals, sample.weights, count)
+        found = screened_pairs(additive.expansion, X, residuals, weights, count)
     return [pair for pair, _ in found]
 
 
-@dataclass(frozen=True)
-class _Sample:
-    X: Float
-    Y: Float
-    weights: Float
-
-
-def _sample(blocks: Iterable[Block], folds: int, rows: int, seed: int) -> _Sample:
-
-    def batches() -> Iterator[Sample]:
-        for block in blocks:
-            for start in range(0, len(block.Y), SLICE):
-                part = slice(start, start + SLICE)
-                weights = np.ones(len(block.Y[part])) if block.weights is None else block.weights[part]
-                use = weights > 0 if block.folds is None else (weights > 0) & (block.folds[part] < folds)
-                columns: dict[str, NDArray[Any]] = {"X": dense(block.X[part])[use], "Y": block.Y[part][use]}
-                yield Sample(columns | {"weights": weights[use]})
-
-    sample = sample_of(batches(), rows, seed=seed).columns
-    return _Sample(*(np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights")))
+def _batches(blocks: Iterable[Block], folds: int) -> Iterator[Sample]:
+    """Yield the rows of the first folds that have weight."""
+    for block in blocks:
+        used = (block.row_weights > 0) & (True if block.folds is None else block.folds < folds)
+        for start in range(0, len(used), SLICE):
+            rows = start + np.flatnonzero(used[start : start + SLICE])
+            yield Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows]})
 
 
 def _chosen_count(
@@ -117,7 +100,7 @@ def _chosen_count(
 ) -> int:
     """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
     groups, parts = of_pairs
-    terms = TermSets(Expansion.of(groups), parts, Moments.merged(parts)).terms(Choice())
+    terms = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
     expansion = terms.expansion
     spans = {
         tuple(side.name for side in product.sides): np.arange(start, stop)
@@ -129,7 +112,8 @@ def _chosen_count(
     if len(judging) < MIN_FOLDS - 1:
         raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
     with single_blas_thread():
-        errors = prefix_errors(judging, np.concatenate(blocks), ends[1:], options.grid)
+        folds = [fold.errors(np.concatenate(blocks), ends[1:], options.grid) for fold in judging]
+    errors = Errors(np.array(folds), np.array([fold.weight for fold in judging]))
     least = errors.mean.argmin(axis=0)
     of_counts = Errors(errors.folds[:, least, np.arange(len(blocks))], errors.weights)
     rise = of_counts.between(int(of_counts.mean.argmin()))

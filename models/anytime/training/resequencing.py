@@ -23,7 +23,7 @@ from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
 from anytime.training.fit import fit, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
-from anytime.training.table import TrainingTable, moments_of_groups
+from anytime.training.train import TrainingTable, moments_of_groups
 from anytime.types import Method
 
 
@@ -85,7 +85,8 @@ def open_retrained(
     if target.family.least_squares:
         return None
     dataset, found = checked_dataset(Dataset(table, groups, target, None, weights, drop_missing))
-    rows = TrainingTable(dataset, Options(family=target.family.label, folds=0, alpha=0.0), 1, found, jobs=n_jobs)
+    options = Options(family=target.family.label, folds=0, alpha=0.0)
+    rows = TrainingTable.of(dataset, found, options=options, folds=1, jobs=n_jobs)
     observed = rows.observed()
     assert observed is not None  # noqa: S101  (not least squares)
     return Retrained(rows.name, rows.moments()[0], observed, found)
@@ -131,7 +132,9 @@ def resequence(
     target = old.learned
     if not target.family.least_squares:
         if data is None:
-            raise TrainingError(f"model {model.name!r} has family {old.family}, which is fitted on rows; pass its data")
+            raise TrainingError(
+                f"model {model.name!r} has family {old.family}, which is fitted on rows; add --data TABLE"
+            )
         table, fitted = data.name, fit([data.moments], remaining, options, data.observed)
     elif model.moments is None:
         raise TrainingError(f"model {model.name!r} was saved without its moments; train it again without --no-moments")
@@ -175,6 +178,8 @@ class AtBudget:
         r2 as a share of that of the unchanged model with all groups; None where that is 0 or unknown.
     enters, leaves : tuple[str, ...]
         Groups that only the changed model uses, and that only the unchanged one uses.
+    loss : float | None
+        How much r2 the change costs; negative if it gains.
     """
 
     budget: float
@@ -182,20 +187,9 @@ class AtBudget:
     groups: tuple[tuple[str, ...], tuple[str, ...]]
     r2: tuple[float | None, float | None]
     shares: tuple[float | None, float | None]
-
-    @property
-    def enters(self) -> tuple[str, ...]:
-        return tuple(name for name in self.groups[1] if name not in self.groups[0])
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        return tuple(name for name in self.groups[0] if name not in self.groups[1])
-
-    @property
-    def loss(self) -> float | None:
-        """Return how much r2 the change costs; negative if it gains."""
-        before, after = self.r2
-        return None if before is None or after is None else before - after
+    enters: tuple[str, ...]
+    leaves: tuple[str, ...]
+    loss: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,10 +270,6 @@ def what_if(
     words += [f"without {name}" for name in without]
     after = model
     if words:
-        if not model.manifest.learned.family.least_squares and data is None:
-            raise TrainingError(
-                f"model {model.name!r} has family {model.manifest.family}, which is fitted on rows; add --data TABLE"
-            )
         changes = Changes(without=without)
         if isinstance(data, Table):
             data = open_retrained(model, data, changes.options(model.manifest).remaining(priced))
@@ -293,5 +283,14 @@ def _at(before: Model, after: Model, full: float | None, budget: float) -> AtBud
     (one, other) = (model.expected(prefix).r2 for model, prefix in prefixes)
     (cost, new) = (float(model.costs[prefix]) for model, prefix in prefixes)
     (used, others) = (model.computed[prefix] for model, prefix in prefixes)
-    shares = tuple(r2 / full if full and r2 is not None else None for r2 in (one, other))
-    return AtBudget(budget, (cost, new), (used, others), (one, other), (shares[0], shares[1]))
+    (share, new_share) = (r2 / full if full and r2 is not None else None for r2 in (one, other))
+    return AtBudget(
+        budget,
+        (cost, new),
+        (used, others),
+        (one, other),
+        (share, new_share),
+        enters=tuple(name for name in others if name not in used),
+        leaves=tuple(name for name in used if name not in others),
+        loss=None if one is None or other is None else one - other,
+    )

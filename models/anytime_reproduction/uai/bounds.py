@@ -19,14 +19,9 @@ from anytime.model.model import at_least
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequence
-from anytime.training.guarantee import (
-    bound,
-    doubling_bound,
-    guarantee,
-    spectral_gamma,
-    submodularity_ratio,
-    subset_values,
-)
+from anytime.training.fit import guarantee
+from anytime.training.guarantee import bound, doubling_bound, spectral_gamma, submodularity_ratio, subset_values
+from anytime.training.options import Options
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import curve, drawn
@@ -429,7 +424,7 @@ def certified(setting: Setting, name: SetName, size: int | None, seconds: float)
     learned = sequence(gram, groups, "fr", ALPHA)
     costs, explained = learned.costs[1:], learned.explained_variance[1:]
     found = certify_prefixes(gram, groups, costs, explained, ALPHA, seconds=seconds, nodes=100_000, n_jobs=1)
-    gamma = guarantee(gram, groups, "fr", ALPHA).gamma
+    gamma = guarantee(gram, groups, Options(), ALPHA).gamma
     return {
         "groups": len(groups),
         "unit": groups.cost_unit,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -94,18 +95,6 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     assert not [word for word in words if word not in captured.out]
     files = {"groups.json", "held.csv", "m.safetensors", "test.csv", "train.parquet"}
     assert {path.name for path in desk.iterdir()} == files
-
-
-def test_train_takes_every_option(desk: Path, capsys: Capture) -> None:
-    options = "--method omp --cost-blind --alpha 0.01 --folds 3 --weights w --query q --drop a1 --seed 7 --n-jobs 2"
-    model = load(trained(*options.split(), "--task", "regression", "--no-moments"))
-    manifest = model.manifest
-    assert (manifest.method, manifest.cost_blind, manifest.alpha, manifest.query) == ("omp", True, 0.01, "q")
-    assert (manifest.provenance.folds, manifest.provenance.seed) == (3, 7)
-    assert (model.groups.features, model.moments) == (("a0", "b0", "c0"), None)
-    doubled = load(trained("--doubling", "--one-se", "--nested")).manifest
-    assert doubled.doubling
-    assert doubled.guarantee.why
 
 
 def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
@@ -568,9 +557,10 @@ WITHOUT_COST = partial(Path("groups.json").write_text, json.dumps(groups()).repl
 OTHER_COLUMNS = table("test.csv", rows(1, 30).drop(columns="b0"))
 FEW_HELD = table("held.csv", rows(2, 8))
 GAPS_HELD = table("held.csv", rows(2, 30).assign(y=lambda frame: frame["y"].where(~frame.index.isin([3, 5]))))
-OTHER_CLASSES = table("held.csv", rows(2, 30).assign(kind="left"))
 DISGUISED = partial(Path("train.parquet").write_text, "a0,a1,b0,c0,y\n1,2,3,4,5\n")
 BARE = partial(trained, "--no-moments")
+MOMENTS = partial(main, ["moments", *TRAIN[1:-1], "m.moments"])
+FROM_MOMENTS = ["train", "m.moments", "--out", "m.safetensors"]
 WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("a feature that is no column", with_groups(a={"features": ["a0", "a11"]}), TRAIN, ["'a11'", "'a1'"]),
     ("a target that is no column", nothing, aimed("yy"), ["'yy'", "'y'"]),
@@ -680,7 +670,6 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("a calibration on the training rows", nothing, [*TRAIN, "--calibrate", "train.parquet"], ["rows", "learns from"]),
     ("too few rows to calibrate", FEW_HELD, [*TRAIN, *CALIBRATE], ["8 rows are too few", "9 or more"]),
     ("rows to calibrate without targets", GAPS_HELD, [*TRAIN, *CALIBRATE, *REFUSE], ["held.csv", "2 of 30 rows"]),
-    ("a calibration of other classes", OTHER_CLASSES, aimed("kind", *CALIBRATE), ["'left'", "never seen"]),
     (
         "a calibration with weights",
         nothing,
@@ -713,6 +702,27 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
+    ("no pairs", nothing, [*TRAIN, "--pairs", "0"], ["--pairs is 0; expected a number from 1 to 256, or 'auto'"]),
+    ("pairs that are a word", nothing, [*TRAIN, "--pairs", "some"], ["--pairs is 'some'; expected a number from 1"]),
+    (
+        "pairs on a path",
+        nothing,
+        [*TRAIN, "--pairs", "3", "--method", "sparse"],
+        ["method sparse does not support pairs"],
+    ),
+    ("pairs of two folds", nothing, [*TRAIN, "--pairs", "auto", "--folds", "2"], ["needs 3 folds or more", "are 2"]),
+    (
+        "pairs on a cluster",
+        nothing,
+        [*TRAIN, "--pairs", "2", "--backend", "dask"],
+        ["--pairs requires --backend local"],
+    ),
+    (
+        "pairs of moments",
+        MOMENTS,
+        [*FROM_MOMENTS, "--pairs", "2"],
+        ["--pairs requires a table", "without rows to screen"],
+    ),
     ("no target", nothing, ["train", "train.parquet", "--groups", "groups.json", *TRAIN[6:]], ["--target"]),
     ("no table", nothing, ["train"], ["argument 'DATA'", "--help"]),
     ("an unknown option", nothing, [*TRAIN, "--cost"], ["--cost"]),
@@ -762,6 +772,7 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("an unknown group first in training", nothing, [*TRAIN, "--first", "visits"], ["did you mean 'visit'?"]),
     ("a group first and left out", nothing, [*TRAIN, "--first", "a", "--without", "a"], ["'a'", "both placed first"]),
     ("no group of this name", trained, ["what-if", "m.safetensors", "--without", "x"], ["there is no group 'x'"]),
+    ("a budget of less than nothing", trained, ["what-if", "m.safetensors", "--budget", "-1"], ["budget is -1"]),
     ("no group of this cost", trained, ["what-if", "m.safetensors", "--cost", "x=2"], ["there is no group 'x'"]),
     (
         "a report on other columns",
@@ -813,6 +824,56 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     assert {path: path.read_bytes() for path in desk.rglob("*")} == before
 
 
+WORDS_HELD = table(
+    "held.csv", rows(2, 30).assign(b0=lambda frame: frame["b0"].astype(object).where(frame.index < 29, "x"))
+)
+CLASS_HELD = table("held.csv", rows(2, 30).assign(kind=lambda frame: frame["kind"].where(frame.index < 29, "left")))
+INFINITE_HELD = table("held.csv", rows(2, 30).assign(c0=lambda frame: frame["c0"].where(frame.index < 29, np.inf)))
+
+
+@pytest.mark.parametrize("option", ["--test", "--calibrate"])
+@pytest.mark.parametrize(
+    ("prepare", "target", "word"),
+    [(WORDS_HELD, "y", "'x' in row 29"), (CLASS_HELD, "kind", "'left' was never seen"), (INFINITE_HELD, "y", "row 29")],
+    ids=["a cell of text", "a class", "an infinite value"],
+)
+def test_what_only_another_table_has_costs_neither_the_model_nor_the_other_measures(
+    prepare: Callable[[], object], target: str, word: str, option: str, desk: Path, capsys: Capture
+) -> None:
+    prepare()
+    other = {"--test": "--calibrate", "--calibrate": "--test"}[option]
+    captured = ran(capsys, *aimed(target, option, "held.csv", other, "test.csv", "--alpha", "0.1"), code=1)
+    (error,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
+    assert word in error
+    assert error.endswith("; m.safetensors is complete")
+    model = load("m.safetensors")
+    assert (model.manifest.calibration is None) == (option == "--calibrate")
+    assert ("test " in captured.out) == (option == "--calibrate")
+    assert model.version in captured.out
+    assert "wrote m.safetensors" in captured.out
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("place", "call", "said"),
+    [
+        ("anytime_reproduction.comparison.plot_comparison", [*COMPARE, "--plot", "c.png"], "CS-G-OMP"),
+        ("anytime.model.model.Model.save", [*CERTIFY[:-1], "--out", "sure.safetensors"], "certified: "),
+    ],
+    ids=["compare", "certify"],
+)
+def test_results_are_printed_although_their_file_cannot_be_written(
+    place: str, call: list[str], said: str, desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained("--alpha", "0.01")
+    monkeypatch.setattr(place, Mock(side_effect=FULL))
+    captured = ran(capsys, *call, code=1)
+    assert [line for line in captured.err.splitlines() if "error" in line] == ["error: no space left on device"]
+    assert said in captured.out
+
+
 def test_a_wrong_test_table_is_found_before_the_training(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -822,6 +883,8 @@ def test_a_wrong_test_table_is_found_before_the_training(
     wrong = ([*TRAIN, "--test", "test.csv"], [*TRAIN, "--calibrate", "test.csv"], [*TRAIN, *CALIBRATE])
     for call in (*wrong, [*COMPARE, "--plot", "c.gif"]):
         assert main(call) == 2
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
+    assert "cannot write 'm.safetensors': no permission to write in '.'" in refusal(capsys, *TRAIN)
 
 
 def test_an_unexpected_failure_is_one_line_without_a_traceback(
@@ -860,19 +923,6 @@ def test_a_failure_of_the_machine_or_an_interruption_is_one_line(
     assert not Path("m.safetensors").exists()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(
-    "call", [["export", "m.safetensors", "--to", "c"], ["show", "m.safetensors"]], ids=lambda c: c[0]
-)
-def test_a_full_disk_under_the_output_is_one_line_and_exit_1(call: list[str], desk: Path) -> None:
-    trained()
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "anytime", *call], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
-
-
 def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -898,17 +948,6 @@ def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(
 def test_the_module_runs_as_the_command(call: list[str], code: int, out: str, err: str) -> None:
     done = subprocess.run([sys.executable, "-m", "anytime", *call], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
-
-
-def test_resequence_takes_another_rule_and_forced_and_forbidden_groups(desk: Path, capsys: Capture) -> None:
-    trained("--alpha", "0.01")
-    output(capsys, *NEW, "--first", "c", "--without", "a", "--method", "omp", "--alpha", "0.5", "--doubling")
-    manifest = load("new.safetensors").manifest
-    assert [step.group for step in manifest.steps] == ["c", "b"]
-    assert (manifest.method, manifest.alpha, manifest.doubling) == ("omp", 0.5, True)
-    assert manifest.groups.names == ("visit", "b", "c")
-    output(capsys, *NEW, "--first", "b")
-    assert load("new.safetensors").manifest.steps[0].adds == ("visit", "b")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])

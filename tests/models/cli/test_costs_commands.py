@@ -324,6 +324,18 @@ def test_costs_tells_what_is_wrong_in_a_line(options: list[str], why: str, model
     assert said.count("\n") == 1
 
 
+def test_what_was_measured_is_printed_although_a_file_cannot_be_written(
+    model_desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("metrics.txt").write_text(metrics(a=[4.0] * 40))
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("anytime.cli.costs.write_text", full)
+    for call in ([*PROFILE, *QUICK], [*COSTS, "--out", "measured.yaml"]):
+        captured = ran(capsys, *call, "--distributions", "d.json", code=1)
+        assert "error: no space left on device; measured.yaml is complete" in captured.err.splitlines()
+        assert all(words in captured.out for words in ("cost (ms)", "wrote measured.yaml"))
+
+
 # evaluate --random-costs
 
 

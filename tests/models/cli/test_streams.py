@@ -55,6 +55,8 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ("$A $TRAIN > /dev/full", "cannot print the results: no space left on device; m.safetensors is complete"),
         ("$A $TRAIN | true; exit ${PIPESTATUS[0]}", "cannot print the results: broken pipe; m.safetensors is complete"),
         ("$A $TRAIN 2> /dev/full", ""),
+        ("$A $TRAIN 2>&1 > out.txt | true; exit ${PIPESTATUS[0]}", ""),
+        ("$A $TRAIN 2>&1 | true; exit ${PIPESTATUS[0]}", ""),
         ("$A $TRAIN 2>&-", ""),
         ("$A $TRAIN >&-", ""),
         ("$A $TRAIN >&- 2>&- <&-", ""),
@@ -70,8 +72,9 @@ def test_no_command_fails_after_its_work_is_written(line: str, remark: str, desk
 
 def test_a_command_whose_output_is_its_work_fails_with_it(desk: Path) -> None:
     assert main(TRAIN) == 0
-    done = shell("$A show m.safetensors > /dev/full")
-    assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
+    for command in ("show m.safetensors", "export m.safetensors --to c"):
+        done = shell(f"$A {command} > /dev/full")
+        assert (done.returncode, done.stderr) == (1, "error: no space left on device\n")
     assert shell("$A show none 2> /dev/full").returncode == 2
 
 

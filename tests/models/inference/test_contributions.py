@@ -93,7 +93,7 @@ def test_of_a_missing_value_only_the_indicator_contributes() -> None:
     _, found = explained(estimator.model_, {"person": [None, None]}, policy="arrived")
     model = arrived_model(estimator.model_, frozenset({"person"}))
     mean, columns = estimator.fit_.prefixes.mean, estimator.fit_.prefixes.columns[model.columns]
-    at = estimator.fit_.groups.features.index("age is missing")
+    at = estimator.fit_.expansion.terms.features.index("age is missing")
     weight = model.coef[columns.tolist().index(at), 0]
     assert terms > {"age is missing"}
     assert found.features == pytest.approx({"age": weight * (1 - mean[at]), "sex": 0.0}, rel=1e-9)

@@ -83,7 +83,7 @@ def test_a_criterion_of_ones_own_orders_groups_as_its_scores_say() -> None:
     blind = AnytimeRegressor(GROUPS, method=MeanGradient(), cost_blind=True, alpha=1e-3)
     found = blind.fit(frame[FEATURES], frame["y"])
     rows = literal.Rows(*literal.standardise(frame[FEATURES].to_numpy(), frame["y"].to_numpy()), 1e-3)
-    groups = found.fit_.groups
+    groups = found.fit_.expansion.terms
     selected: list[int] = []
     while len(selected) < 3:
         before = literal.columns_of(groups, selected)

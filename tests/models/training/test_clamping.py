@@ -7,12 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import r2_score
 
-from anytime import AnytimeRegressor
+from anytime import AnytimeRegressor, load
+from anytime.cli.main import main
 from anytime.features import learning
 from anytime.features.bases import ColumnSample
 from anytime.features.learning import Sample, learned_groups, sample_of
@@ -23,19 +25,12 @@ from models.present import present
 AUTO: dict[str, Any] = {"basis": "auto", "clamp": "auto"}
 
 
-def literal_ends(x: Float, clamp: Any, weights: Float, far: tuple[bool, bool] | None = None) -> tuple[float, float]:
-    """Ends of a clamp, infinite for none: the values are repeated by their weights, and `far` ends are outliers."""
-    values = np.repeat(x, weights.astype(int))
-    values = values[~np.isnan(values)]
-    if clamp == "off" or not len(values):
-        return -np.inf, np.inf
-    if clamp == 0:
-        return min(values), max(values)
-    q1, q99 = float(np.quantile(values, 0.01, method="higher")), float(np.quantile(values, 0.99, method="lower"))
-    w = q99 - q1
-    low, high = min(values), max(values)
-    far = far or (bool(w > 0 and q1 - low > 2 * w), bool(w > 0 and high - q99 > 2 * w))
-    return (q1 if far[0] else low, q99 if far[1] else high) if any(far) else (-np.inf, np.inf)
+def literal_ends(x: Float) -> tuple[float, float] | None:
+    """The range with a quantile for each end that is an outlier; None if neither is."""
+    q1, q99 = float(np.quantile(x, 0.01, method="higher")), float(np.quantile(x, 0.99, method="lower"))
+    far = 2 * (q99 - q1)
+    ends = q1 if q1 - min(x) > far > 0 else min(x), q99 if max(x) - q99 > far > 0 else max(x)
+    return None if ends == (min(x), max(x)) else ends
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.sampled_from([1e3, 1e5, 1e6]))
@@ -44,8 +39,7 @@ def test_an_end_without_outliers_is_a_quantile_where_the_extreme_is_far_beyond_i
 ) -> None:
     for extra in ([], [far], [-far, far]):
         x = np.array([*values, *extra])
-        expected = literal_ends(x, "outliers", np.ones(len(x)))
-        assert ColumnSample(x, len(x)).ends("outliers") == (None if np.isinf(expected[0]) else expected)
+        assert ColumnSample(x, len(x)).ends("outliers") == literal_ends(x)
 
 
 def lognormal(n: int, seed: int, law: Callable[[Float], Float], options: list[dict[str, Any]]) -> list[float]:
@@ -163,3 +157,24 @@ def test_groups_for_other_tables_have_a_line_of_their_own() -> None:
     groups, sample = load_groups({"groups": {"a": ["x"]}}), Sample({"x": np.arange(50.0)})
     lines = [learned_groups(groups, sample, "auto", complete=each).bases["x"].model_extra for each in (False, True)]
     assert lines == [{"line": "same"}, {"line": "own"}]
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("clamp", ["auto", None])
+@pytest.mark.parametrize("family", ["poisson", "gamma", "gaussian"])
+def test_a_clamp_of_lines_with_a_log_link_is_that_of_curves_by_both_doors(family: Any, clamp: Any) -> None:
+    rng = np.random.default_rng(5)
+    X = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"])
+    X.loc[3, "b"] = 400.0
+    y = rng.poisson(np.exp(0.5 * X["a"])) + 1.0
+    bases = {}
+    for basis in ("linear", "hinge:1"):
+        fitted = AnytimeRegressor(family=family, basis=basis, clamp=clamp, alpha=0.01).fit(X, y)
+        bases[basis] = {name: each.range for name, each in fitted.model_.groups.bases.items()}
+    clamps = clamp == "auto" and family != "gaussian"
+    assert bases["linear"] == (bases["hinge:1"] if clamps else dict.fromkeys(bases["linear"]))
+    X.assign(y=y).to_csv("t.csv", index=False)
+    options = ["--family", family, "--basis", "linear", "--alpha", "0.01", *(["--clamp", clamp] if clamp else [])]
+    assert main(["train", "t.csv", "--target", "y", *options, "--out", "m.safetensors"]) == 0
+    groups = load("m.safetensors").groups
+    assert {name: each.range for name, each in groups.bases.items()} == bases["linear"]

@@ -141,8 +141,8 @@ def test_columns_with_bases_come_to_the_model_of_one_process(
     rows: list[Observations | None] = [None, None] if family == "gaussian" else [here, cluster.observed(data, 2)]
     options = Options(alpha=1e-2, family=family)
     one, other = (fit(part, data.groups, options, seen) for part, seen in zip((parts, found), rows, strict=True))
-    assert one.groups.features == other.groups.features
-    assert {"grade=0", "x5 is missing"} < set(one.groups.features)
+    assert one.expansion.terms.features == other.expansion.terms.features
+    assert {"grade=0", "x5 is missing"} < set(one.expansion.terms.features)
     digits = 1e-9 if family == "gaussian" else 1e-6
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=digits, atol=digits)
 

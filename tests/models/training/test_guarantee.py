@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import GroupOrder, sequence
+from anytime.training.fit import guarantee
 from anytime.training.guarantee import (
     bound,
     buys_no_group,
     doubling_bound,
-    guarantee,
     spectral_gamma,
     submodularity_ratio,
     subset_values,
 )
+from anytime.training.options import Options
 from anytime.types import Float, Method
 from models import literal
 from models.present import present
@@ -93,7 +94,7 @@ def test_each_prefix_explains_the_promised_share_of_any_set(method: Method) -> N
     @given(problems())
     def check(problem: Problem) -> None:
         learned = problem.learned(method)
-        gamma = present(guarantee(problem.gram, problem.groups, method, problem.alpha).gamma)
+        gamma = present(guarantee(problem.gram, problem.groups, Options(method), problem.alpha).gamma)
         assert 0 <= gamma <= 1
         F = problem.sets()
         for K in {problem.cost(members) for members in F} - {0.0}:
@@ -176,7 +177,7 @@ def telling_budgets(problem: Problem, learned: GroupOrder) -> list[float]:
 @given(problems(costs=(0.0, 1.0, 1.0, 1.0, 1.5, 2.0, 2.0, 3.0, 4.0, 6.0)))
 def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_budget(problem: Problem) -> None:
     learned = problem.learned("fr", doubling=True)
-    found = guarantee(problem.gram, problem.groups, "fr", problem.alpha, doubling_until=learned.doubling_until)
+    found = guarantee(problem.gram, problem.groups, Options(), problem.alpha, doubling_until=learned.doubling_until)
     assert found.doubling_until == learned.doubling_until
     share = doubling_bound(present(found.doubling_gamma))
     positive = problem.groups.costs[problem.groups.costs > 0]
@@ -196,7 +197,7 @@ def test_where_the_dearest_waits_too_long_the_promise_ends() -> None:
     X = rng.normal(size=(50, 3))
     problem = Problem(X, X @ [[0.1], [0.1], [9.0]], grouped([1, 1, 1], [1.0, 1.0, 50.0]), 1e-5)
     learned = problem.learned("fr", doubling=True)
-    found = guarantee(problem.gram, problem.groups, "fr", 1e-5, doubling_until=learned.doubling_until)
+    found = guarantee(problem.gram, problem.groups, Options(), 1e-5, doubling_until=learned.doubling_until)
     assert (learned.doubling_until, found.doubling_until, found.gamma) == (2, 2, None)
 
 
@@ -249,22 +250,25 @@ def small() -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("method", "requires", "options", "why"),
+    ("options", "requires", "until", "why"),
     [
-        ("single", {}, {}, "single"),
-        ("no-whiten", {}, {}, "no-whiten"),
-        ("omp", {}, {"cost_blind": True}, "cost-blind"),
-        ("fr", {}, {"cost_blind": True}, "cost-blind"),
-        ("omp", {}, {"doubling_until": 1}, "fr only"),
-        ("fr", {1: [0]}, {}, "require"),
+        ({"method": "single"}, {}, None, "single"),
+        ({"method": "no-whiten"}, {}, None, "no-whiten"),
+        ({"method": "omp", "cost_blind": True}, {}, None, "cost-blind"),
+        ({"cost_blind": True}, {}, None, "cost-blind"),
+        ({"method": "omp"}, {}, 1, "fr only"),
+        ({}, {1: [0]}, None, "require"),
+        ({"family": "poisson"}, {}, 1, "least squares"),
+        ({"first": ("g0",)}, {}, 1, "the user chose the first groups"),
+        ({"doubling": True, "c_min": 2.0}, {}, 1, "the user chose the cost of the first steps"),
     ],
 )
 def test_where_the_theorems_do_not_reach_nothing_is_promised_and_it_says_why(
-    method: str, requires: dict[int, list[int]], options: dict[str, Any], why: str
+    options: dict[str, Any], requires: dict[int, list[int]], until: int | None, why: str
 ) -> None:
-    found = guarantee(small().gram, grouped([1, 2], [1.0, 2.0], requires), method, 1e-3, **options)
-    promised = (found.gamma, found.doubling_gamma, found.doubling_until)
-    assert promised == (None, None, options.get("doubling_until"))
+    groups = grouped([1, 2], [1.0, 2.0], requires)
+    found = guarantee(small().gram, groups, Options(**options), 1e-3, doubling_until=until)
+    assert (found.gamma, found.doubling_gamma, found.doubling_until) == (None, None, until)
     assert why in found.why
 
 
@@ -273,7 +277,7 @@ def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
     gram = Gram.of(moments_of(X, X[:, 0]))
     for count in (12, 13):
         sizes = [1] * (count - 1) + [14 - count]
-        found = guarantee(gram, grouped(sizes, [1.0] * count), "fr", 1e-3, doubling_until=count)
+        found = guarantee(gram, grouped(sizes, [1.0] * count), Options(), 1e-3, doubling_until=count)
         assert (found.doubling_gamma is None) == ("unknown" in found.why) == (count > 12)
         assert found.doubling_until == count
 
@@ -281,7 +285,7 @@ def test_the_ratio_of_many_groups_is_not_known_and_it_says_so() -> None:
 def test_what_is_promised_has_no_reason_against_it() -> None:
     problem = small()
     for until in (None, 2):
-        assert guarantee(problem.gram, problem.groups, "fr", 1e-3, doubling_until=until).why == ""
+        assert guarantee(problem.gram, problem.groups, Options(), 1e-3, doubling_until=until).why == ""
 
 
 # The shares.

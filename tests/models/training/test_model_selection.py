@@ -23,8 +23,8 @@ from anytime.moments.accumulate import accumulate, fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
-from anytime.training.least_squares import Fold, split
-from anytime.training.model_selection import EVERY, Curves, Errors, choose, nested_errors, prefix_errors
+from anytime.training.least_squares import Fold, LeastSquares, split
+from anytime.training.model_selection import COARSE, FINE, Choice, Errors, choose
 from anytime.training.options import GRID, Options
 from anytime.types import Float, Index
 from models import literal
@@ -106,6 +106,13 @@ class Problem(Folded):
         return self.errors_of(order.columns, order.ends, alpha)
 
 
+def prefix_errors(folds: Sequence[Fold], columns: Index, ends: Index, alphas: Sequence[float]) -> Errors:
+    """Errors (folds, alphas, steps + 1) of the prefixes of some columns."""
+    return Errors(
+        np.array([fold.errors(columns, ends, alphas) for fold in folds]), np.array([fold.weight for fold in folds])
+    )
+
+
 GROUPS = load_groups(
     {
         "groups": [
@@ -136,13 +143,36 @@ def problems(draw: st.DrawFn, groups: FeatureGroups = GROUPS) -> Problem:
     return Problem(X, Y, weights, FoldStream(count, rng).take(n), count, groups)
 
 
-def stated(folds: Any, grid: Sequence[float], order: Any, *, one_se: bool = False, **others: Any) -> Any:
-    """Return a problem of some folds, whose orders are learned by a function of the penalty."""
-    options = SimpleNamespace(grid=grid, one_se=one_se)
-    known = {"errors": None, "rough": None, "horizon": None, "n_jobs": 1} | others
-    problem: Any = SimpleNamespace(folds=folds, options=options, data=None, orders=lambda _: order, **known)
-    problem.curves = Curves(problem)
-    return problem
+class Stated(LeastSquares):
+    """A problem of some folds, whose orders are learned by a function of the penalty; `errors` are of all folds."""
+
+    folds: Any = ()
+    data: Any = None
+    n_jobs: Any = 1
+
+    def __init__(
+        self,
+        folds: Any,
+        grid: Sequence[float],
+        order: Any,
+        *,
+        one_se: bool = False,
+        errors: Any = None,
+        n_jobs: int = 1,
+    ) -> None:
+        options = SimpleNamespace(grid=grid, one_se=one_se, epsilon=None)
+        self.__dict__.update(folds=folds, order=order, options=options, known={}, n_jobs=n_jobs)
+        if errors is not None:
+            measured: Any = lambda requests: (errors(order, alphas).folds for order, alphas, _ in requests)  # noqa: E731
+            self.__dict__.update(errors=measured, one_by_one=True)
+
+    def orders(self, data: Any) -> Any:  # noqa: ARG002
+        return self.__dict__["order"]
+
+
+def errors_of(choice: Choice[Any]) -> Float:
+    """Mean errors of the prefixes that were chosen."""
+    return present(choice.measured).mean
 
 
 def area(order: GroupOrder, errors: Float) -> Float:
@@ -283,7 +313,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
     @quick(max_examples=25)
     @given(problems())
     def check(problem: Problem) -> None:
-        choice = choose(stated(problem.split(), grid, problem.order, one_se=one_se))
+        choice = choose(Stated(problem.split(), grid, problem.order, one_se=one_se))
         orders = [problem.order(alpha) for alpha in grid]
         curves = [problem.errors(order, alpha) for order, alpha in zip(orders, grid, strict=True)]
         areas = np.stack([area(order, curve.folds) for order, curve in zip(orders, curves, strict=True)], axis=1)
@@ -291,7 +321,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
         assert choice.alpha == grid[best]
         assert choice.sequence.steps == orders[best].steps
         of_order = [problem.errors(orders[best], alpha) for alpha in grid]
-        for k, (alpha, error) in enumerate(zip(choice.alphas, present(choice.errors), strict=True)):
+        for k, (alpha, error) in enumerate(zip(choice.alphas, errors_of(choice), strict=True)):
             column = Errors(np.stack([e.folds[:, k] for e in of_order], axis=1), curves[0].weights)
             # The base rate has no penalty: all errors are equal, but for rounding.
             assert k == 0 or alpha == grid[chosen(column, one_se)]
@@ -321,9 +351,9 @@ def tables(draw: st.DrawFn) -> Problem:
 @given(tables())
 def test_the_bracket_is_within_a_tenth_of_a_standard_error_of_the_whole_grid(problem: Problem) -> None:
     folds, order = problem.split(), Mock(wraps=problem.order)
-    choice = choose(stated(folds, GRID, order), every=EVERY)
+    choice = choose(Stated(folds, GRID, order), FINE)
     assert order.call_count <= 9
-    whole = choose(stated(folds, GRID, problem.order))
+    whole = choose(Stated(folds, GRID, problem.order))
     weights = np.array([fold.weight for fold in folds])
     curves = (prefix_errors(folds, each.sequence.columns, each.sequence.ends, [each.alpha]) for each in (choice, whole))
     areas = (area(each.sequence, curve.folds) for each, curve in zip((choice, whole), curves, strict=True))
@@ -332,16 +362,16 @@ def test_the_bracket_is_within_a_tenth_of_a_standard_error_of_the_whole_grid(pro
     every = prefix_errors(folds, choice.sequence.columns, choice.sequence.ends, GRID)
     best = every.mean.argmin(axis=0)
     limit = every.mean + 0.02 * every.standard_error
-    assert (present(choice.errors) <= limit[best, np.arange(len(best))] * (1 + 1e-12)).all()
+    assert (errors_of(choice) <= limit[best, np.arange(len(best))] * (1 + 1e-12)).all()
     at = [GRID.index(alpha) for alpha in choice.alphas]
-    assert choice.errors == pytest.approx(every.mean[at, np.arange(len(best))], rel=1e-9)
+    assert errors_of(choice) == pytest.approx(every.mean[at, np.arange(len(best))], rel=1e-9)
 
 
 def test_threads_do_not_change_the_choice() -> None:
     problem = made(4, 200, 5, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    one, two = (choose(stated(problem.split(), GRID, problem.order, n_jobs=jobs)) for jobs in (1, 2))
+    one, two = (choose(Stated(problem.split(), GRID, problem.order, n_jobs=jobs)) for jobs in (1, 2))
     assert (one.alpha, one.alphas.tolist()) == (two.alpha, two.alphas.tolist())
-    np.testing.assert_array_equal(present(one.errors), present(two.errors))
+    np.testing.assert_array_equal(errors_of(one), errors_of(two))
 
 
 @quick(max_examples=25)
@@ -434,14 +464,6 @@ def test_nested_errors_are_those_of_folds_that_learn_their_own_order(problem: Pr
     assert found.errors == pytest.approx(expected, rel=1e-7)
 
 
-def test_where_all_folds_agree_on_the_order_nested_errors_are_the_plain_ones() -> None:
-    problem = made(1, 200, 4, [1.0, 1.0, 5.0, 0.3, 0.3, 0.3, 9.0])
-    folds, order = problem.split(), problem.order(0.01)
-    plain = prefix_errors(folds, order.columns, order.ends, [0.01]).mean[0]
-    nested = nested_errors(folds, lambda train: problem.order(0.01, train), order, np.full(5, 0.01))
-    np.testing.assert_allclose(nested.mean, plain, rtol=1e-12)
-
-
 def test_the_nested_error_of_the_base_rate_is_that_of_the_base_rate_though_groups_are_free() -> None:
     problem = made(2, 80, 4, [3.0, 2.0, 1.0, 1.0], grouped([1, 1, 2], [0.0, 0.0, 3.0]))
     nested, plain = (present(problem.fitted(nested=each).errors)[[0, 2, 3]] for each in (True, False))
@@ -454,29 +476,16 @@ def test_the_nested_error_of_the_base_rate_is_that_of_the_base_rate_though_group
 REQUIRING = grouped([1, 2, 1], [3.0, 1.0, 2.0], {1: [0]})
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_penalties_that_take_the_same_columns_in_other_steps_are_told_apart(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(60, 4))
-    X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
-    signal = X[:, 0] + (X[:, 1] - X[:, 0]) * rng.uniform(0, 30) + 0.3 * X[:, 3]
-    problem = Problem(X, signal[:, np.newaxis] + rng.normal(size=(60, 1)), None, np.arange(60) % 5, 5, REQUIRING)
-    found = problem.fitted()
-    expected = [problem.errors(found.sequence, float(alpha)).mean[k] for k, alpha in enumerate(found.alphas)]
-    assert len(expected) == len(found.sequence.steps) + 1
-    assert found.errors == pytest.approx(expected, rel=1e-7)
-
-
 def test_orders_of_equal_columns_whose_prefixes_end_elsewhere_have_errors_of_their_own() -> None:
     problem = made(3, 60, 3, [3.0, 2.8, 0.5, 2.5])
     kinds = {0.01: grouped([2, 1, 1], [2.0, 1.0, 100.0]), 0.02: grouped([1, 3, 0], [1.0, 4.0, 1.0])}
     orders = {alpha: replace(problem, groups=groups).order(alpha) for alpha, groups in kinds.items()}
     assert orders[0.01].columns.tolist() == orders[0.02].columns.tolist()
     assert len(orders[0.01].steps) == len(orders[0.02].steps)
-    choice = choose(stated(problem.split(), tuple(orders), orders.__getitem__))
+    choice = choose(Stated(problem.split(), tuple(orders), orders.__getitem__))
     assert choice.alpha == 0.01
     expected = [problem.errors(choice.sequence, float(alpha)).mean[k] for k, alpha in enumerate(choice.alphas)]
-    assert choice.errors == pytest.approx(expected, rel=1e-9)
+    assert errors_of(choice) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("one_se", [False, True], ids=["least error", "one standard error"])
@@ -491,9 +500,9 @@ def test_expensive_orders_are_learned_from_the_middle_of_the_grid_towards_the_be
         by_alpha = between + np.square(np.array(list(alphas)) - least)
         return Errors(np.repeat(by_alpha[:, :, np.newaxis], len(known.steps) + 1, axis=2), np.ones(3))
 
-    exhaustive = choose(stated(folds, grid[::4], order, one_se=one_se, errors=errors))
+    exhaustive = choose(Stated(folds, grid[::4], order, one_se=one_se, errors=errors))
     order.reset_mock()
-    choice = choose(stated(folds, grid, order, one_se=one_se, errors=errors), every=4)
+    choice = choose(Stated(folds, grid, order, one_se=one_se, errors=errors), COARSE)
     assert choice.alpha == exhaustive.alpha
     assert order.call_args_list[0] == call(8)
     assert order.call_count <= (5 if one_se else 4)

@@ -55,7 +55,10 @@ def test_an_option_has_its_name_and_its_default_wherever_it_is_stated(
         ("limit the columns by --clamp outliers, or", 'limit the columns by clamp="outliers", or'),
         ("as long (--family binomial fits it)", 'as long (family="binomial" fits it)'),
         ("state --text a if they are classes", "state `types: {a: ...}` in the groups if they are classes"),
-        ("choose --task regression", "choose AnytimeRegressor"),
+        (
+            "state --text a, or choose --task regression",
+            "state `types: {a: ...}` in the groups, or choose AnytimeRegressor",
+        ),
         ("by cross-validation (--min-level-rows): 'a'", "by cross-validation (min_level_rows): 'a'"),
         ("train it again without --no-moments", "train it again without keep_moments=False"),
         ("folds is 0; --alpha cv and --nested need 2", 'folds is 0; alpha="cv" and nested=True need 2'),

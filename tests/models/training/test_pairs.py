@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
+from anytime.cli.main import main
 from anytime.errors import TableError, TrainingError
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
@@ -21,10 +24,10 @@ from anytime.loaded import LoadedModel
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
-from anytime.training.guarantee import guarantee
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
+from models.commands import Capture, document, output, refusal
 from models.properties import quick
 
 ALPHA = 0.01
@@ -196,10 +199,10 @@ def test_every_search_joins_pairs_at_the_step_that_completes_them(method: Method
         found = case(seed).fitted(method, **options)
         order = [group for step in found.sequence.steps for group in step.adds]
         assert len(set(order)) == len(order)
-        selected: set[int] = set()
+        groups, selected = found.expansion.terms, set[int]()
         for step in found.sequence.steps:
             selected |= set(step.adds)
-            ready = {p for p in found.groups.products if set(found.groups.prerequisites[p]) <= selected}
+            ready = {p for p in groups.products if set(groups.prerequisites[p]) <= selected}
             assert ready <= selected
         assert found.sequence.ends[-1] == len(found.sequence.columns)
 
@@ -214,8 +217,7 @@ def test_pairs_inside_groups_keep_the_guarantee_of_groups_with_these_columns() -
     ]
     T = np.column_stack([t for own in terms.values() for t in own.values()])
     theirs = fit(fold_moments_of(T, of.y), load_groups({"groups": explicit}), Options(alpha=ALPHA))
-    expected = guarantee(theirs.gram, theirs.groups, "fr", ALPHA).gamma
-    assert found.guarantee.gamma == pytest.approx(expected, rel=1e-9)
+    assert found.guarantee.gamma == pytest.approx(theirs.guarantee.gamma, rel=1e-9)
 
 
 def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
@@ -383,3 +385,81 @@ def test_a_table_without_pairs_to_choose_from_trains_as_before() -> None:
     X, y = interacting(100, 0)
     with_pairs, plain = (AnytimeRegressor(pairs=pairs).fit(X[:, :1], y) for pairs in (5, None))
     np.testing.assert_array_equal(with_pairs.coef_, plain.coef_)
+
+
+# The command line.
+
+
+GROUPS = {
+    "groups": [
+        {"name": "a", "features": ["a0", "a1"], "cost": 4.0},
+        {"name": "b", "features": ["b0"], "cost": 0.5},
+        {"name": "c", "features": ["c0"], "cost": 2.0},
+    ]
+}
+TRAIN = ["train", "train.parquet", "--groups", "groups.json", "--target", "y", "--out", "m.safetensors"]
+
+
+def rows(seed: int, count: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(count, 4)), columns=["a0", "a1", "b0", "c0"])
+    frame["y"] = frame["a0"] + frame["a0"] * frame["b0"] + frame["a0"] * frame["a1"] + rng.normal(size=count)
+    frame["up"] = (frame["y"] > 0).map({True: "yes", False: "no"})
+    return frame
+
+
+@pytest.fixture
+def desk(desk: Path) -> Path:
+    rows(0, 800).to_parquet("train.parquet")
+    rows(1, 300).to_parquet("test.parquet")
+    Path("groups.json").write_text(json.dumps(GROUPS))
+    return desk
+
+
+def test_the_model_is_that_of_the_estimator(desk: Path, capsys: Capture) -> None:
+    out = output(capsys, *TRAIN, "--pairs", "2", "--folds", "4", "--test", "test.parquet")
+    assert "pairs: 'a0 * a1', 'a0 * b0'" in out
+    model = load("m.safetensors")
+    frame = rows(0, 800)
+    found = AnytimeRegressor(GROUPS, alpha="cv", cv=4, pairs=2).fit(frame[["a0", "a1", "b0", "c0"]], frame["y"])
+    assert model.manifest.steps == found.model_.manifest.steps
+    np.testing.assert_allclose(model.prefixes.packed, found.model_.prefixes.packed, rtol=1e-9)
+    steps = document(capsys, "show", "m.safetensors")["steps"]
+    assert {name for step in steps for name in step["adds"]} == {"a", "b", "c"}
+    assert sorted(pair for step in steps for pair in step.get("pairs", [])) == [["a0", "a1"], ["a0", "b0"]]
+
+
+def test_constant_products_do_not_count_as_informative(desk: Path, capsys: Capture) -> None:
+    cells = np.array([*("xy", "yx", "yy", "zx", "zz")] * 160)  # the product of a1=z and b0=y is constant
+    frame = rows(0, 800).assign(a1=[cell[0] for cell in cells], b0=[cell[1] for cell in cells])
+    frame["y"] = frame["c0"] + 9.0 * (cells == "yx")
+    frame.to_parquet("train.parquet")
+    out = output(capsys, *TRAIN, "--pairs", "1")
+    model = load("m.safetensors")
+    constant = model.terms.features.index("a1=z * b0=y")
+    assert model.prefixes.mean[constant] == 0.0
+    # a0, c0 and three levels of each of a1 and b0; last levels, which the others determine, are not listed
+    assert "4 columns, 8 terms: 8 informative, 0 constant, 0 collinear with others" in out
+    assert "pairs: 'a1 * b0' (4 terms)" in out
+
+
+def test_auto_and_a_likelihood_and_a_stopping_rule(desk: Path) -> None:
+    assert main([*TRAIN, "--pairs", "auto", "--validation", "test.parquet"]) == 0
+    assert len(load("m.safetensors").groups.pairs) >= 2
+    binary = [word.replace("y", "up") if word == "y" else word for word in TRAIN]
+    assert main([*binary, "--pairs", "2", "--family", "binomial", "--alpha", "0.01"]) == 0
+    model = load("m.safetensors")
+    assert [tuple(side.column for side in pair) for pair in model.groups.pairs] == [("a0", "a1"), ("a0", "b0")]
+
+
+def test_other_commands_handle_pairs_or_refuse_them_in_one_line(desk: Path, capsys: Capture) -> None:
+    assert main([*TRAIN, "--pairs", "2"]) == 0
+    for name, *options in (
+        ["evaluate", "test.parquet"],
+        ["export", "--to", "json"],
+        ["resequence", "--without", "c", "--out", "n.safetensors"],
+    ):
+        assert main([name, "m.safetensors", *options]) == 0
+    assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
+    error = refusal(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
+    assert "error: model 'm' has pairs of columns, which certificates do not support" in error

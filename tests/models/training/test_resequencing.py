@@ -197,7 +197,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     assert kept.names == found.groups.names == ("a", "b", "d", "e")
     assert found.manifest.steps[0].adds == ("e",)
     assert found.manifest.provenance.data == "rows.csv"
-    with pytest.raises(TrainingError, match="is fitted on rows; pass its data"):
+    with pytest.raises(TrainingError, match="is fitted on rows; add data="):
         resequence(model, changes=changes)
 
 

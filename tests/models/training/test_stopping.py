@@ -198,7 +198,7 @@ def test_the_prefix_with_the_least_error_on_the_hold_out_is_kept(seed: int, fold
     best = int(errors.argmin())
     assert 0 < best < len(whole.sequence.steps), "this table does not test anything"
     assert selected.sequence.steps == whole.sequence.steps[:best]
-    stopped = present(selected.stopped)
+    stopped = present(selected.stopped())
     assert (stopped.rule, stopped.steps, stopped.validation) == ("validation", best, "held.csv")
     assert stopped.errors == pytest.approx(errors.tolist())
     np.testing.assert_array_equal(selected.alphas, whole.alphas[: best + 1])
@@ -229,16 +229,16 @@ def test_both_rules_together_take_the_hold_out_of_what_epsilon_leaves() -> None:
     assert 1 < steps < 6
     assert whole.sequence.steps == alone.sequence.steps
     assert first.sequence.steps == alone.sequence.steps[:1]
-    stopped, earlier = present(whole.stopped), present(first.stopped)
+    stopped, earlier = present(whole.stopped()), present(first.stopped())
     assert (stopped.rule, len(stopped.errors or ())) == ("epsilon", steps + 1)
     assert (earlier.rule, earlier.longest) == ("validation", None)
 
 
 def test_rules_that_stop_nothing_are_told_and_leave_nothing_out() -> None:
     fitted = trained(1e-9)
-    assert fitted.stopped is not None
+    assert fitted.stopped() is not None
     assert len(fitted.sequence.steps) >= 10
-    assert trained().stopped is None
+    assert trained().stopped() is None
 
 
 # What is left is a whole model.
@@ -275,7 +275,7 @@ def test_a_stopped_model_is_saved_loaded_and_answers_as_the_whole_one_does(famil
     full, model = model_of(whole, family), model_of(fitted, family).save(tmp_path / "m.safetensors")
     loaded = load(tmp_path / "m.safetensors")
     manifest, features = loaded.manifest, set(loaded.groups.features)
-    assert (loaded.version, manifest.stopped) == (model.version, fitted.stopped)
+    assert (loaded.version, manifest.stopped) == (model.version, fitted.stopped())
     taken = {name for step in manifest.steps for name in step.adds}
     assert set(loaded.groups.names) == taken
     assert set(present(manifest.stopped).left_out) == set(full.groups.names) - taken

@@ -113,13 +113,6 @@ def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pyte
     assert sorted(desk.iterdir()) == before
 
 
-def test_an_unknown_group_is_one_line(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--without", "nope"], ["--cost", "nope=2"], ["--budget", "-1"]):
-        assert main(["what-if", "m.safetensors", *words]) == 2
-        said = capsys.readouterr()
-        assert (said.out, len(said.err.splitlines())) == ("", 1)
-
-
 def test_a_group_is_left_out_once(model: LoadedModel) -> None:
     assert model.what_if(without=["c", "c"]).changes == model.what_if(without="c").changes == "without c"
 
@@ -133,10 +126,6 @@ def test_one_budget_needs_no_list(model: LoadedModel) -> None:
 def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TrainingError, match="add data="):
         load("classes.safetensors").what_if(without=["c"])
-    assert main(["what-if", "classes.safetensors", "--without", "c"]) == 2
-    said = capsys.readouterr().err
-    assert "family binomial, which is fitted on rows; add --data TABLE" in said
-    assert len(said.splitlines()) == 1
     assert main(["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]) == 0
     assert "without c" in capsys.readouterr().out
 
