@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Number
@@ -43,7 +43,7 @@ from anytime.inference.subsets import checked_policy
 from anytime.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
-from anytime.model.model import Model, affordable, checked_budget
+from anytime.model.model import Model
 from anytime.moments.accumulate import dense
 from anytime.selection import SelectionMethod
 from anytime.target import Target
@@ -52,26 +52,6 @@ from anytime.training.options import Options
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import MoreRows, Stream, Trained, extended, train
 from anytime.types import FamilyName, Float, Index, Label, Method, Policy
-
-
-class _Restored:
-    """What an estimator learned, as a model file records it: the attributes of a `Fit` that predictions need."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        manifest = model.manifest
-        expected = [model.expected(prefix) for prefix in range(model.steps + 1)]
-        errors = [each.cv_error for each in expected]
-        self.prefixes, self.expansion, self.guarantee = model.prefixes, model.expansion, manifest.guarantee
-        self.alpha = manifest.alpha
-        self.alphas: Float = np.array([manifest.alpha, *(step.alpha for step in manifest.steps)])
-        self.chosen = [step.group for step in manifest.steps]
-        self.curve = Curve(
-            model.costs,
-            np.array([each.explained_variance for each in expected]),
-            None if None in errors else np.array(errors, dtype=np.float64),
-            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
-            tuple(self.chosen),
-        )
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
@@ -94,9 +74,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
-    _restored: _Restored | None = None
+    _restored: LoadedModel | None = None
+    """The model that was read from a file; None after a fit."""
     _built: LoadedModel | None = None
     """The model, once it is read from a file or was requested."""
+    _stream: Stream | None = None
 
     def __init__(
         self,
@@ -145,15 +127,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return tags
 
     @property
-    def _known(self) -> Fit | _Restored:
+    def _known(self) -> Fit | LoadedModel:
         """Return what was learned, here or by the trainer of a model file."""
         return self._restored or self.fit_
 
     @property
     def sequence_(self) -> list[str]:
         """The chosen group of each step, in order."""
-        check_is_fitted(self)
-        return list(self._known.chosen)
+        return list(self.curve_.groups)
 
     @property
     def coef_(self) -> Float:
@@ -169,9 +150,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _terms_of_columns(self) -> list[list[int]]:
         """The terms of each column of X, in its order; [-1] for a column in no group. Last those of pairs."""
         expansion = self._known.expansion
-        columns = [[-1] for _ in range(self.n_features_in_)]
-        for j, (start, stop) in zip(self._columns.tolist(), expansion.spans, strict=True):
-            columns[j] = list(range(start, stop))
+        columns, place = [[-1] for _ in self._names], {name: j for j, name in enumerate(self._names)}
+        for name, (start, stop) in zip(self._groups.features, expansion.spans, strict=True):
+            columns[place[name]] = list(range(start, stop))
         if expansion.products:
             columns.append(list(range(expansion.column_terms, expansion.size)))
         return columns
@@ -213,27 +194,27 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def alpha_(self) -> float:
         """The penalty that ordered the groups."""
-        return float(self._known.alpha)
+        return self.model_.manifest.alpha
 
     @property
     def alphas_(self) -> Float:
         """The penalty of each prefix, (steps + 1,); element 0 belongs to the base rate, which has no coefficients."""
-        return np.append(self.alpha_, self._known.alphas[1:])  # as a model file, which has none for the base rate
+        return np.array([self.alpha_, *(step.alpha for step in self.model_.manifest.steps)])
 
     @property
     def costs_(self) -> Float:
         """The cumulative cost of each prefix, (steps + 1,)."""
-        return self._known.curve.costs
+        return self.model_.costs
 
     @property
     def curve_(self) -> Curve:
         """Cost, explained variance and error of every prefix."""
-        return self._known.curve
+        return self.model_.curve
 
     @property
     def guarantee_(self) -> Guarantee:
         """The theoretical guarantee of the sequence."""
-        return self._known.guarantee
+        return self.model_.manifest.guarantee
 
     @property
     def model_(self) -> LoadedModel:
@@ -254,7 +235,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         Raises ArtifactError if the file is not a model, or one of another kind of target.
         """
         model = load(path)
-        manifest = model.manifest
+        manifest, columns = model.manifest, model.manifest.provenance.columns
         if (manifest.classes is None) != issubclass(cls, RegressorMixin):
             what = "classes" if manifest.classes is not None else "numbers"
             other = "AnytimeClassifier" if manifest.classes is not None else "AnytimeRegressor"
@@ -267,15 +248,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             doubling=manifest.doubling,
             alpha=manifest.alpha,
         )
-        estimator._restored = _Restored(model)
-        estimator._built = model
+        estimator._restored = estimator._built = model
         estimator._given_groups = estimator._groups = model.groups
-        estimator._names = list(model.groups.features)
-        estimator._columns = np.arange(len(estimator._names))
+        estimator._names = list(columns or model.groups.features)
         estimator._target = manifest.learned
         estimator._flat = len(manifest.target) == 1
         estimator.n_features_in_ = len(estimator._names)
-        if estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
+        if not columns and estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
             estimator.feature_names_in_ = np.array(estimator._names, dtype=object)
         if manifest.classes is not None:
             estimator.classes_ = np.array(manifest.classes)
@@ -290,6 +269,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
+        y = _target_values(y)
         return np.array([self._metric(y, each, sample_weight=sample_weight) for each in self.staged_predict(X)])
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
@@ -324,15 +304,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        for name in () if decay is None else ("pairs", "class_weight"):
+        expected = {"pairs": "None", "class_weight": "None"}
+        if not isinstance(self.cv, Integral):
+            expected["cv"] = "a number of folds, or None"
+        for name in () if decay is None else expected:
             if (stated := getattr(self, name)) is not None:
-                raise TrainingError(f"{name} is {stated!r}; partial_fit expects None: use fit, which has all rows")
-        stream: Stream | None = None if decay is None else getattr(self, "_stream", None)
+                raise TrainingError(
+                    f"{name} is {stated!r}; partial_fit expects {expected[name]}: use fit, which has all rows"
+                )
+        stream = None if decay is None else self._stream
         first = stream is None
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         names = _names_of(y)
         table, y = self._valid_rows(X, y, query, first=first)
+        if not table.rows:
+            return
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         learned = y if weights is None else y[weights > 0]
         if not len(learned):
@@ -358,29 +345,39 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._warn(observer.warnings)  # a fit that fails may do so because of what they name
         self._stream = stream
         self._target = replace(self._target, family_name=trained.target.family_name)
-        seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
-        self._trained: Trained = replace(trained, data="memory", target=self._target, query=None, seed=seed)
+        weighted = sample_weight is not None or (not first and self._trained.weights is not None)
+        self._trained: Trained = replace(
+            trained,
+            data="memory",
+            target=self._target,
+            query=None,
+            seed=int(self.random_state) if isinstance(self.random_state, Integral) else None,
+            weights="sample_weight" if weighted else None,
+            columns=() if hasattr(self, "feature_names_in_") else tuple(self._names),
+        )
         self._groups, self.fit_ = trained.source.groups, trained.fit
-        place = {name: j for j, name in enumerate(self._names)}
-        self._columns = np.array([place[name] for name in self._groups.features], dtype=np.intp)
         self._warn(warnings_of(self.fit_, self._target))
 
     def _valid_rows(self, X: Any, y: Any, query: Any, *, first: bool) -> tuple[MemoryTable, NDArray[Any]]:
-        """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid."""
-        check_kind("y", y)
+        """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid.
+
+        Only the first rows must not be empty.
+        """
         if isinstance(y, str):
             raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
-        _check_target(y)
-        is_numbers = is_regressor(self)
-        y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True} if is_numbers else {}
-        table = self._table(X, first=first, least=2 if first else 1)
-        classes_of = "; AnytimeClassifier predicts classes" if is_numbers and _has_text(y) else ""
-        with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
-            _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
-            check_kind("y", y)
+        y, is_numbers = _target_values(y), is_regressor(self)
+        table = self._table(X, first=first, least=2 if first else 0)
+        texts = y.dtype.kind in "UST" or (y.size > 0 and isinstance(y.flat[0], str))
+        with (
+            _one_kind_of_error("; AnytimeClassifier predicts classes" * (is_numbers and texts), "y"),
+            np.errstate(all="ignore"),  # their sums may overflow
+        ):
+            check_consistent_length(np.empty(table.rows), y, query)
+            if table.rows:
+                y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
+                _, y = check_X_y(np.zeros((table.rows, 1)), y, estimator=self, **(y_checks if is_numbers else {}))
             if is_numbers and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
-            check_consistent_length(y, query)
         return table, y
 
     def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
@@ -398,30 +395,32 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         for text in texts:
             warnings.warn(in_python(text), AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
 
-    def _class_weights(self) -> Any:
-        """Return `class_weight`, if it is valid."""
-        given = self.class_weight
-        if given is not None and is_regressor(self):
-            raise TrainingError(f"class_weight is {given!r}; a regressor expects None")
-        if not (given is None or isinstance(given, Mapping) or given == "balanced"):
-            raise TrainingError(f"class_weight is {given!r}; expected 'balanced', a dict or None")
-        return given
-
     def _folds(self, y: Any, query: Any) -> Index | None:
         """Return the fold of each row (n,), where `cv` makes the folds; None for a number of folds."""
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        return _folds_of([*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)], len(y))
+        with _one_kind_of_error(name="cv"):
+            splits = [*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
+        folds, of_query = _folds_of(splits, len(y)), dict[Any, int]()
+        for key, fold in () if query is None else zip(_column("query", query).tolist(), folds.tolist(), strict=True):
+            if of_query.setdefault(key, fold) != fold:
+                raise TrainingError(
+                    f"cv assigns the rows of query {key!r} to several folds; expected a splitter that keeps them "
+                    "together, such as GroupKFold, or no query"
+                )
+        return folds
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
         if not is_frame(X):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
-        table = table_of("X", X)
-        if not first and not all(map(table.has, self.feature_names_in_)) and all(map(table.has, needed)):
+        table, known = table_of("X", X), getattr(self, "feature_names_in_", None)
+        if not first and all(map(table.has, needed)) and (known is None or not all(map(table.has, known))):
             return table
+        if not first and known is None:  # fitted to an array: columns go by their positions
+            return self._array_table(X, first=False, least=least)
         if self._given_groups is not None:
             if first:
                 self._given_groups = self._given_groups.matched(table.columns)
@@ -478,7 +477,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return Options(
             task=self._target.task,
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
-            class_weight=self._class_weights(),
+            class_weight=self.class_weight,
             method=self.method,
             cost_blind=self.cost_blind,
             doubling=self.doubling,
@@ -529,9 +528,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             raise ValuesError("policy is 'arrived', but X has every group; use `model_.predict` to go without one")
         if policy == "best" and "best" not in self.model_.policies:
             raise ValuesError("policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'")
-        if policy == "best":
-            return self.model_.affordable(budget, policy)
-        return affordable(self._known.curve.costs, checked_budget(budget, self._groups.cost_unit))
+        if budget is None and policy == "prefix":  # without the model, which takes long to make for many columns
+            return self._known.prefixes.steps
+        return self.model_.affordable(budget, policy)
 
     def _contributions(self, X: Any, budget: float | None, policy: Policy) -> Contributions:
         """Return the contributions of the prefix that answers: arrays (n,) or (n, P) for each name."""
@@ -618,38 +617,34 @@ def check_kind(name: str, values: Any) -> None:
         raise TableError(f"{name} is {dtype}; expected {expected[kind]}")
 
 
-def _check_target(y: Any) -> None:
-    """Raise TableError if a target has missing values, mixes types, or is neither numbers nor text."""
+def _target_values(y: Any) -> NDArray[Any]:
+    """Return a target as an array of numbers, booleans or text; raise TableError for missing values and mixed types."""
     with _one_kind_of_error(name="y"):
         values = np.asarray(y)
         if values.dtype.kind == "U" and isinstance(y, list | tuple):
             values = np.asarray(y, dtype=object)  # NumPy makes text of numbers among text
+    for each in (y, values):
+        check_kind("y", each)
     if not values.ndim or values.dtype.kind not in "fO":
-        return
+        return values
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
     if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
         raise TableError(
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
         )
-    if values.dtype.kind == "O":
-        found = {
-            "text" if issubclass(t, str) else "numbers" if issubclass(t, Number | np.bool_) else t.__name__
-            for t in set(map(type, values.flat))
-        }
-        if len(found) > 1 or not found <= {"text", "numbers"}:
-            raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, or text, in every row")
+    kinds = {"text": str, "booleans": bool | np.bool_, "numbers": Number}
+    types = set(map(type, values.flat)) if values.dtype.kind == "O" else {float}
+    found = {next((kind for kind, of in kinds.items() if issubclass(t, of)), t.__name__) for t in types}
+    if len(found) > 1 or not found <= kinds.keys():
+        raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, booleans or text in every row")
+    return values if "text" in found else np.array(values.tolist())
 
 
 def _is_missing(value: Any) -> bool:
     """Return whether a Python object is a missing value: None, NaN, or one of pandas."""
     is_nan = isinstance(value, float | np.floating) and bool(np.isnan(value))
     return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _has_text(y: Any) -> bool:
-    array = np.asarray(y)
-    return array.dtype.kind in "US" or (array.dtype.kind in "OT" and any(isinstance(each, str) for each in array.flat))
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -659,21 +654,27 @@ def _names_of(y: Any) -> tuple[str, ...]:
 
 
 def _folds_of(splits: list[Any], rows: int) -> Index:
-    """Return the fold of each row (rows,), given the training and the test rows of each fold."""
-    folds, tests = np.full(rows, -1, dtype=np.intp), [test for _, test in splits]
-    for number, test in enumerate(tests):
-        folds[test] = number
-    if len(tests) < 2 or sum(map(len, tests)) != rows or folds.min() < 0:
+    """Return the fold of each row (rows,), given the training and the test rows of each fold, as indices or masks."""
+    every, folds = np.arange(rows), np.full(rows, -1, dtype=np.intp)
+    try:
+        parts = [(every[np.asarray(trained)], every[np.asarray(test)]) for trained, test in splits]
+    except (IndexError, TypeError, ValueError) as error:
         raise TrainingError(
-            f"cv makes {len(tests)} folds that test {sum(map(len, tests))} rows of {rows}; expected a splitter of 2 or"
-            " more folds that tests each row once, such as KFold"
-        )
-    for number, (trained, test) in enumerate(splits):
-        if len(np.union1d(trained, test)) < rows:
+            f"cv does not split {rows} rows ({error}); expected pairs of training and test rows"
+        ) from None
+    for number, (trained, test) in enumerate(parts):
+        folds[test] = number
+        if not np.array_equal(np.sort(trained), np.setdiff1d(every, test)):
             raise TrainingError(
-                f"cv trains fold {number} on {len(trained)} of the {rows - len(test)} rows that it does not test; "
-                "expected all of them: a fold is held out from the sums of all others"
+                f"cv trains fold {number} on {len(trained)} rows, and not once on each of the {rows - len(test)} rows "
+                "that it does not test; expected that: a fold is held out from the sums of all others"
             )
+    tested = sum(len(test) for _, test in parts)
+    if len(parts) < 2 or tested != rows or folds.min() < 0:
+        raise TrainingError(
+            f"cv makes {len(parts)} folds that test {tested} rows of {rows}; expected a splitter of 2 or more folds "
+            "that tests each row once, such as KFold"
+        )
     return folds
 
 
@@ -699,8 +700,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     alpha : float | Literal["cv"]
         Penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
     cv
-        Number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once.
-        None means 5 folds if they are needed, else none.
+        Number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once and
+        train on all others. None means 5 folds if they are needed, else none.
     one_se : bool
         Select the largest penalty within one standard error of the best.
     nested : bool
@@ -775,7 +776,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`; at least two rows the first time.
+            As in `fit`; at least two rows the first time. A later call without rows changes nothing.
         decay : float
             Factor for the weight of all earlier rows, 0 to 1.
         """
@@ -812,7 +813,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
     ) -> float:
         """Return the R² of the longest prefix within `budget`, the mean over responses; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
+        return float(
+            self._metric(_target_values(y), self.predict(X, budget, policy=policy), sample_weight=sample_weight)
+        )
 
     def _shaped(self, scores: Float) -> Float:
         expected = family_of(self._family()).mean(scores)
@@ -910,7 +913,9 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
     ) -> float:
         """Return the accuracy of the longest prefix within `budget`; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
+        return float(
+            self._metric(_target_values(y), self.predict(X, budget, policy=policy), sample_weight=sample_weight)
+        )
 
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
         """Yield probabilities by every prefix: steps + 1 arrays, the base rates first."""

@@ -59,9 +59,9 @@ def reproduce(
 
     Example: anytime reproduce --quick --out reproduction
     """
-    for module in ("matplotlib", "pyarrow", "sklearn"):  # in addition to the library's own requirements
+    for module in ("pyarrow", "sklearn"):  # in addition to the library's own requirements
         if find_spec(module) is None:
-            raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
+            raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train]'")
     if name and everything:
         raise AnytimeError("--all was given together with the name of an experiment; give one of them")
     if (yahoo is None) != (yahoo_costs is None):

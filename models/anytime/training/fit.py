@@ -20,7 +20,6 @@ from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
-from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
@@ -88,15 +87,6 @@ class Fit:
     @property
     def groups(self) -> FeatureGroups:
         return self.expansion.terms
-
-    @property
-    def curve(self) -> Curve:
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, self.r2, tuple(self.chosen))
-
-    @property
-    def chosen(self) -> list[str]:
-        """Return the chosen group of each step."""
-        return [self.groups.names[self.raw(step)[-1]] for step in self.sequence.steps]
 
     def raw(self, step: Step) -> tuple[int, ...]:
         """Return the groups that a step adds, without products."""
@@ -333,10 +323,18 @@ def _problem(squares: LeastSquares, observed: Observations | None) -> Problem[An
     return Likelihood(squares.terms, options, observed)
 
 
-def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    columns = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
+def provenance(
+    fitted: Fit,
+    data: str,
+    *,
+    folds: int | None = None,
+    seed: int | None = None,
+    weights: str | None = None,
+    columns: tuple[str, ...] = (),
+) -> Provenance:
+    by_start = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
     selected = set(fitted.selected[0].features)
-    imputed = (columns[start].name for start, _ in fitted.moments.missing if start in columns)
+    imputed = (by_start[start].name for start, _ in fitted.moments.missing if start in by_start)
     return Provenance(
         created=created(),
         library=__version__,
@@ -347,6 +345,8 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         folds=folds,
         seed=seed,
         nested=fitted.options.nested,
+        weights=weights,
+        columns=columns,
     )
 
 

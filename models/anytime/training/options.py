@@ -109,7 +109,7 @@ class Options(Rule):
             parsed_basis(self.basis)
         checked_clamp(self.clamp)
         checked_level_rows(self.min_level_rows)
-        name, alpha, folds, pairs = self.by.name, self.alpha, self.folds, self.pairs
+        name, alpha, folds, pairs, weights = self.by.name, self.alpha, self.folds, self.pairs, self.class_weight
         is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
         refuse(
             {
@@ -121,6 +121,11 @@ class Options(Rule):
                 f"alpha is {alpha!r}; expected a number, 0 or more, or 'cv'": isinstance(alpha, str) and alpha != "cv",
                 f"alpha is {alpha}; expected a finite number, 0 or more, or 'cv'": (
                     not isinstance(alpha, str) and not (math.isfinite(alpha) and alpha >= 0)
+                ),
+                f"class_weight is {weights!r}; expected 'balanced', a dict or None": not (
+                    weights is None
+                    or isinstance(weights, Mapping)
+                    or (isinstance(weights, str) and weights == "balanced")
                 ),
                 f"pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'": (
                     pairs not in (None, "auto") and not is_count

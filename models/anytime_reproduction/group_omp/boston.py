@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -42,9 +41,10 @@ from anytime_reproduction.group_omp.simulations import (
     groups_with,
     held_out_errors,
     means_finding,
+    sources,
     too_few,
 )
-from anytime_reproduction.report import drawn, mean
+from anytime_reproduction.report import means
 from anytime_reproduction.sets import load_set
 
 TABLE_2: dict[str, dict[str, Estimate]] = {
@@ -137,7 +137,7 @@ def _section(_: Setting, results: Results) -> Section:
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
-    contents = "ours (filled) and the published means (hollow)" if real else "means"
+    contents = "ours and the published means" if real else "means"
     return Section(
         [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
         (
@@ -192,13 +192,11 @@ def _section(_: Setting, results: Results) -> Section:
             Figure(
                 "boston",
                 f"Table 2 on {what}: {contents}, with standard errors.",
-                partial(
-                    drawn,
-                    {words: _compared(scores, key) for key, words in SIDES.items()},
-                    partial(_draw, real=real),
-                    width=3.6,
-                    height=3.2,
-                ),
+                [
+                    means(words, [cell.row for cell in cells], sources(cells, "ours", *["published"] * real), words)
+                    for key, words in SIDES.items()
+                    for cells in (_compared(scores, key),)
+                ],
             ),
         ),
     )
@@ -308,13 +306,6 @@ def _advice(scores: Scores) -> str:
         f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. {use}"
         + skewed * bool(np.median(ols) < SKEWED * ols.mean())
     )
-
-
-def _draw(axis: Any, words: str, cells: Sequence[Compared], *, real: bool) -> None:
-    for x, cell in enumerate(cells):
-        mean(axis, x, cell.row, cell.ours, cell.published if real else None, apart=0.12)
-    axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
-    axis.set_ylabel(words)
 
 
 BOSTON = Experiment(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anytime_reproduction.experiment import (
     Estimate,
@@ -36,10 +36,11 @@ from anytime_reproduction.group_omp.simulations import (
     by_name,
     means_finding,
     row_names,
+    sources,
     too_few,
     trials,
 )
-from anytime_reproduction.report import STYLES, drawn, mean
+from anytime_reproduction.report import means
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
@@ -51,6 +52,8 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 """By variation, scoring, row of Table 1 and measure: a number for each run."""
 
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
+
+BY_HOLD_OUT = [row_names(method).get("Holdout", method) for method in METHODS]
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
@@ -141,8 +144,18 @@ def _section(_: Setting, results: Results) -> Section:
         [
             Figure(
                 f"group-omp-{name}",
-                f"Table 1 by hold-out, {WORDS[measure]}: ours (filled) and published (hollow), with standard errors.",
-                partial(drawn, {measure: scores}, _draw, width=6.0, height=3.8),
+                f"Table 1 by hold-out, {WORDS[measure]}: ours and published, with standard errors.",
+                [
+                    means(
+                        f"experiment {number}",
+                        list(METHODS),
+                        sources(cells, "ours", "published"),
+                        WORDS[measure],
+                        "y" * (measure == "ME"),
+                    )
+                    for number, found in compared.items()
+                    for cells in ([c for c in found if c.row in BY_HOLD_OUT and c.where.endswith(f", {measure}")],)
+                ],
             )
             for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
         ],
@@ -354,31 +367,6 @@ def _advice(scores: Scores) -> str:
         more = f", and behind {', '.join(behind)}" if behind else ""
         parts.append(f"{words} it is ahead of every rival in {where}{more}")
     return f"Group-OMP, chosen by hold-out, in these runs: {'; '.join(parts)}."
-
-
-APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
-
-
-def _draw(axis: Any, measure: str, scores: Scores) -> None:
-    """Draw the experiments side by side, and the methods of each around x = its number."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415
-
-    for index, method in enumerate(METHODS):
-        row = row_names(method).get("Holdout", method)
-        for number in NUMBERS:
-            x = number + (index - (len(METHODS) - 1) / 2) * APART
-            mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
-    axis.set(xlabel="experiment", ylabel=WORDS[measure], xticks=NUMBERS)
-    axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    handles = [
-        Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
-        for label, shade, marker, face in (
-            *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
-            ("filled: ours", "0.3", "o", "0.3"),
-            ("hollow: published", "0.3", "o", "white"),
-        )
-    ]
-    axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
 
 
 GROUP_OMP = Experiment(

@@ -8,8 +8,7 @@ them with the bound of Theorem 3.2, which ignores the data.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from anytime.training.guarantee import (
 )
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, drawn
+from anytime_reproduction.report import lines
 from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load_set, recosted, regrouped, regrouping
 
 ALPHA = 1e-5
@@ -232,6 +231,12 @@ def _runs(setting: Setting) -> list[Run]:
     ]
 
 
+DRAWN = {"best of all sets": "optimum"} | {
+    name: name for name in ("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")
+}
+"""What the figure shows of the curves, by name."""
+
+
 def _section(setting: Setting, results: Results) -> Section:
     labels = {name: setting.labelled(name, name) if name in get_args(SetName) else name for name in PROBLEMS}
     by_problem: Results = {label: results[name.replace(" ", "-")] for name, label in labels.items()}
@@ -305,7 +310,15 @@ def _section(setting: Setting, results: Results) -> Section:
                 f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
                 "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
                 f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
-                partial(drawn, {first: curves}, _draw_bounds, {"fontsize": 8, "loc": "upper left"}, width=5.2),
+                [
+                    lines(
+                        first,
+                        {name: (curves["budgets"], curves[key]) for name, key in DRAWN.items()},
+                        f"budget B ({curves['unit']})",
+                        "explained variance F",
+                        log="x",
+                    )
+                ],
             ),
         ),
     )
@@ -380,19 +393,6 @@ def _naive_finding(by_problem: Results) -> Finding:
 def _valid(result: Result) -> str:
     shares = [case["Doubling"]["until"] / case["total"] for case in result["cases"]]
     return f"{min(shares):.2g} to {max(shares):.2g}"
-
-
-def _draw_bounds(axis: Any, _: str, curves: Result) -> None:
-    budgets = np.array(curves["budgets"])
-    axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
-    for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
-        curve(axis, budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
-    axis.set(
-        xscale="log",
-        xlim=(budgets[budgets > 0].min(), budgets.max()),
-        xlabel=f"budget B ({curves['unit']})",
-        ylabel="explained variance F",
-    )
 
 
 BOUNDS = Experiment(
@@ -486,16 +486,20 @@ def _certified_section(setting: Setting, results: Results) -> Section:
         (
             Figure(
                 "certificates",
-                "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that "
-                "cost (dashed).",
-                partial(
-                    drawn,
-                    {label: result for label, result in found.items() if label in widest},
-                    _draw_certificate,
-                    {"fontsize": 9, "loc": "lower right", "frameon": False},
-                    width=4.0,
-                    ylabel="explained variance F (training)",
-                ),
+                "The widest gaps: F of CS-G-FR, and the certified bound on the F of any set of groups of that cost. "
+                "The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.",
+                [
+                    lines(
+                        label,
+                        {"CS-G-FR": (costs, result["F"]), "no set is better": ([0.0, *costs[:-1]], result["bound"])},
+                        f"cost ({result['unit']})",
+                        "explained variance F (training)",
+                        log="x" * (costs[-1] > 20 * costs[0] > 0),
+                    )
+                    for label, result in found.items()
+                    if label in widest
+                    for costs in (result["costs"],)
+                ],
             ),
         ),
     )
@@ -512,17 +516,6 @@ def _certified_finding(label: str, result: Result) -> Finding:
         f"{label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
         f"{optimal} times; every prefix has at least {at_least(float(_shares(result).min()))} of the best possible"
     )
-
-
-def _draw_certificate(axis: Any, label: str, result: Result) -> None:
-    costs = np.array(result["costs"])
-    axis.step(costs, result["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
-    # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
-    look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
-    axis.step(costs, result["bound"], where="pre", label="no set is better", **look)
-    axis.set(title=label, xlabel=f"cost ({result['unit']})", ylim=(0, None))
-    if costs[0] > 0 and costs[-1] > 20 * costs[0]:
-        axis.set(xscale="log", xlim=(costs[0], costs[-1]))
 
 
 CERTIFICATES = Experiment(
