@@ -6,7 +6,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Number
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -21,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.dataset import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
+from anytime.data.dataset import WEIGHTS, array_columns, valid_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import MemoryTable, collected, is_frame, table_of
 from anytime.errors import (
@@ -34,20 +35,20 @@ from anytime.errors import (
     ValuesError,
     in_python,
     listed,
+    refuse,
 )
 from anytime.families import family_of
 from anytime.features.bases import Clamp
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
-from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import checked_policy
+from anytime.inference.tables import TableAnswer
 from anytime.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
 from anytime.model.model import Model
-from anytime.moments.accumulate import dense
 from anytime.selection import SelectionMethod
 from anytime.target import Target
-from anytime.training.fit import Fit, warnings_of
+from anytime.training.fit import warnings_of
 from anytime.training.options import Options
 from anytime.training.table import Observer, Roles, open_training
 from anytime.training.train import MoreRows, Stream, Trained, extended, train
@@ -68,16 +69,26 @@ GivenGroups: TypeAlias = GroupsSource | None
 """Groups as an estimator accepts them; None is each column at cost 1."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Learned:
+    """What was learned here, or the model that was read from a file."""
+
+    trained: Trained | None
+    read: LoadedModel | None = None
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        """Return the model; it takes long to make for many columns."""
+        return self.read if self.trained is None else LoadedModel.of(self.trained.model("model"))  # type: ignore[return-value]
+
+
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Groups and columns, moments by fold, and prefixes by budget: the base of the regressor and the classifier."""
 
     _metric: ClassVar[Callable[..., float]]
     """scikit-learn's score of predictions: (y, predicted, sample_weight=)."""
     _target: Target
-    _restored: LoadedModel | None = None
-    """The model that was read from a file; None after a fit."""
-    _built: LoadedModel | None = None
-    """The model, once it is read from a file or was requested."""
+    _learned: _Learned
     _stream: Stream | None = None
 
     def __init__(
@@ -127,11 +138,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return tags
 
     @property
-    def _known(self) -> Fit | LoadedModel:
-        """Return what was learned, here or by the trainer of a model file."""
-        return self._restored or self.fit_
-
-    @property
     def sequence_(self) -> list[str]:
         """The chosen group of each step, in order."""
         return list(self.curve_.groups)
@@ -139,8 +145,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def coef_(self) -> Float:
         """Coefficients of the whole sequence, one for each term of each column: (terms,) or (terms, P)."""
-        check_is_fitted(self)
-        prefixes = self._known.prefixes
+        prefixes = self.model_.prefixes
         padded = np.zeros((len(prefixes.mean) + 1, len(prefixes.intercept)))  # the last for columns in no group
         padded[prefixes.columns[: prefixes.ends[-1]]] = prefixes.coef(prefixes.steps)
         coef = padded[np.concatenate(self._terms_of_columns)]
@@ -149,9 +154,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _terms_of_columns(self) -> list[list[int]]:
         """The terms of each column of X, in its order; [-1] for a column in no group. Last those of pairs."""
-        expansion = self._known.expansion
+        expansion = self.model_.expansion
         columns, place = [[-1] for _ in self._names], {name: j for j, name in enumerate(self._names)}
-        for name, (start, stop) in zip(self._groups.features, expansion.spans, strict=True):
+        for name, (start, stop) in zip(self.model_.groups.features, expansion.spans, strict=True):
             columns[place[name]] = list(range(start, stop))
         if expansion.products:
             columns.append(list(range(expansion.column_terms, expansion.size)))
@@ -159,13 +164,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
-        check_is_fitted(self)
-        names, terms = self._input_names(input_features), self._known.expansion.terms.features
+        names, terms = self._input_names(input_features), self.model_.terms.features
         columns = zip((*names, ""), self._terms_of_columns, strict=False)  # without a column: pairs, if there are some
         return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
 
     def _input_names(self, given: Any) -> list[str]:
         """Return the names of the columns of X: those of the frame, or as given."""
+        check_is_fitted(self)
         known = getattr(self, "feature_names_in_", None)
         if given is None:
             return self._names if known is None else list(known)
@@ -180,8 +185,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def intercept_(self) -> float | Float:
         """Intercept of the whole sequence for raw features: the score where every feature is 0; a number, or (P,)."""
-        check_is_fitted(self)
-        prefixes = self._known.prefixes
+        prefixes = self.model_.prefixes
         used = prefixes.columns[: prefixes.ends[-1]]
         intercept = prefixes.intercept_of(prefixes.steps) - prefixes.mean[used] @ prefixes.coef(prefixes.steps)
         return float(intercept[0]) if self._is_single else intercept
@@ -189,7 +193,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _is_single(self) -> bool:
         """Whether there is one response, and it is not a matrix of one column."""
-        return len(self._known.prefixes.intercept) == 1 and getattr(self, "_flat", True)
+        return len(self.model_.prefixes.intercept) == 1 and getattr(self, "_flat", True)
 
     @property
     def alpha_(self) -> float:
@@ -220,9 +224,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def model_(self) -> LoadedModel:
         """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
-        if self._built is None:
-            self._built = LoadedModel.of(self._model("model", keep_moments=True))
-        return self._built
+        return self._learned.model
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
         """Write the model file; the model is named after the file unless `name` is given."""
@@ -237,9 +239,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         model = load(path)
         manifest, columns = model.manifest, model.manifest.provenance.columns
         if (manifest.classes is None) != issubclass(cls, RegressorMixin):
-            what = "classes" if manifest.classes is not None else "numbers"
-            other = "AnytimeClassifier" if manifest.classes is not None else "AnytimeRegressor"
-            raise ArtifactError(f"{str(path)!r} is a model of {what}; load it by {other}.load")
+            remedy = "numbers; load it by AnytimeRegressor.load"
+            remedy = remedy if manifest.classes is None else "classes; load it by AnytimeClassifier.load"
+            raise ArtifactError(f"{str(path)!r} is a model of {remedy}")
         estimator = cls(
             model.groups,
             family=manifest.family,
@@ -248,8 +250,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             doubling=manifest.doubling,
             alpha=manifest.alpha,
         )
-        estimator._restored = estimator._built = model
-        estimator._given_groups = estimator._groups = model.groups
+        estimator._learned = _Learned(None, model)
+        estimator._given_groups = model.groups
         estimator._names = list(columns or model.groups.features)
         estimator._target = manifest.learned
         estimator._flat = len(manifest.target) == 1
@@ -262,8 +264,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
-        if self._restored is None:
-            return self._trained.model(name, keep_moments=keep_moments)
+        if self._learned.trained is not None:
+            return self._learned.trained.model(name, keep_moments=keep_moments)
         model = replace(self.model_, manifest=self.model_.manifest.model_copy(update={"name": name}))
         return model if keep_moments else replace(model, moments=None, curvatures=None)
 
@@ -295,7 +297,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
         before = self.__dict__.copy()
         try:
-            self._restored = self._built = None
             self._learn_rows(X, y, sample_weight, query, classes, decay)
         except BaseException:
             self.__dict__.clear()
@@ -345,17 +346,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._warn(observer.warnings)  # a fit that fails may do so because of what they name
         self._stream = stream
         self._target = replace(self._target, family_name=trained.target.family_name)
-        weighted = sample_weight is not None or (not first and self._trained.weights is not None)
-        self._trained: Trained = replace(
+        before = None if first or self._learned.trained is None else self._learned.trained.weights
+        trained = replace(
             trained,
             data="memory",
             target=self._target,
             query=None,
             seed=int(self.random_state) if isinstance(self.random_state, Integral) else None,
-            weights="sample_weight" if weighted else None,
+            weights=before if sample_weight is None else "sample_weight",
             columns=() if hasattr(self, "feature_names_in_") else tuple(self._names),
         )
-        self._groups, self.fit_ = trained.source.groups, trained.fit
+        self._learned, self.fit_ = _Learned(trained), trained.fit
         self._warn(warnings_of(self.fit_, self._target))
 
     def _valid_rows(self, X: Any, y: Any, query: Any, *, first: bool) -> tuple[MemoryTable, NDArray[Any]]:
@@ -363,8 +364,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
         Only the first rows must not be empty.
         """
-        if isinstance(y, str):
-            raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
+        if y is None or isinstance(y, str):
+            stated = f"y is {y!r}; expected the values of the target, such as X[{y!r}]"
+            raise TableError("fit requires y to be passed, but the target y is None" if y is None else stated)
         y, is_numbers = _target_values(y), is_regressor(self)
         table = self._table(X, first=first, least=2 if first else 0)
         texts = y.dtype.kind in "UST" or (y.size > 0 and isinstance(y.flat[0], str))
@@ -372,10 +374,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             _one_kind_of_error("; AnytimeClassifier predicts classes" * (is_numbers and texts), "y"),
             np.errstate(all="ignore"),  # their sums may overflow
         ):
-            check_consistent_length(np.empty(table.rows), y, query)
+            check_consistent_length(range(table.rows), y, query)
             if table.rows:
-                y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True}
-                _, y = check_X_y(np.zeros((table.rows, 1)), y, estimator=self, **(y_checks if is_numbers else {}))
+                several = is_numbers and not family_of(self._family()).one_column
+                checks = {"multi_output": several, "y_numeric": is_numbers, "estimator": self}
+                _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, **checks)
             if is_numbers and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
         return table, y
@@ -494,68 +497,29 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             n_jobs=self.n_jobs,
         )
 
-    def _checked(self, X: Any, prefix: int) -> Float:
-        """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
-        groups, fitted = self._groups, self._known
-        used = fitted.expansion.columns_of(fitted.prefixes.columns[: fitted.prefixes.ends[prefix]]).tolist()
-        needed = [groups.features[j] for j in used]
-        table = self._table(X, first=False, needed=needed)
-        found = np.full((table.rows, len(groups.features)), np.nan, order="F")
-        if not needed:
-            return found
-        levels = {used.index(j): each for j, each in fitted.expansion.categories.items() if j in used}
-        types = groups.column_types
-        for batch in table.batches(needed, table.rows, types={name: types[name] for name in needed}):
-            try:
-                checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
-            except TableError as error:
-                raise TableError(f"X: {error}") from None
-            for j in np.flatnonzero(np.isinf(checked).any(axis=0)).tolist():
-                check_finite(batch, needed[j], types[needed[j]])
-            if checked.shape == found.shape:
-                return checked
-            found[batch.start : batch.start + batch.rows, used] = checked
-        return found
-
-    def _scores(self, X: Any, budget: float | None, policy: Policy) -> Float:
-        """Return the scores (n, P) of the prefix that answers within a budget."""
-        check_is_fitted(self)
-        prefix = self._affordable(budget, policy)
-        return self._known.prefixes.predict(self._checked(X, prefix), prefix)
-
-    def _affordable(self, budget: float | None, policy: Policy) -> int:
-        if checked_policy(policy) == "arrived":
-            raise ValuesError("policy is 'arrived', but X has every group; use `model_.predict` to go without one")
-        if policy == "best" and "best" not in self.model_.policies:
-            raise ValuesError("policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'")
-        if budget is None and policy == "prefix":  # without the model, which takes long to make for many columns
-            return self._known.prefixes.steps
-        return self.model_.affordable(budget, policy)
-
-    def _contributions(self, X: Any, budget: float | None, policy: Policy) -> Contributions:
-        """Return the contributions of the prefix that answers: arrays (n,) or (n, P) for each name."""
-        prefix = self._affordable(budget, policy)
-        checked = self._checked(X, prefix)
-        prefixes, single = self._known.prefixes, self._is_single
-        intercept = prefixes.intercept_of(prefix)
-
-        def shaped(values: Float) -> Float:
-            return values[..., 0] if single else values
-
-        return contributions(
-            self.model_,
-            self.model_.computed[prefix],
-            prefixes.centred(checked, prefix),
-            prefixes.coef(prefix),
-            float(intercept[0]) if single else intercept,
-            shaped,
+    def _answer(self, X: Any, budget: float | None, policy: Policy, *, explain: bool = False) -> TableAnswer:
+        """Return the answer of the prefix within a budget; raise unless X has all of its columns."""
+        unknown = checked_policy(policy) == "best" and "best" not in self.model_.policies
+        refuse(
+            {
+                "policy is 'arrived', but X has every group; use `model_.predict` to go without one": (
+                    policy == "arrived"
+                ),
+                "policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'": unknown,
+            },
+            ValuesError,
         )
+        prefix = self.model_.affordable(budget, policy)
+        return self.model_.answer(self._read(X, prefix), prefix=prefix, explain=explain)
+
+    def _read(self, X: Any, prefix: int) -> MemoryTable:
+        """Return X as a table that has all columns of a prefix."""
+        places = map(self.model_.places.__getitem__, self.model_.computed[prefix])
+        return self._table(X, first=False, needed=[column for place in places for column in place.features])
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
-        check_is_fitted(self)
-        checked = self._checked(X, self._known.prefixes.steps)
-        for prefix in range(self._known.prefixes.steps + 1):
-            yield self._known.prefixes.predict(checked, prefix)
+        table = self._read(X, self.model_.steps)
+        yield from (self.model_.answer(table, prefix=prefix).scores for prefix in range(self.model_.steps + 1))
 
 
 def _free(table: Table, name: str) -> str:
@@ -633,8 +597,10 @@ def _target_values(y: Any) -> NDArray[Any]:
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
         )
+    if values.dtype.kind == "f":
+        return values
     kinds = {"text": str, "booleans": bool | np.bool_, "numbers": Number}
-    types = set(map(type, values.flat)) if values.dtype.kind == "O" else {float}
+    types = set(map(type, values.flat))
     found = {next((kind for kind, of in kinds.items() if issubclass(t, of)), t.__name__) for t in types}
     if len(found) > 1 or not found <= kinds.keys():
         raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, booleans or text in every row")
@@ -802,8 +768,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         With `explain`, return them and their `Contributions`: what each column and each group adds to the score, as
         arrays (n,) or (n, P). The score is the prediction, or its logarithm for counts.
         """
-        predictions = self._shaped(self._scores(X, budget, policy))
-        return (predictions, self._contributions(X, budget, policy)) if explain else predictions
+        answer = self._answer(X, budget, policy, explain=explain)
+        predictions = self._shaped(answer.scores)
+        return (predictions, answer.contributions) if explain else predictions
 
     def staged_predict(self, X: Any) -> Iterator[Float]:
         """Yield predictions of every prefix: steps + 1 arrays, the base rate first."""
@@ -885,7 +852,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
-        scores = self._scores(X, budget, policy)
+        scores = self._answer(X, budget, policy).scores
         return scores if scores.shape[1] > 1 else scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
@@ -896,7 +863,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""
-        return self._likely(self._scores(X, budget, policy))
+        return self._likely(self._answer(X, budget, policy).scores)
 
     def predict(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix", explain: bool = False) -> Any:
         """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default.
@@ -905,9 +872,9 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
         arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
         """
-        likely = self.predict_proba(X, budget, policy=policy)
-        classes = self.classes_[likely.argmax(axis=1)]
-        return (classes, self._contributions(X, budget, policy)) if explain else classes
+        answer = self._answer(X, budget, policy, explain=explain)
+        classes = self.classes_[self._likely(answer.scores).argmax(axis=1)]
+        return (classes, answer.contributions) if explain else classes
 
     def score(
         self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"

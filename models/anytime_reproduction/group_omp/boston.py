@@ -146,7 +146,8 @@ def _section(_: Setting, results: Results) -> Section:
             f"{ours['variables']} variables is a group: x, x^2 and x^3, or x only if it is binary"
             f"{' (CHAS); RAD and ZN count as continuous' if real else ''}. Rows are centred by their training means: "
             "an intercept.",
-            _advice(scores),
+            "When to use which: Group-OMP if the number of variables determines the cost, and the method with the "
+            "smallest error if only that matters; the paired table shows the trade-off.",
         ),
         (
             Table.titled(
@@ -285,26 +286,6 @@ def _claim(scores: Scores, key: str) -> Finding:
         f"over the same splits is {details} (by 95 % intervals of the paired differences, Student's t).",
         agrees=unanimous(side < 0 if side else None for side, rivals in directions.items() if rivals),
         judged=True,
-    )
-
-
-def _advice(scores: Scores) -> str:
-    nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
-    behind = " or ".join(_directions(scores, "error")[1])
-    use = "These splits do not show that Group-OMP uses fewer variables than all others."
-    if len(_directions(scores, "variables")[-1]) == len(RIVALS):
-        use = (
-            "Use Group-OMP if the number of variables determines the cost, and "
-            f"{behind} if only the error matters; the paired table shows the trade-off."
-            if behind
-            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use "
-            "it."
-        )
-    ols = np.array(scores["OLS"]["error"])
-    skewed = " Least squares on all powers has a far larger error on a few splits than on most."
-    return (
-        f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. {use}"
-        + skewed * bool(np.median(ols) < SKEWED * ols.mean())
     )
 
 
