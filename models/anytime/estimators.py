@@ -403,8 +403,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        with _one_kind_of_error(name="cv"):
-            splits = [*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)]
+        splits = check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)
         folds, of_query = _folds_of(splits, len(y)), dict[Any, int]()
         for key, fold in () if query is None else zip(_column("query", query).tolist(), folds.tolist(), strict=True):
             if of_query.setdefault(key, fold) != fold:
@@ -589,7 +588,7 @@ def _target_values(y: Any) -> NDArray[Any]:
             values = np.asarray(y, dtype=object)  # NumPy makes text of numbers among text
     for each in (y, values):
         check_kind("y", each)
-    if not values.ndim or values.dtype.kind not in "fO":
+    if not values.ndim or not values.size or values.dtype.kind not in "fO":
         return values
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
     if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
@@ -619,14 +618,14 @@ def _names_of(y: Any) -> tuple[str, ...]:
     return found if all(isinstance(name, str) and name for name in found) else ()
 
 
-def _folds_of(splits: list[Any], rows: int) -> Index:
+def _folds_of(splits: Iterable[Any], rows: int) -> Index:
     """Return the fold of each row (rows,), given the training and the test rows of each fold, as indices or masks."""
     every, folds = np.arange(rows), np.full(rows, -1, dtype=np.intp)
     try:
         parts = [(every[np.asarray(trained)], every[np.asarray(test)]) for trained, test in splits]
     except (IndexError, TypeError, ValueError) as error:
         raise TrainingError(
-            f"cv does not split {rows} rows ({error}); expected pairs of training and test rows"
+            f"cv does not split {rows} rows ({str(error).rstrip('.')}); expected pairs of training and test rows"
         ) from None
     for number, (trained, test) in enumerate(parts):
         folds[test] = number

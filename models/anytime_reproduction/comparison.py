@@ -13,7 +13,7 @@ from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection import FactoredOrder, given_sequence, sequence
+from anytime.selection import given_sequence, sequence
 from anytime.types import Float, Index, Method
 from anytime_reproduction.lasso.sparse import GroupLassoPath, shrunken_curve, sparse_entries
 from anytime_reproduction.report import lines
@@ -112,7 +112,8 @@ def compare(
     def curve(variant: Variant, table: HeldOutMoments) -> MethodCurve:
         key = variant.method, variant.cost_blind, variant.doubling
         order, own = learned[key], shrunken if variant.shrunken else models[key]
-        costs, explained = order.costs, explained_by_prefixes(order, weights[key], table)
+        ends = zip(order.ends, weights[key], strict=True)
+        costs, explained = order.costs, np.array([table.explained(order.columns[:end], w[:end]) for end, w in ends])
         if variant.shrunken:
             costs, explained = shrunken_curve(entries.path, groups, table)
         penalised = table is not held and not variant.shrunken
@@ -135,11 +136,6 @@ def shrunken_models(gram: Gram, path: GroupLassoPath) -> PrefixModels:
     points, D, _ = path.coef.shape
     W = np.concatenate([np.zeros_like(path.coef[:1]), path.coef])
     return prefix_models(gram, np.arange(D), np.array([0, *[D] * points]), W)
-
-
-def explained_by_prefixes(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
-    """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
-    return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:

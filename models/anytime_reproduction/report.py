@@ -1,6 +1,6 @@
 """The report: one self-contained HTML file, with the figures as pages of their own and the numbers as CSV files.
 
-Charts of lines and of means are made here, from what is measured.
+Charts of lines are made here, from what is measured.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ VERDICTS = (
 """The meaning of the verdicts."""
 
 STYLE = Path(__file__).with_name("report.css")
-
-APART = 0.16
-"""Distance of two sources in a chart of means, where 1 is that of two names."""
 
 
 def check_folder(folder: Path) -> None:
@@ -139,24 +136,9 @@ def lines(
     """
     found = (np.concatenate([np.ravel(each[k]) for each in named.values()]).astype(np.float64) for k in (0, 1))
     ends = [_ends(values, axis in log) for values, axis in zip(found, "xy", strict=True)]
-    chart = kind(title, *ends, x_label, y_label, log=log)
+    chart = kind(title, *ends, x_label, y_label, **({"log": log} if log else {}))
     for number, (name, (x, y)) in enumerate(named.items()):
         chart.line(x, y, number % COLOURS, name, stairs="after" if stairs else None, dashed=number >= COLOURS)
-    return chart
-
-
-def means(
-    title: str, names: Sequence[str], by_source: Mapping[str, Sequence[Estimate]], y_label: str, log: str = ""
-) -> Chart:
-    """Return a chart of estimates by source, with their standard errors, above names."""
-    found = np.array([[each.mean for each in estimates] for estimates in by_source.values()])
-    errors = np.array([[each.error or 0.0 for each in estimates] for estimates in by_source.values()])
-    ends = _ends(np.concatenate([found - errors, found + errors]), "y" in log)
-    chart = Chart(title, (-0.6, len(names) - 0.4), ends, "", y_label, levels=names, log=log)
-    for number, (source, estimates) in enumerate(by_source.items()):
-        titles = [f"{name}, {source}: {each:.4g}" for name, each in zip(names, estimates, strict=True)]
-        at = np.arange(float(len(names))) + APART * (number - (len(found) - 1) / 2)
-        chart.points(at, found[number], titles, number, source, errors[number])
     return chart
 
 

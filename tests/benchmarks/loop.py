@@ -34,7 +34,7 @@ from sklearn.model_selection import train_test_split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.costs.profiling import ModuleInputs, profile
+from anytime.costs.profiling import profile
 from anytime.groups import load_groups, write_groups
 from anytime.inference.prediction import Answer
 from anytime.loaded import load
@@ -265,7 +265,7 @@ def main() -> int:
             with high_priority(), client(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
-        true = profile(groups, extractors, ModuleInputs(tuple(images[images_used[:50]])))
+        true = profile(groups, extractors, tuple(images[images_used[:50]]))
         learned_groups = load_groups(learned)
         costs = [
             (

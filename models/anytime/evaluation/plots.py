@@ -49,11 +49,19 @@ def default_style() -> Iterator[None]:
 
 
 class Plot(Chart):
-    """A chart that matplotlib draws, in black."""
+    """A chart that matplotlib draws, in black, on linear axes."""
 
-    def __init__(self, title: str, x: tuple[float, float], y: tuple[float, float], *labels: str, **more: Any) -> None:
-        super().__init__(title, x, y, **more)
-        self._named, self._x_shown = labels, more.get("x_shown", shown)
+    def __init__(
+        self,
+        title: str,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        *labels: str,
+        levels: Sequence[str] | None = None,
+        x_shown: Callable[[float], str] = shown,
+    ) -> None:
+        super().__init__(title, x, y, levels=levels)
+        self._named, self._x_shown = labels, x_shown
         self._marks: list[Callable[[Any], object]] = []
 
     def draw(self, axis: Any) -> None:

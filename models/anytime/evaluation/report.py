@@ -243,14 +243,15 @@ def measured_on(model: Model, test: Any, weights: str | None = None) -> _Tested:
     parts: list[tuple[Float, Float, dict[int, Float]]] = []
     weight, squared, sums = 0.0, 0.0, np.zeros((3, 1, 1))
     for rows in dataset.rows_for(model.prefixes.scores):
-        scores, w = model.prefixes.predict_all(rows.X), rows.row_weights
-        if sum(len(Y) for Y, *_ in parts) < SAMPLE:
+        counted = rows.row_weights > 0
+        scores, Y, w = model.prefixes.predict_all(rows.X[counted]), rows.Y[counted], rows.row_weights[counted]
+        if sum(len(part) for part, *_ in parts) < SAMPLE:
             wanted = {_half(model), model.steps}
-            parts.append((rows.Y, w, {k: model_outputs(model, scores[k]) for k in wanted}))
+            parts.append((Y, w, {k: model_outputs(model, scores[k]) for k in wanted}))
         losses = (
-            np.square(scores - rows.Y)
+            np.square(scores - Y)
             if family.least_squares
-            else np.array([family.deviances(each, rows.Y)[:, np.newaxis] for each in scores])
+            else np.array([family.deviances(each, Y)[:, np.newaxis] for each in scores])
         )
         weight, squared = weight + w.sum(), squared + np.square(w).sum()
         sums = sums + np.array([w @ losses, np.square(w) @ losses, np.square(w) @ np.square(losses)])

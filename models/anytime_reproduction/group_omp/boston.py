@@ -18,7 +18,6 @@ from anytime.types import Float
 from anytime_reproduction.experiment import (
     Estimate,
     Experiment,
-    Figure,
     Finding,
     Result,
     Results,
@@ -41,10 +40,8 @@ from anytime_reproduction.group_omp.simulations import (
     groups_with,
     held_out_errors,
     means_finding,
-    sources,
     too_few,
 )
-from anytime_reproduction.report import means
 from anytime_reproduction.sets import load_set
 
 TABLE_2: dict[str, dict[str, Estimate]] = {
@@ -137,7 +134,6 @@ def _section(_: Setting, results: Results) -> Section:
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
-    contents = "ours and the published means" if real else "means"
     return Section(
         [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
         (
@@ -187,17 +183,6 @@ def _section(_: Setting, results: Results) -> Section:
                     for reading in others
                 ],
                 digits=2,
-            ),
-        ),
-        (
-            Figure(
-                "boston",
-                f"Table 2 on {what}: {contents}, with standard errors.",
-                [
-                    means(words, [cell.row for cell in cells], sources(cells, "ours", *["published"] * real), words)
-                    for key, words in SIDES.items()
-                    for cells in (_compared(scores, key),)
-                ],
             ),
         ),
     )

@@ -418,11 +418,6 @@ class Compared:
         return "yes" if self.strict else "by both errors" if self.agrees else "no"
 
 
-def sources(cells: Iterable[Compared], *names: str) -> dict[str, list[Estimate]]:
-    """Return the estimates of some cells by their source, "ours" or "published"."""
-    return {name: [getattr(cell, name) for cell in cells] for name in names}
-
-
 def agreeing(cells: Iterable[Compared]) -> int:
     return sum(cell.agrees for cell in cells)
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from anytime_reproduction.experiment import (
     Estimate,
     Experiment,
-    Figure,
     Finding,
     Results,
     Section,
@@ -36,11 +35,9 @@ from anytime_reproduction.group_omp.simulations import (
     by_name,
     means_finding,
     row_names,
-    sources,
     too_few,
     trials,
 )
-from anytime_reproduction.report import means
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
@@ -53,7 +50,6 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
 
-BY_HOLD_OUT = [row_names(method).get("Holdout", method) for method in METHODS]
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
@@ -140,24 +136,6 @@ def _section(_: Setting, results: Results) -> Section:
                 ],
                 digits=3,
             ),
-        ],
-        [
-            Figure(
-                f"group-omp-{name}",
-                f"Table 1 by hold-out, {WORDS[measure]}: ours and published, with standard errors.",
-                [
-                    means(
-                        f"experiment {number}",
-                        list(METHODS),
-                        sources(cells, "ours", "published"),
-                        WORDS[measure],
-                        "y" * (measure == "ME"),
-                    )
-                    for number, found in compared.items()
-                    for cells in ([c for c in found if c.row in BY_HOLD_OUT and c.where.endswith(f", {measure}")],)
-                ],
-            )
-            for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
         ],
     )
 

@@ -172,7 +172,7 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
     random = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
-    result: Result = {
+    return {
         "what": what,
         "groups": len(groups),
         "features": len(gram.S),
@@ -181,44 +181,18 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "least eigenvalue": max(float(np.linalg.eigvalsh(gram.S)[0]), 0.0),
         "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *random)],
     }
-    if problem == PROBLEMS[0]:
-        result["curves"] = _curves(gram, groups, best_of_sets(values, groups.costs), gamma["fr"], ratio)
-    return result
 
 
 def _case(gram: Gram, groups: FeatureGroups, values: Float, gamma: dict[Method, float], ratio: float) -> Result:
     """Check both theorems at the costs of the groups, given the `subset_values` of all sets."""
-    found, best = _learned(gram, groups), best_of_sets(values, groups.costs)
+    best = best_of_sets(values, groups.costs)
     return {
-        **{name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()},
-        "Doubling": check_doubling(found["Doubling"], best, ratio),
+        **{
+            name: check_prefixes(sequence(gram, groups, method, ALPHA), best, gamma[method])
+            for name, method in METHODS.items()
+        },
+        "Doubling": check_doubling(sequence(gram, groups, "fr", ALPHA, doubling=True), best, ratio),
         "total": float(groups.costs.sum()),
-    }
-
-
-def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:
-    return {
-        **{name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()},
-        "Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True),
-    }
-
-
-def _curves(gram: Gram, groups: FeatureGroups, best: Staircase, gamma: float, ratio: float) -> Result:
-    """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
-    found = _learned(gram, groups)
-    budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
-    some = best.costs > 0
-    costs = found["CS-G-FR"].costs
-    spent = Staircase(costs, costs).within(budgets)
-    promised = -np.expm1(-gamma * spent[:, np.newaxis] / best.costs[some]) * best.values[some]
-    return {
-        "unit": groups.cost_unit,
-        "until": float(found["Doubling"].costs[found["Doubling"].doubling_until or 0]),
-        "budgets": budgets.tolist(),
-        "optimum": best.within(budgets).tolist(),
-        **{name: Staircase(f.costs, f.explained_variance).within(budgets).tolist() for name, f in found.items()},
-        "Theorem 3.2": promised.max(axis=1).tolist(),
-        "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
 
 
@@ -231,18 +205,10 @@ def _runs(setting: Setting) -> list[Run]:
     ]
 
 
-DRAWN = {"best of all sets": "optimum"} | {
-    name: name for name in ("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")
-}
-"""What the figure shows of the curves, by name."""
-
-
 def _section(setting: Setting, results: Results) -> Section:
     labels = {name: setting.labelled(name, name) if name in get_args(SetName) else name for name in PROBLEMS}
     by_problem: Results = {label: results[name.replace(" ", "-")] for name, label in labels.items()}
     ran_on = [f"{name}: {result['what']}" for name, result in by_problem.items()]
-    first = labels[PROBLEMS[0]]
-    curves = by_problem[first]["curves"]
     return Section(
         (
             _checked_finding(
@@ -302,23 +268,6 @@ def _section(setting: Setting, results: Results) -> Section:
                     for name, r in by_problem.items()
                 ],
                 digits=3,
-            ),
-        ),
-        (
-            Figure(
-                "bounds",
-                f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
-                "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
-                f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
-                [
-                    lines(
-                        first,
-                        {name: (curves["budgets"], curves[key]) for name, key in DRAWN.items()},
-                        f"budget B ({curves['unit']})",
-                        "explained variance F",
-                        log="x",
-                    )
-                ],
             ),
         ),
     )

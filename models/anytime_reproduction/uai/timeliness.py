@@ -366,12 +366,9 @@ def _findings(setting: Setting, where: str, measured: Mapping[str, Sides]) -> li
                 else f"{claim.words} on held-out rows is {word}"
             )
             findings.append(Finding(f"{where}{about}: {_listed(found)}", verdict, judged=True))
-    if alike:
-        same = f"{where}no difference on held-out rows in {'; '.join(alike)}"
-        findings.insert(0, Finding(same, judged=True, claims=len(alike)))
-    if agreed:
-        findings.insert(0, Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True, claims=len(agreed)))
-    return findings
+    same = Finding(f"{where}no difference on held-out rows in {'; '.join(alike)}", judged=True, claims=len(alike))
+    better = Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True, claims=len(agreed))
+    return [*(each for each in (better, same) if each.claims), *findings]
 
 
 def _listed(differences: Mapping[str, Estimate]) -> str:

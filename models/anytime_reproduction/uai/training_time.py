@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from timeit import timeit
 from typing import NamedTuple
 
 import numpy as np
@@ -242,10 +243,7 @@ def grown(setting: Setting, features: int) -> Result:
     return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+_seconds = partial(timeit, timer=time.process_time, number=1)
 
 
 def _agreement(ours: TimedPath, *literal: TimedPath) -> Result:
