@@ -239,9 +239,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         model = load(path)
         manifest, columns = model.manifest, model.manifest.provenance.columns
         if (manifest.classes is None) != issubclass(cls, RegressorMixin):
-            remedy = "numbers; load it by AnytimeRegressor.load"
-            remedy = remedy if manifest.classes is None else "classes; load it by AnytimeClassifier.load"
-            raise ArtifactError(f"{str(path)!r} is a model of {remedy}")
+            kind, other = ("numbers", "Regressor") if manifest.classes is None else ("classes", "Classifier")
+            raise ArtifactError(f"{str(path)!r} is a model of {kind}; load it by Anytime{other}.load")
         estimator = cls(
             model.groups,
             family=manifest.family,
@@ -306,13 +305,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
         expected = {"pairs": "None", "class_weight": "None"}
-        if not isinstance(self.cv, Integral):
-            expected["cv"] = "a number of folds, or None"
-        for name in () if decay is None else expected:
-            if (stated := getattr(self, name)) is not None:
-                raise TrainingError(
-                    f"{name} is {stated!r}; partial_fit expects {expected[name]}: use fit, which has all rows"
-                )
+        expected |= {} if isinstance(self.cv, Integral) else {"cv": "a number of folds, or None"}
+        refuse(
+            {
+                f"{name} is {getattr(self, name)!r}; partial_fit expects {words}: use fit, which has all rows": True
+                for name, words in expected.items()
+                if decay is not None and getattr(self, name) is not None
+            }
+        )
         stream = None if decay is None else self._stream
         first = stream is None
         if first:  # the groups' file is read once, so that predictions do not need it
@@ -470,12 +470,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _options(self, splits: int | None = None) -> Options:
         """Return the options of training that the parameters state."""
-        folds = splits
-        if splits is None and self.cv is not None:
-            if not isinstance(self.cv, Integral) or int(self.cv) < 2:
-                raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-            folds = int(self.cv)
-        state = self.random_state
+        is_count, state = isinstance(self.cv, Integral) and int(self.cv) >= 2, self.random_state
+        if splits is None and self.cv is not None and not is_count:
+            raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
         return Options(
             task=self._target.task,
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
@@ -487,7 +484,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             alpha=self.alpha,
             one_se=self.one_se,
             nested=self.nested,
-            folds=folds,
+            folds=int(self.cv) if is_count else splits,
             basis=self.basis,
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
@@ -833,14 +830,13 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             check_classification_targets(y)
             self.classes_ = np.unique(classes)
         labels = self.classes_.tolist()
-        wrong = next((label for label in labels if not isinstance(label, Label)), None)
-        if wrong is not None:
-            raise TrainingError(
-                f"y has classes of type {type(wrong).__name__}; expected text, whole numbers or booleans"
-            )
-        if len(labels) < 2:
-            remedy = "give all of them by classes=" if streamed else "expected 2 or more"
-            raise TrainingError(f"y has one class, {labels[0]!r}; {remedy}")
+        wrong = {type(label).__name__: True for label in labels if not isinstance(label, Label)}
+        found = f"one class, {labels[0]!r}" if labels else "no class"
+        remedy = "give all of them by classes=" if streamed else "expected 2 or more"
+        refuse(
+            {f"y has classes of type {kind}; expected text, whole numbers or booleans": True for kind in wrong}
+            | {f"y has {found}; {remedy}": len(labels) < 2}
+        )
         self._target = Target.of_classes(names or ("y",), labels, None if self.family == "auto" else self.family)
 
     def _check_known(self, y: Any, learned: Any) -> None:

@@ -251,12 +251,6 @@ def _difference(scores: Scores, rival: str, key: str) -> Estimate:
     return Estimate.of_difference(scores["Group-OMP"][key], scores[rival][key])
 
 
-def _directions(scores: Scores, key: str) -> dict[int, list[str]]:
-    """Return the rivals that Group-OMP has significantly less than (-1), more than (1), or neither (0)."""
-    found = {rival: _difference(scores, rival, key).direction for rival in RIVALS}
-    return {side: [rival for rival in RIVALS if found[rival] == side] for side in (-1, 1, 0)}
-
-
 def _claim(scores: Scores, key: str) -> Finding:
     """Judge the paper's claim that Group-OMP has the highest prediction accuracy or the sparsest model.
 
@@ -264,12 +258,16 @@ def _claim(scores: Scores, key: str) -> Finding:
     significant and no rival has less, there is no verdict.
     """
     words = {-1: "less than that of", 1: "more than that of", 0: "not significantly different from that of"}
-    directions = _directions(scores, key)
-    details = "; ".join(f"{words[side]} {', '.join(rivals)}" for side, rivals in directions.items() if rivals)
+    sides = {rival: _difference(scores, rival, key).direction for rival in RIVALS}
+    details = "; ".join(
+        f"{words[side]} {', '.join(rival for rival in RIVALS if sides[rival] == side)}"
+        for side in words
+        if side in sides.values()
+    )
     return Finding(
         f"The paper's claim that Group-OMP is {'most accurate' if key == 'error' else 'sparsest'}: its {SIDES[key]} "
         f"over the same splits is {details} (by 95 % intervals of the paired differences, Student's t).",
-        agrees=unanimous(side < 0 if side else None for side, rivals in directions.items() if rivals),
+        agrees=unanimous(side < 0 if side else None for side in sides.values()),
         judged=True,
     )
 

@@ -295,19 +295,16 @@ def _directions(scores: Scores, kind: str, number: int, rival: str, measure: str
     return better if mine > other else -better, better * _paired(scores, number, kind, rival, measure).direction
 
 
-def _duels(scores: Scores, kind: str) -> dict[tuple[int, str, str], tuple[int, int]]:
-    """Return the `_directions` by experiment, rival and measure; OLS is not tuned."""
-    cells = product(NUMBERS, RIVALS[1:], MEASURES)
-    return {cell: _directions(scores, kind, *cell) for cell in cells}
-
-
 def _claim(scores: Scores, kind: str) -> Finding:
     """Return whether our runs have the same direction as Table 1 in every cell.
 
     False if one has the opposite direction, beyond its 95 % interval by Student's t; None if none has, but some
     differences are not significant.
     """
-    duels = {f"{rival} on {m} in experiment {n}": found for (n, rival, m), found in _duels(scores, kind).items()}
+    duels = {
+        f"{rival} on {measure} in experiment {number}": _directions(scores, kind, number, rival, measure)
+        for number, rival, measure in product(NUMBERS, RIVALS[1:], MEASURES)  # OLS is not tuned
+    }
     count = len(duels)
     against = {cell: ours for cell, (published, ours) in duels.items() if published < 0}
     published_text = (

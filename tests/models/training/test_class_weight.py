@@ -94,7 +94,7 @@ def test_what_has_no_classes_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     frame = rows()
     frame.to_csv("t.csv", index=False)
     with pytest.raises(TrainingError, match="class weights require classes; target y is regression"):
-        AnytimeRegressor(class_weight="balanced").fit(frame[X], frame["a"])
+        AnytimeRegressor(class_weight="balanced").fit(frame[X], frame["a"].to_numpy())
     with pytest.raises(TrainingError, match="partial_fit expects None"):
         AnytimeClassifier(class_weight="balanced", family="gaussian").partial_fit(frame[X], frame["two"])
     words = ["train", "t.csv", "--target", "a", "--class-weight", "balanced", "--out", "m.safetensors"]
