@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
-import pyarrow.feather as feather
 import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, TableError, load
 from anytime.cli.main import main
-from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, in_python
 from anytime.evaluation.calibrate import calibrate
 from anytime.evaluation.evaluate import evaluate
@@ -26,6 +23,8 @@ from anytime.evaluation.report import report
 from anytime.families import FAMILIES, family_of
 from anytime.loaded import LoadedModel
 from anytime.moments.files import StoredMoments
+from models.present import present
+from models.table_types import TYPES
 
 ROWS = 300
 
@@ -157,37 +156,6 @@ def test_an_infinite_value_in_a_row_that_does_not_count_changes_nothing() -> Non
 # Tables and weights: every door, with every type of table.
 
 
-def written(save: str, name: str) -> Callable[[pd.DataFrame, Path], str]:
-    """Write a frame by its own method; return the path."""
-
-    def write(frame: pd.DataFrame, folder: Path) -> str:
-        getattr(frame, save)(folder / name, index=False)
-        return str(folder / name)
-
-    return write
-
-
-def arrow_file(frame: pd.DataFrame, folder: Path) -> Path:
-    feather.write_feather(frame, folder / "t.arrow")
-    return folder / "t.arrow"
-
-
-TYPES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
-    "CSV": written("to_csv", "t.csv"),
-    "Parquet": written("to_parquet", "t.parquet"),
-    "Arrow file": arrow_file,
-    "open table": lambda frame, folder: open_table(Path(written("to_parquet", "t.parquet")(frame, folder))),
-    "pandas": lambda frame, _: frame,
-    "polars": lambda frame, _: pl.from_pandas(frame),
-    "polars, lazy": lambda frame, _: pl.from_pandas(frame).lazy(),
-    "Arrow": lambda frame, _: pa.Table.from_pandas(frame),
-    "rows": lambda frame, _: [
-        {name: None if value is None or value != value else value for name, value in row.items()}
-        for row in frame.to_dict("records")
-    ],
-}
-
-
 def numbers(html: str) -> list[float]:
     """The numbers of a page but for counts of rows, which weights of 0 do not change, and rounding errors."""
     return [float(each) for each in re.findall(r"-?\d+\.\d+(?![\de])", html)]
@@ -205,10 +173,8 @@ MEASURED: dict[str, Callable[..., Any]] = {
 """What is measured on a table with the target, and takes a column of weights."""
 
 DOORS: dict[str, Callable[..., Any]] = MEASURED | {
-    "predict": lambda model, table: model.predict_proba(table)[:, 0],
-    "answer": lambda model, table: model.answer(table, budget=1.0).probabilities[:, 0],
     "report, calibrated": lambda model, table: numbers(report(model, calibration=table)),
-    "calibrate": lambda model, table: calibrate(model, table).manifest.calibration.thresholds,
+    "calibrate": lambda model, table: present(calibrate(model, table).manifest.calibration).thresholds,
 }
 
 

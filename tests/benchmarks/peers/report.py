@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from anytime_reproduction.report import CHARTS, STYLE
+from anytime.evaluation.page.charts import STYLE as CHARTS
+from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
 from benchmarks.limits import SLACK
 from benchmarks.peers.environments import Absent, Environment
