@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pandas as pd
@@ -161,15 +162,10 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
 
 
 def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_last() -> None:
-    calls: list[Any] = []
-
-    def extractor(x: Any) -> Any:
-        calls.append(x)
-        return np.zeros((2, 1))
-
     one = load_groups({"cost_unit": "ms", "groups": [{"name": "a", "features": ["a"], "cost": 1}]})
-    profile(one, {"a": extractor}, (1, 2, 3), rows=(2,), warm_up=2, repeats=0)
-    assert calls == [[1, 2], [3, 1]]
+    calls = Mock(return_value=np.zeros((2, 1)))
+    profile(one, {"a": calls}, (1, 2, 3), rows=(2,), warm_up=2, repeats=0)
+    assert calls.mock_calls == [call([1, 2]), call([3, 1])]
     assert inputs_of(lambda: iter(range(9)), 4, "m:make") == (0, 1, 2, 3)
     for given, why in (
         (3, "is int; expected an iterable of inputs"),
