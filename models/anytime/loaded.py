@@ -74,6 +74,8 @@ class LoadedModel(Model):
         from anytime.inference.tables import as_table  # noqa: PLC0415  (a server reads no tables, and trains nothing)
         from anytime.training.resequencing import what_if  # noqa: PLC0415
 
+        if data is None and weights is not None:
+            raise ValuesError(f"weights is {weights!r}, but there is no table; expected data with this column")
         return what_if(
             self,
             costs=costs,
@@ -113,6 +115,8 @@ class LoadedModel(Model):
         ------
         TableError
             The table is unreadable, or lacks columns.
+        ValuesError
+            Weights are given without a table.
         """
         from anytime.evaluation.report import curve_picture  # noqa: PLC0415  (a server draws none)
 

@@ -16,7 +16,7 @@ import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, TableError, load
 from anytime.cli.main import main
-from anytime.errors import AnytimeError, in_python
+from anytime.errors import AnytimeError, ValuesError, in_python
 from anytime.evaluation.calibrate import calibrate
 from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.report import report
@@ -221,6 +221,12 @@ def test_weights_of_a_test_table_are_asked_for_where_training_had_some() -> None
     assert remark in str(evaluate(estimator.model_, frame).unweighted)
     assert remark[1:] in report(estimator.model_, frame).replace("&#x27;", "'")
     assert evaluate(estimator.model_, frame, weights="w").unweighted is None
+
+
+def test_weights_without_a_table_are_refused(model: LoadedModel) -> None:
+    for door in (model.plot, partial(report, model), partial(model.what_if, costs={"a": 2.0})):
+        with pytest.raises(ValuesError, match="weights is 'w', but there is no table"):
+            door(weights="w")
 
 
 @pytest.mark.parametrize("groups", [None, {"a": ["x2"], "b": ["x0", "x5"]}], ids=["all columns", "some columns"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from anytime._files import check_writable, write_atomically
 from anytime.data.survey import Survey
-from anytime.errors import clipped, listed
+from anytime.errors import ValuesError, clipped, listed
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_curve
@@ -184,13 +184,15 @@ def report(
     ------
     TableError, GroupsError, TrainingError
         As `evaluate` and `calibrate`.
+    ValuesError
+        Weights are given without test rows.
     """
     calibrated_on = None
     if calibration is not None:
         dataset, calibrated_on = held_out(model, calibration, drop_missing=True)
         conformal_rank(calibrated_on.used, coverage)
         model = calibrated(model, dataset, coverage)
-    tested = None if test is None else measured_on(model, test, weights)
+    tested = _tested_on(model, test, weights)
     warnings = [
         *(
             f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
@@ -219,7 +221,7 @@ def report(
 
 def curve_picture(model: Model, test: Any = None, weights: str | None = None) -> Picture:
     """Return the curve of a model as the report draws it, with its values on a test table if given."""
-    return Picture(_curve(model, None if test is None else measured_on(model, test, weights)))
+    return Picture(_curve(model, _tested_on(model, test, weights)))
 
 
 def shapes_picture(model: Model, prefix: int | None = None, top: int = SHAPES_DRAWN) -> Picture:
@@ -234,6 +236,12 @@ def calibration_picture(model: Model, test: Any, weights: str | None = None) -> 
 
 def _half(model: Model) -> int:
     return model.affordable(float(model.costs[-1]) / 2)
+
+
+def _tested_on(model: Model, test: Any, weights: str | None) -> _Tested | None:
+    if test is None and weights is not None:
+        raise ValuesError(f"weights is {weights!r}, but there is no table; expected one with this column")
+    return None if test is None else measured_on(model, test, weights)
 
 
 def measured_on(model: Model, test: Any, weights: str | None = None) -> _Tested:
