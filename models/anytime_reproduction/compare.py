@@ -126,8 +126,11 @@ def _classes_tables(compared: comparison.Comparison, classes: Classes) -> list[T
 
 
 def _notes(classes: Classes) -> list[str]:
-    notes = dict.fromkeys(measures.note for measures in classes.values() if measures.note is not None)
-    methods = {note: [name for name, measures in classes.items() if measures.note == note] for note in notes}
+    methods = {
+        found.note: [name for name, measures in classes.items() if measures.note == found.note]
+        for found in classes.values()
+        if found.note is not None
+    }
     return [f"{', '.join(names)}: {note}" for note, names in methods.items()]
 
 

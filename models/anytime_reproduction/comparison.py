@@ -151,6 +151,5 @@ def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     for side, curves in compared.sides.items():
         known = {name: curve.costs <= compared.stop * (1 + 1e-9) for name, curve in curves.items()}
         named = {name: (each.costs[known[name]], each.explained_variance[known[name]]) for name, each in curves.items()}
-        label = "explained variance F"
-        charts.append(lines(side, named, f"cost ({cost_unit})", label, stairs=False, kind=Plot))
+        charts.append(lines(side, named, f"cost ({cost_unit})", "explained variance F", stairs=False, kind=Plot))
     write_charts(charts, path, (5.5, 4.2))

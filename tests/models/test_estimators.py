@@ -609,7 +609,7 @@ def test_labels_are_the_same_whatever_holds_them_and_in_the_file(
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
     loaded = AnytimeClassifier.load(tmp_path / "m.safetensors")
-    for classes in (estimator.classes_.tolist(), model.manifest.classes, loaded.classes_.tolist()):
+    for classes in (estimator.classes_.tolist(), model.manifest.classes or (), loaded.classes_.tolist()):
         assert [(type(each), each) for each in classes] == [(type(each), each) for each in names]
     for each in (estimator, loaded):
         assert each.score(X, held) == each.staged_score(X, held)[-1] == accuracy_score(target, each.predict(X)) > 0.6

@@ -584,11 +584,13 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
 
 def _plateau(problem: CurveProblem, result: Result) -> Chart:
     costs, explained = _staircase(result, "CS-G-OMP", "train")
-    ends = [0.0, explained[-1]]
-    stops = {f"{level:g}-stopping cost": (2 * [_stop(problem, result, level)], ends) for level in LEVELS}
+    stops = {
+        f"{level:g}-stopping cost": (2 * [_stop(problem, result, level)], [0.0, explained[-1]]) for level in LEVELS
+    }
     curve = {"CS-G-OMP": (np.repeat(costs, 2)[1:], np.repeat(explained, 2)[:-1])}
-    label = "explained variance F (training)"
-    return lines(problem.label, curve | stops, f"cost ({result['unit']})", label, stairs=False)
+    return lines(
+        problem.label, curve | stops, f"cost ({result['unit']})", "explained variance F (training)", stairs=False
+    )
 
 
 def _figure(

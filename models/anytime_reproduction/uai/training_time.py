@@ -409,8 +409,9 @@ def _chart(name: str, result: Result) -> Chart:
         for way in ("rows", "ours")
         for method in METHODS
     }
-    title = f"{name}, {result['groups']} groups"
-    return lines(title, named, "groups selected", "processor time (s)", log="y", stairs=False)
+    return lines(
+        f"{name}, {result['groups']} groups", named, "groups selected", "processor time (s)", log="y", stairs=False
+    )
 
 
 TRAINING_TIME = Experiment(
