@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Number
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -21,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from anytime.data.dataset import WEIGHTS, array_columns, check_finite, feature_matrix, valid_weights
+from anytime.data.dataset import WEIGHTS, array_columns, valid_weights
 from anytime.data.formats import Table
 from anytime.data.formats.memory import MemoryTable, collected, is_frame, table_of
 from anytime.errors import (
@@ -34,43 +35,23 @@ from anytime.errors import (
     ValuesError,
     in_python,
     listed,
+    refuse,
 )
 from anytime.families import family_of
 from anytime.features.bases import Clamp
 from anytime.groups import FeatureGroups, GroupsSource, load_groups, singletons
-from anytime.inference.contributions import Contributions, contributions
 from anytime.inference.subsets import checked_policy
+from anytime.inference.tables import TableAnswer
 from anytime.loaded import LoadedModel, load
 from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee
-from anytime.model.model import Model, affordable, checked_budget
-from anytime.moments.accumulate import dense
+from anytime.model.model import Model
 from anytime.selection import SelectionMethod
 from anytime.target import Target
-from anytime.training.fit import Fit, warnings_of
+from anytime.training.fit import warnings_of
 from anytime.training.options import Options
 from anytime.training.train import MoreRows, Observer, Roles, Stream, Trained, extended, open_training, train
 from anytime.types import FamilyName, Float, Index, Label, Method, Policy
-
-
-class _Restored:
-    """What an estimator learned, as a model file records it: the attributes of a `Fit` that predictions need."""
-
-    def __init__(self, model: LoadedModel) -> None:
-        manifest = model.manifest
-        expected = [model.expected(prefix) for prefix in range(model.steps + 1)]
-        errors = [each.cv_error for each in expected]
-        self.prefixes, self.expansion, self.guarantee = model.prefixes, model.expansion, manifest.guarantee
-        self.alpha = manifest.alpha
-        self.alphas: Float = np.array([manifest.alpha, *(step.alpha for step in manifest.steps)])
-        self.chosen = [step.group for step in manifest.steps]
-        self.curve = Curve(
-            model.costs,
-            np.array([each.explained_variance for each in expected]),
-            None if None in errors else np.array(errors, dtype=np.float64),
-            None if expected[-1].r2 is None else np.array([each.r2 for each in expected], dtype=np.float64),
-            tuple(self.chosen),
-        )
 
 
 def _learns_from_streams(estimator: Estimator) -> bool:
@@ -87,6 +68,19 @@ GivenGroups: TypeAlias = GroupsSource | None
 """Groups as an estimator accepts them; None is each column at cost 1."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Learned:
+    """What was learned here, or the model that was read from a file."""
+
+    trained: Trained | None
+    read: LoadedModel | None = None
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        """Return the model; it takes long to make for many columns."""
+        return self.read if self.trained is None else LoadedModel.of(self.trained.model("model"))  # type: ignore[return-value]
+
+
 class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Groups and columns, moments by fold, and prefixes by budget: the base of the regressor and the classifier."""
 
@@ -95,9 +89,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     _target: Target
     _names: list[str]
     """Of the columns of X."""
-    _restored: _Restored | None = None
-    _built: LoadedModel | None = None
-    """The model, once it is read from a file or was requested."""
+    _learned: _Learned
+    _stream: Stream | None = None
 
     def __init__(
         self,
@@ -146,21 +139,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return tags
 
     @property
-    def _known(self) -> Fit | _Restored:
-        """Return what was learned, here or by the trainer of a model file."""
-        return self._restored or self.fit_
-
-    @property
     def sequence_(self) -> list[str]:
         """The chosen group of each step, in order."""
-        check_is_fitted(self)
-        return list(self._known.chosen)
+        return list(self.curve_.groups)
 
     @property
     def coef_(self) -> Float:
         """Coefficients of the whole sequence, one for each term of each column: (terms,) or (terms, P)."""
-        check_is_fitted(self)
-        prefixes = self._known.prefixes
+        prefixes = self.model_.prefixes
         padded = np.zeros((len(prefixes.mean) + 1, len(prefixes.intercept)))  # the last for columns in no group
         padded[prefixes.columns[: prefixes.ends[-1]]] = prefixes.coef(prefixes.steps)
         coef = padded[np.concatenate(self._terms_of_columns)]
@@ -169,23 +155,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _terms_of_columns(self) -> list[list[int]]:
         """The terms of each column of X, in its order; [-1] for a column in no group. Last those of pairs."""
-        expansion = self._known.expansion
-        columns = [[-1] for _ in range(self.n_features_in_)]
-        for j, (start, stop) in zip(self._columns.tolist(), expansion.spans, strict=True):
-            columns[j] = list(range(start, stop))
+        expansion = self.model_.expansion
+        columns, place = [[-1] for _ in self._names], {name: j for j, name in enumerate(self._names)}
+        for name, (start, stop) in zip(self.model_.groups.features, expansion.spans, strict=True):
+            columns[place[name]] = list(range(start, stop))
         if expansion.products:
             columns.append(list(range(expansion.column_terms, expansion.size)))
         return columns
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Return the names of the terms, one for each row of `coef_`: (terms,) of `object`."""
-        check_is_fitted(self)
-        names, terms = self._input_names(input_features), self._known.expansion.terms.features
+        names, terms = self._input_names(input_features), self.model_.terms.features
         columns = zip((*names, ""), self._terms_of_columns, strict=False)  # without a column: pairs, if there are some
         return np.array([name if term < 0 else terms[term] for name, of in columns for term in of], dtype=object)
 
     def _input_names(self, given: Any) -> list[str]:
         """Return the names of the columns of X: those of the frame, or as given."""
+        check_is_fitted(self)
         known = getattr(self, "feature_names_in_", None)
         if given is None:
             return self._names if known is None else list(known)
@@ -200,8 +186,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def intercept_(self) -> float | Float:
         """Intercept of the whole sequence for raw features: the score where every feature is 0; a number, or (P,)."""
-        check_is_fitted(self)
-        prefixes = self._known.prefixes
+        prefixes = self.model_.prefixes
         used = prefixes.columns[: prefixes.ends[-1]]
         intercept = prefixes.intercept_of(prefixes.steps) - prefixes.mean[used] @ prefixes.coef(prefixes.steps)
         return float(intercept[0]) if self._is_single else intercept
@@ -209,40 +194,38 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     @property
     def _is_single(self) -> bool:
         """Whether there is one response, and it is not a matrix of one column."""
-        return len(self._known.prefixes.intercept) == 1 and getattr(self, "_flat", True)
+        return len(self.model_.prefixes.intercept) == 1 and getattr(self, "_flat", True)
 
     @property
     def alpha_(self) -> float:
         """The penalty that ordered the groups."""
-        return float(self._known.alpha)
+        return self.model_.manifest.alpha
 
     @property
     def alphas_(self) -> Float:
         """The penalty of each prefix, (steps + 1,); element 0 belongs to the base rate, which has no coefficients."""
-        return np.append(self.alpha_, self._known.alphas[1:])  # as a model file, which has none for the base rate
+        return np.array([self.alpha_, *(step.alpha for step in self.model_.manifest.steps)])
 
     @property
     def costs_(self) -> Float:
         """The cumulative cost of each prefix, (steps + 1,)."""
-        return self._known.curve.costs
+        return self.model_.costs
 
     @property
     def curve_(self) -> Curve:
         """Cost, explained variance and error of every prefix."""
-        return self._known.curve
+        return self.model_.curve
 
     @property
     def guarantee_(self) -> Guarantee:
         """The theoretical guarantee of the sequence."""
-        return self._known.guarantee
+        return self.model_.manifest.guarantee
 
     @property
     def model_(self) -> LoadedModel:
         """The model that opens predictions; it is built once for each fit."""
         check_is_fitted(self)
-        if self._built is None:
-            self._built = LoadedModel.of(self._model("model", keep_moments=True))
-        return self._built
+        return self._learned.model
 
     def save(self, path: str | Path, *, name: str | None = None, keep_moments: bool = True) -> Model:
         """Write the model file; the model is named after the file unless `name` is given."""
@@ -255,11 +238,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         Raises ArtifactError if the file is not a model, or one of another kind of target.
         """
         model = load(path)
-        manifest = model.manifest
+        manifest, columns = model.manifest, model.manifest.provenance.columns
         if (manifest.classes is None) != issubclass(cls, RegressorMixin):
-            what = "classes" if manifest.classes is not None else "numbers"
-            other = "AnytimeClassifier" if manifest.classes is not None else "AnytimeRegressor"
-            raise ArtifactError(f"{str(path)!r} is a model of {what}; load it by {other}.load")
+            kind, other = ("numbers", "Regressor") if manifest.classes is None else ("classes", "Classifier")
+            raise ArtifactError(f"{str(path)!r} is a model of {kind}; load it by Anytime{other}.load")
         estimator = cls(
             model.groups,
             family=manifest.family,
@@ -268,15 +250,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             doubling=manifest.doubling,
             alpha=manifest.alpha,
         )
-        estimator._restored = _Restored(model)
-        estimator._built = model
-        estimator._given_groups = estimator._groups = model.groups
-        estimator._names = list(model.groups.features)
-        estimator._columns = np.arange(len(estimator._names))
+        estimator._learned = _Learned(None, model)
+        estimator._given_groups = model.groups
+        estimator._names = list(columns or model.groups.features)
         estimator._target = manifest.learned
         estimator._flat = len(manifest.target) == 1
         estimator.n_features_in_ = len(estimator._names)
-        if estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
+        if not columns and estimator._names != [f"x{j}" for j in range(len(estimator._names))]:
             estimator.feature_names_in_ = np.array(estimator._names, dtype=object)
         if manifest.classes is not None:
             estimator.classes_ = np.array(manifest.classes)
@@ -284,13 +264,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _model(self, name: str, *, keep_moments: bool) -> Model:
         check_is_fitted(self)
-        if self._restored is None:
-            return self._trained.model(name, keep_moments=keep_moments)
+        if self._learned.trained is not None:
+            return self._learned.trained.model(name, keep_moments=keep_moments)
         model = replace(self.model_, manifest=self.model_.manifest.model_copy(update={"name": name}))
         return model if keep_moments else replace(model, moments=None, curvatures=None)
 
     def staged_score(self, X: Any, y: Any, sample_weight: Any = None) -> Float:
         """Return the score of every prefix, (steps + 1,); element 0 is that of the base rate."""
+        y = _target_values(y)
         return np.array([self._metric(y, each, sample_weight=sample_weight) for each in self.staged_predict(X)])
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, query: Any = None) -> Self:
@@ -316,7 +297,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Fit to the rows, or with `decay` to all rows of the stream after adding them; restore all on an error."""
         before = self.__dict__.copy()
         try:
-            self._restored = self._built = None
             self._learn_rows(X, y, sample_weight, query, classes, decay)
         except BaseException:
             self.__dict__.clear()
@@ -325,15 +305,23 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        for name in () if decay is None else ("pairs", "class_weight"):
-            if (stated := getattr(self, name)) is not None:
-                raise TrainingError(f"{name} is {stated!r}; partial_fit expects None: use fit, which has all rows")
-        stream: Stream | None = None if decay is None else getattr(self, "_stream", None)
+        expected = {"pairs": "None", "class_weight": "None"}
+        expected |= {} if isinstance(self.cv, Integral) else {"cv": "a number of folds, or None"}
+        refuse(
+            {
+                f"{name} is {getattr(self, name)!r}; partial_fit expects {words}: use fit, which has all rows": True
+                for name, words in expected.items()
+                if decay is not None and getattr(self, name) is not None
+            }
+        )
+        stream = None if decay is None else self._stream
         first = stream is None
         if first:  # the groups' file is read once, so that predictions do not need it
             self._given_groups: FeatureGroups | None = None if self.groups is None else load_groups(self.groups)
         names = _names_of(y)
         table, y = self._valid_rows(X, y, query, first=first)
+        if not table.rows:
+            return
         weights = None if sample_weight is None else _weights(sample_weight, table.rows)
         learned = y if weights is None else y[weights > 0]
         if not len(learned):
@@ -359,29 +347,41 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             self._warn(observer.warnings)  # a fit that fails may do so because of what they name
         self._stream = stream
         self._target = replace(self._target, family_name=trained.target.family_name)
-        seed = int(self.random_state) if isinstance(self.random_state, Integral) else None
-        self._trained: Trained = replace(trained, data="memory", target=self._target, query=None, seed=seed)
-        self._groups, self.fit_ = trained.source.groups, trained.fit
-        place = {name: j for j, name in enumerate(self._names)}
-        self._columns = np.array([place[name] for name in self._groups.features], dtype=np.intp)
+        before = None if first or self._learned.trained is None else self._learned.trained.weights
+        trained = replace(
+            trained,
+            data="memory",
+            target=self._target,
+            query=None,
+            seed=int(self.random_state) if isinstance(self.random_state, Integral) else None,
+            weights=before if sample_weight is None else "sample_weight",
+            columns=() if hasattr(self, "feature_names_in_") else tuple(self._names),
+        )
+        self._learned, self.fit_ = _Learned(trained), trained.fit
         self._warn(warnings_of(self.fit_, self._target))
 
     def _valid_rows(self, X: Any, y: Any, query: Any, *, first: bool) -> tuple[MemoryTable, NDArray[Any]]:
-        """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid."""
-        check_kind("y", y)
-        if isinstance(y, str):
-            raise TableError(f"y is {y!r}; expected the values of the target, such as X[{y!r}]")
-        _check_target(y)
-        is_numbers = is_regressor(self)
-        y_checks = {"multi_output": not family_of(self._family()).one_column, "y_numeric": True} if is_numbers else {}
-        table = self._table(X, first=first, least=2 if first else 1)
-        classes_of = "; AnytimeClassifier predicts classes" if is_numbers and _has_text(y) else ""
-        with _one_kind_of_error(classes_of, "y"), np.errstate(all="ignore"):  # their sums may overflow
-            _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, estimator=self, **y_checks)
-            check_kind("y", y)
+        """Return rows as a table, and their targets as an array (n,) or (n, P), if both are valid.
+
+        Only the first rows must not be empty.
+        """
+        if y is None or isinstance(y, str):
+            stated = f"y is {y!r}; expected the values of the target, such as X[{y!r}]"
+            raise TableError("fit requires y to be passed, but the target y is None" if y is None else stated)
+        y, is_numbers = _target_values(y), is_regressor(self)
+        table = self._table(X, first=first, least=2 if first else 0)
+        texts = y.dtype.kind in "UST" or (y.size > 0 and isinstance(y.flat[0], str))
+        with (
+            _one_kind_of_error("; AnytimeClassifier predicts classes" * (is_numbers and texts), "y"),
+            np.errstate(all="ignore"),  # their sums may overflow
+        ):
+            check_consistent_length(range(table.rows), y, query)
+            if table.rows:
+                several = is_numbers and not family_of(self._family()).one_column
+                checks = {"multi_output": several, "y_numeric": is_numbers, "estimator": self}
+                _, y = check_X_y(np.broadcast_to(0.0, (table.rows, 1)), y, **checks)
             if is_numbers and y.dtype.kind == "U":
                 y = np.array(y.tolist(), dtype=np.float64)  # so that an error shows a text as Python does
-            check_consistent_length(y, query)
         return table, y
 
     def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
@@ -399,21 +399,20 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         for text in texts:
             warnings.warn(in_python(text), AnytimeWarning, stacklevel=5)  # the caller of fit or partial_fit
 
-    def _class_weights(self) -> Any:
-        """Return `class_weight`, if it is valid."""
-        given = self.class_weight
-        if given is not None and is_regressor(self):
-            raise TrainingError(f"class_weight is {given!r}; a regressor expects None")
-        if not (given is None or isinstance(given, Mapping) or given == "balanced"):
-            raise TrainingError(f"class_weight is {given!r}; expected 'balanced', a dict or None")
-        return given
-
     def _folds(self, y: Any, query: Any) -> Index | None:
         """Return the fold of each row (n,), where `cv` makes the folds; None for a number of folds."""
         if isinstance(self.cv, str) or not (hasattr(self.cv, "split") or isinstance(self.cv, Iterable)):
             return None
         labels = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        return _folds_of([*check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)], len(y))
+        splits = check_cv(self.cv).split(np.broadcast_to(0.0, (len(y), 1)), labels, query)
+        folds, of_query = _folds_of(splits, len(y)), dict[Any, int]()
+        for key, fold in () if query is None else zip(_column("query", query).tolist(), folds.tolist(), strict=True):
+            if of_query.setdefault(key, fold) != fold:
+                raise TrainingError(
+                    f"cv assigns the rows of query {key!r} to several folds; expected a splitter that keeps them "
+                    "together, such as GroupKFold, or no query"
+                )
+        return folds
 
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
@@ -421,13 +420,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if not is_frame(X, known):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
-        table = table_of("X", X)
-        if (
-            not first
-            and not all(map(table.has, getattr(self, "feature_names_in_", self._names)))
-            and all(map(table.has, needed))
-        ):
+        table, named = table_of("X", X), getattr(self, "feature_names_in_", None)
+        if not first and all(map(table.has, needed)) and (named is None or not all(map(table.has, named))):
             return table
+        if not first and named is None:  # fitted to an array: columns go by their positions
+            return self._array_table(X, first=False, least=least)
         if self._given_groups is not None:
             if first:
                 self._given_groups = self._given_groups.matched(table.columns)
@@ -475,16 +472,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _options(self, splits: int | None = None) -> Options:
         """Return the options of training that the parameters state."""
-        folds = splits
-        if splits is None and self.cv is not None:
-            if not isinstance(self.cv, Integral) or int(self.cv) < 2:
-                raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
-            folds = int(self.cv)
-        state = self.random_state
+        is_count, state = isinstance(self.cv, Integral) and int(self.cv) >= 2, self.random_state
+        if splits is None and self.cv is not None and not is_count:
+            raise TrainingError(f"cv is {self.cv!r}; expected a number of folds, 2 or more, a splitter, or None")
         return Options(
             task=self._target.task,
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
-            class_weight=self._class_weights(),
+            class_weight=self.class_weight,
             method=self.method,
             cost_blind=self.cost_blind,
             doubling=self.doubling,
@@ -492,7 +486,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             alpha=self.alpha,
             one_se=self.one_se,
             nested=self.nested,
-            folds=folds,
+            folds=int(self.cv) if is_count else splits,
             basis=self.basis,
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
@@ -501,68 +495,29 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             n_jobs=self.n_jobs,
         )
 
-    def _checked(self, X: Any, prefix: int) -> Float:
-        """Return the validated rows to predict (n, columns), NaN where missing or not used by the prefix."""
-        groups, fitted = self._groups, self._known
-        used = fitted.expansion.columns_of(fitted.prefixes.columns[: fitted.prefixes.ends[prefix]]).tolist()
-        needed = [groups.features[j] for j in used]
-        table = self._table(X, first=False, needed=needed)
-        found = np.full((table.rows, len(groups.features)), np.nan, order="F")
-        if not needed:
-            return found
-        levels = {used.index(j): each for j, each in fitted.expansion.categories.items() if j in used}
-        types = groups.column_types
-        for batch in table.batches(needed, table.rows, types={name: types[name] for name in needed}):
-            try:
-                checked = np.asarray(dense(feature_matrix(batch, needed, levels)), dtype=np.float64)
-            except TableError as error:
-                raise TableError(f"X: {error}") from None
-            for j in np.flatnonzero(np.isinf(checked).any(axis=0)).tolist():
-                check_finite(batch, needed[j], types[needed[j]])
-            if checked.shape == found.shape:
-                return checked
-            found[batch.start : batch.start + batch.rows, used] = checked
-        return found
-
-    def _scores(self, X: Any, budget: float | None, policy: Policy) -> Float:
-        """Return the scores (n, P) of the prefix that answers within a budget."""
-        check_is_fitted(self)
-        prefix = self._affordable(budget, policy)
-        return self._known.prefixes.predict(self._checked(X, prefix), prefix)
-
-    def _affordable(self, budget: float | None, policy: Policy) -> int:
-        if checked_policy(policy) == "arrived":
-            raise ValuesError("policy is 'arrived', but X has every group; use `model_.predict` to go without one")
-        if policy == "best" and "best" not in self.model_.policies:
-            raise ValuesError("policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'")
-        if policy == "best":
-            return self.model_.affordable(budget, policy)
-        return affordable(self._known.curve.costs, checked_budget(budget, self._groups.cost_unit))
-
-    def _contributions(self, X: Any, budget: float | None, policy: Policy) -> Contributions:
-        """Return the contributions of the prefix that answers: arrays (n,) or (n, P) for each name."""
-        prefix = self._affordable(budget, policy)
-        checked = self._checked(X, prefix)
-        prefixes, single = self._known.prefixes, self._is_single
-        intercept = prefixes.intercept_of(prefix)
-
-        def shaped(values: Float) -> Float:
-            return values[..., 0] if single else values
-
-        return contributions(
-            self.model_,
-            self.model_.computed[prefix],
-            prefixes.centred(checked, prefix),
-            prefixes.coef(prefix),
-            float(intercept[0]) if single else intercept,
-            shaped,
+    def _answer(self, X: Any, budget: float | None, policy: Policy, *, explain: bool = False) -> TableAnswer:
+        """Return the answer of the prefix within a budget; raise unless X has all of its columns."""
+        unknown = checked_policy(policy) == "best" and "best" not in self.model_.policies
+        refuse(
+            {
+                "policy is 'arrived', but X has every group; use `model_.predict` to go without one": (
+                    policy == "arrived"
+                ),
+                "policy is 'best', which needs errors on held-out rows; fit with folds, or use 'prefix'": unknown,
+            },
+            ValuesError,
         )
+        prefix = self.model_.affordable(budget, policy)
+        return self.model_.answer(self._read(X, prefix), prefix=prefix, explain=explain)
+
+    def _read(self, X: Any, prefix: int) -> MemoryTable:
+        """Return X as a table that has all columns of a prefix."""
+        places = map(self.model_.places.__getitem__, self.model_.computed[prefix])
+        return self._table(X, first=False, needed=[column for place in places for column in place.features])
 
     def _staged_scores(self, X: Any) -> Iterator[Float]:
-        check_is_fitted(self)
-        checked = self._checked(X, self._known.prefixes.steps)
-        for prefix in range(self._known.prefixes.steps + 1):
-            yield self._known.prefixes.predict(checked, prefix)
+        table = self._read(X, self.model_.steps)
+        yield from (self.model_.answer(table, prefix=prefix).scores for prefix in range(self.model_.steps + 1))
 
 
 def _free(table: Table, name: str) -> str:
@@ -624,27 +579,30 @@ def check_kind(name: str, values: Any) -> None:
         raise TableError(f"{name} is {dtype}; expected {expected[kind]}")
 
 
-def _check_target(y: Any) -> None:
-    """Raise TableError if a target has missing values, mixes types, or is neither numbers nor text."""
+def _target_values(y: Any) -> NDArray[Any]:
+    """Return a target as an array of numbers, booleans or text; raise TableError for missing values and mixed types."""
     with _one_kind_of_error(name="y"):
         values = np.asarray(y)
         if values.dtype.kind == "U" and isinstance(y, list | tuple):
             values = np.asarray(y, dtype=object)  # NumPy makes text of numbers among text
-    if not values.ndim or values.dtype.kind not in "fO":
-        return
+    for each in (y, values):
+        check_kind("y", each)
+    if not values.ndim or not values.size or values.dtype.kind not in "fO":
+        return values
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
     if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
         raise TableError(
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
         )
-    if values.dtype.kind == "O":
-        found = {
-            "text" if issubclass(t, str) else "numbers" if issubclass(t, Number | np.bool_) else t.__name__
-            for t in set(map(type, values.flat))
-        }
-        if len(found) > 1 or not found <= {"text", "numbers"}:
-            raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, or text, in every row")
+    if values.dtype.kind == "f":
+        return values
+    kinds = {"text": str, "booleans": bool | np.bool_, "numbers": Number}
+    types = set(map(type, values.flat))
+    found = {next((kind for kind, of in kinds.items() if issubclass(t, of)), t.__name__) for t in types}
+    if len(found) > 1 or not found <= kinds.keys():
+        raise TableError(f"y holds {' and '.join(sorted(found))}; expected numbers, booleans or text in every row")
+    return values if "text" in found else np.array(values.tolist())
 
 
 def _is_missing(value: Any) -> bool:
@@ -653,33 +611,34 @@ def _is_missing(value: Any) -> bool:
     return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _has_text(y: Any) -> bool:
-    array = np.asarray(y)
-    return array.dtype.kind in "US" or (array.dtype.kind in "OT" and any(isinstance(each, str) for each in array.flat))
-
-
 def _names_of(y: Any) -> tuple[str, ...]:
     """Return the names of the target columns, if y is a Series or a DataFrame with names."""
     found = tuple(y.columns) if hasattr(y, "columns") else (getattr(y, "name", None),)
     return found if all(isinstance(name, str) and name for name in found) else ()
 
 
-def _folds_of(splits: list[Any], rows: int) -> Index:
-    """Return the fold of each row (rows,), given the training and the test rows of each fold."""
-    folds, tests = np.full(rows, -1, dtype=np.intp), [test for _, test in splits]
-    for number, test in enumerate(tests):
-        folds[test] = number
-    if len(tests) < 2 or sum(map(len, tests)) != rows or folds.min() < 0:
+def _folds_of(splits: Iterable[Any], rows: int) -> Index:
+    """Return the fold of each row (rows,), given the training and the test rows of each fold, as indices or masks."""
+    every, folds = np.arange(rows), np.full(rows, -1, dtype=np.intp)
+    try:
+        parts = [(every[np.asarray(trained)], every[np.asarray(test)]) for trained, test in splits]
+    except (IndexError, TypeError, ValueError) as error:
         raise TrainingError(
-            f"cv makes {len(tests)} folds that test {sum(map(len, tests))} rows of {rows}; expected a splitter of 2 or"
-            " more folds that tests each row once, such as KFold"
-        )
-    for number, (trained, test) in enumerate(splits):
-        if len(np.union1d(trained, test)) < rows:
+            f"cv does not split {rows} rows ({str(error).rstrip('.')}); expected pairs of training and test rows"
+        ) from None
+    for number, (trained, test) in enumerate(parts):
+        folds[test] = number
+        if not np.array_equal(np.sort(trained), np.setdiff1d(every, test)):
             raise TrainingError(
-                f"cv trains fold {number} on {len(trained)} of the {rows - len(test)} rows that it does not test; "
-                "expected all of them: a fold is held out from the sums of all others"
+                f"cv trains fold {number} on {len(trained)} rows, and not once on each of the {rows - len(test)} rows "
+                "that it does not test; expected that: a fold is held out from the sums of all others"
             )
+    tested = sum(len(test) for _, test in parts)
+    if len(parts) < 2 or tested != rows or folds.min() < 0:
+        raise TrainingError(
+            f"cv makes {len(parts)} folds that test {tested} rows of {rows}; expected a splitter of 2 or more folds "
+            "that tests each row once, such as KFold"
+        )
     return folds
 
 
@@ -705,8 +664,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     alpha : float | Literal["cv"]
         Penalty alpha/2 |w|^2 added to the mean loss on standardised data, as `Ridge(alpha=n * alpha)`; or "cv".
     cv
-        Number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once.
-        None means 5 folds if they are needed, else none.
+        Number of folds for `alpha="cv"` and for errors; or a splitter, or its splits, which must test each row once and
+        train on all others. None means 5 folds if they are needed, else none.
     one_se : bool
         Select the largest penalty within one standard error of the best.
     nested : bool
@@ -781,7 +740,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`; at least two rows the first time.
+            As in `fit`; at least two rows the first time. A later call without rows changes nothing.
         decay : float
             Factor for the weight of all earlier rows, 0 to 1.
         """
@@ -807,8 +766,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         With `explain`, return them and their `Contributions`: what each column and each group adds to the score, as
         arrays (n,) or (n, P). The score is the prediction, or its logarithm for counts.
         """
-        predictions = self._shaped(self._scores(X, budget, policy))
-        return (predictions, self._contributions(X, budget, policy)) if explain else predictions
+        answer = self._answer(X, budget, policy, explain=explain)
+        predictions = self._shaped(answer.scores)
+        return (predictions, answer.contributions) if explain else predictions
 
     def staged_predict(self, X: Any) -> Iterator[Float]:
         """Yield predictions of every prefix: steps + 1 arrays, the base rate first."""
@@ -818,7 +778,9 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
     ) -> float:
         """Return the R² of the longest prefix within `budget`, the mean over responses; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
+        return float(
+            self._metric(_target_values(y), self.predict(X, budget, policy=policy), sample_weight=sample_weight)
+        )
 
     def _shaped(self, scores: Float) -> Float:
         expected = family_of(self._family()).mean(scores)
@@ -870,14 +832,13 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             check_classification_targets(y)
             self.classes_ = np.unique(classes)
         labels = self.classes_.tolist()
-        wrong = next((label for label in labels if not isinstance(label, Label)), None)
-        if wrong is not None:
-            raise TrainingError(
-                f"y has classes of type {type(wrong).__name__}; expected text, whole numbers or booleans"
-            )
-        if len(labels) < 2:
-            remedy = "give all of them by classes=" if streamed else "expected 2 or more"
-            raise TrainingError(f"y has one class, {labels[0]!r}; {remedy}")
+        wrong = {type(label).__name__: True for label in labels if not isinstance(label, Label)}
+        found = f"one class, {labels[0]!r}" if labels else "no class"
+        remedy = "give all of them by classes=" if streamed else "expected 2 or more"
+        refuse(
+            {f"y has classes of type {kind}; expected text, whole numbers or booleans": True for kind in wrong}
+            | {f"y has {found}; {remedy}": len(labels) < 2}
+        )
         self._target = Target.of_classes(names or ("y",), labels, None if self.family == "auto" else self.family)
 
     def _check_known(self, y: Any, learned: Any) -> None:
@@ -888,7 +849,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
-        scores = self._scores(X, budget, policy)
+        scores = self._answer(X, budget, policy).scores
         return scores if scores.shape[1] > 1 else scores[:, 0] - family_of(self._family()).even_score
 
     def _family(self) -> FamilyName:
@@ -899,7 +860,7 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""
-        return self._likely(self._scores(X, budget, policy))
+        return self._likely(self._answer(X, budget, policy).scores)
 
     def predict(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix", explain: bool = False) -> Any:
         """Return the most likely classes (n,) by the longest prefix within `budget`; all steps by default.
@@ -908,15 +869,17 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         With `explain`, return them and their `Contributions`: what each column and each group adds to the scores, as
         arrays (n, classes), or (n,) for two classes. Least squares scores a class by its estimate, else by log-odds.
         """
-        likely = self.predict_proba(X, budget, policy=policy)
-        classes = self.classes_[likely.argmax(axis=1)]
-        return (classes, self._contributions(X, budget, policy)) if explain else classes
+        answer = self._answer(X, budget, policy, explain=explain)
+        classes = self.classes_[self._likely(answer.scores).argmax(axis=1)]
+        return (classes, answer.contributions) if explain else classes
 
     def score(
         self, X: Any, y: Any, sample_weight: Any = None, *, budget: float | None = None, policy: Policy = "prefix"
     ) -> float:
         """Return the accuracy of the longest prefix within `budget`; all steps by default."""
-        return float(self._metric(y, self.predict(X, budget, policy=policy), sample_weight=sample_weight))
+        return float(
+            self._metric(_target_values(y), self.predict(X, budget, policy=policy), sample_weight=sample_weight)
+        )
 
     def staged_predict_proba(self, X: Any) -> Iterator[Float]:
         """Yield probabilities by every prefix: steps + 1 arrays, the base rates first."""

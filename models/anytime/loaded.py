@@ -64,20 +64,25 @@ class LoadedModel(Model):
         without: str | Iterable[str] = (),
         budgets: float | Iterable[float] = (),
         data: Any = None,
+        weights: str | None = None,
     ) -> WhatIf:
         """Return this model next to itself at other costs or without some groups; see `anytime.training.resequencing`.
 
-        `data` is a table with the target (see the class), which families other than "gaussian" are fitted on again.
+        `data` is a table with the target (see the class), which families other than "gaussian" are fitted on again, and
+        `weights` its column of weights, if it has one.
         """
         from anytime.inference.tables import as_table  # noqa: PLC0415  (a server reads no tables, and trains nothing)
         from anytime.training.resequencing import what_if  # noqa: PLC0415
 
+        if data is None and weights is not None:
+            raise ValuesError(f"weights is {weights!r}, but there is no table; expected data with this column")
         return what_if(
             self,
             costs=costs,
             without=without,
             budgets=budgets,
             data=None if data is None else as_table(data, self.groups),
+            weights=weights,
         )
 
     def sharing(self, prefix: int | None = None) -> tuple[Sharing, ...]:
@@ -96,23 +101,26 @@ class LoadedModel(Model):
             raise ValuesError(f"prefix is {prefix}; expected 0 to {self.steps}, the steps of model {self.name!r}")
         return group_sharing(self, prefix)
 
-    def plot(self, test: Any = None) -> Picture:
+    def plot(self, test: Any = None, *, weights: str | None = None) -> Picture:
         """Return the picture of what each prefix explains against its cost, as HTML with SVG.
 
         Parameters
         ----------
         test
             A table with the target (see the class), whose values are drawn with their standard errors.
+        weights : str | None
+            Its column of weights, if it has one.
 
         Raises
         ------
         TableError
             The table is unreadable, or lacks columns.
+        ValuesError
+            Weights are given without a table.
         """
         from anytime.evaluation.report import curve_picture  # noqa: PLC0415  (a server draws none)
-        from anytime.inference.tables import as_table  # noqa: PLC0415
 
-        return curve_picture(self, None if test is None else as_table(test, self.groups))
+        return curve_picture(self, test, weights)
 
     def plot_shapes(self, *, prefix: int | None = None, top: int = 12) -> Picture:
         """Return the pictures of what the `top` strongest columns of a prefix add to the scores, as HTML with SVG.
@@ -126,10 +134,11 @@ class LoadedModel(Model):
 
         return shapes_picture(self, prefix, top)
 
-    def plot_calibration(self, test: Any) -> Picture:
+    def plot_calibration(self, test: Any, *, weights: str | None = None) -> Picture:
         """Return the diagram of predicted and observed shares on a test table, with a verdict, as HTML with SVG.
 
-        A model of numbers has means of predictions and of the target instead.
+        A model of numbers has means of predictions and of the target instead. `weights` is the column of the weights of
+        the rows, if the table has one.
 
         Raises
         ------
@@ -137,9 +146,8 @@ class LoadedModel(Model):
             The table is unreadable, or lacks columns.
         """
         from anytime.evaluation.report import calibration_picture  # noqa: PLC0415
-        from anytime.inference.tables import as_table  # noqa: PLC0415
 
-        return calibration_picture(self, as_table(test, self.groups))
+        return calibration_picture(self, test, weights)
 
     def predict(self, table: Any, **options: Unpack[TableOptions]) -> Any:
         """Return the predictions (rows,) of a table, or (rows, P) of several responses; with `explain`, a tuple.

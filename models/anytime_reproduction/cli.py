@@ -11,7 +11,7 @@ import typer
 
 from anytime.cli.console import print_results, progress, remark
 from anytime.cli.options import workers
-from anytime.errors import AnytimeError, suggestion
+from anytime.errors import AnytimeError, refuse, suggestion
 from anytime_reproduction.experiment import Experiment, Setting
 from anytime_reproduction.group_omp.boston import BOSTON
 from anytime_reproduction.group_omp.table_1 import GROUP_OMP
@@ -59,15 +59,20 @@ def reproduce(
 
     Example: anytime reproduce --quick --out reproduction
     """
-    for module in ("matplotlib", "pyarrow", "sklearn"):  # in addition to the library's own requirements
-        if find_spec(module) is None:
-            raise AnytimeError(f"the experiments need {module}; pip install 'anytime-linear[train,plot]'")
-    if name and everything:
-        raise AnytimeError("--all was given together with the name of an experiment; give one of them")
-    if (yahoo is None) != (yahoo_costs is None):
-        raise AnytimeError("one of --yahoo and --yahoo-costs was given; give both or neither")
-    if data is not None and not data.is_dir():
-        raise AnytimeError(f"--data {str(data)!r} is not a folder; remove it to run on scikit-learn's data sets")
+    refuse(
+        {
+            **{
+                f"the experiments need {module}; pip install 'anytime-linear[train]'": find_spec(module) is None
+                for module in ("pyarrow", "sklearn")  # in addition to the library's own requirements
+            },
+            "--all was given together with the name of an experiment; give one of them": bool(name) and everything,
+            "one of --yahoo and --yahoo-costs was given; give both or neither": bool(yahoo) != bool(yahoo_costs),
+            f"--data {str(data)!r} is not a folder; remove it to run on scikit-learn's data sets": (
+                data is not None and not data.is_dir()
+            ),
+        },
+        AnytimeError,
+    )
     folder = data if data is not None else DATA if DATA.is_dir() else None
     setting = Setting(folder, None if yahoo is None or yahoo_costs is None else (yahoo, yahoo_costs), quick, seed)
     experiments, ran_on = chosen(name or ()), described(setting)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import typer
 
@@ -18,10 +18,15 @@ from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
-from anytime.model.prefixes import PrefixModels
 from anytime.tabulated import Series, Tabulated
 from anytime.training.train import train
 from anytime_reproduction import comparison
+
+SHRUNKEN = "Sparse (shrunken)"
+"""The method whose models are those of a path, and not of prefixes."""
+
+Classes: TypeAlias = Mapping[str, ClassMeasures]
+"""Measures of classes on the test table, by method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,30 +69,30 @@ def compare(
         remark(each)
     fitted = trained.fit
     held, expansion = None, fitted.expansion
-    classes: Callable[[PrefixModels], ClassMeasures] | None = None
     if tested is not None:
         rows = replace(tested, groups=expansion.groups)
-        if rows.target.classes is not None:
-
-            def classes(models: PrefixModels) -> ClassMeasures:
-                return class_measures(replace(models, expansion=expansion), rows.target, rows)
-
         held = fitted.gram.held_out_moments(
             table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
         )
-    compared = comparison.compare(fitted.gram, expansion.terms, fitted.alpha, held, level, classes)
+    compared = comparison.compare(fitted.gram, expansion.terms, fitted.alpha, held, level)
+    of_classes = tested is not None and tested.target.classes is not None
+    classes = {
+        name: class_measures(replace(curve.models, expansion=expansion), rows.target, rows)
+        for name, curve in compared.test.items()
+        if of_classes and curve.models is not None and name != SHRUNKEN
+    }
     unit, done = expansion.groups.cost_unit, Done()
     if plot is not None:
         with done.then(plot):
             comparison.plot_comparison(compared, unit, plot)
             remark(f"wrote {plot}")
     if json:
-        done.print(as_json(_values(compared, unit)))
+        done.print(as_json(_values(compared, unit, classes)))
     else:
         done.print(
             _table(compared),
-            *_classes_tables(compared),
-            *_notes(compared),
+            *_classes_tables(compared, classes),
+            *_notes(classes),
             f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
             f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
             "weights), r2 does not",
@@ -107,42 +112,46 @@ def _table(compared: comparison.Comparison) -> Tabulated:
     return Tabulated.of(*columns)
 
 
-def _classes_tables(compared: comparison.Comparison) -> list[Tabulated]:
+def _classes_tables(compared: comparison.Comparison, classes: Classes) -> list[Tabulated]:
     """Return the measures of classes on the test table, of each method within half of the cost; none without."""
     records = [
-        {"method": method, "cost": curve.costs[prefix]}
-        | {name.replace("_", " "): values[prefix] for name, values in curve.classes.by_name().items()}
-        for method, curve in compared.test.items()
-        if curve.classes is not None
-        for prefix in (affordable(curve.costs, float(curve.costs[-1]) / 2),)
+        {"method": method, "cost": costs[prefix]}
+        | {name.replace("_", " "): values[prefix] for name, values in measures.by_name().items()}
+        for method, measures in classes.items()
+        for costs in (compared.test[method].costs,)
+        for prefix in (affordable(costs, float(costs[-1]) / 2),)
     ]
     note = "test measures of classes at half of the cost"
     return [Tabulated.of_rows(records[0], map(dict.values, records), notes=(note,))] if records else []
 
 
-def _notes(compared: comparison.Comparison) -> list[str]:
-    methods: dict[str, list[str]] = {}
-    for name, curve in compared.test.items():
-        if curve.classes is not None and curve.classes.note is not None:
-            methods.setdefault(curve.classes.note, []).append(name)
+def _notes(classes: Classes) -> list[str]:
+    methods = {
+        found.note: [name for name, measures in classes.items() if measures.note == found.note]
+        for found in classes.values()
+        if found.note is not None
+    }
     return [f"{', '.join(names)}: {note}" for note, names in methods.items()]
 
 
-def _values(compared: comparison.Comparison, unit: str) -> dict[str, Any]:
+def _values(compared: comparison.Comparison, unit: str, classes: Classes) -> dict[str, Any]:
     return {
         "alpha": compared.alpha,
         "level": compared.level,
         "stop": compared.stop,
         "cost_unit": unit,
         "methods": [
-            {"name": name} | {side: _curve_values(curves[name]) for side, curves in compared.sides.items()}
+            {"name": name}
+            | {
+                side: _curve_values(curves[name], classes.get(name) if side == "test" else None)
+                for side, curves in compared.sides.items()
+            }
             for name in compared.train
         ],
     }
 
 
-def _curve_values(curve: comparison.MethodCurve) -> dict[str, Any]:
-    values = dict(vars(curve))
-    classes = values.pop("classes")
+def _curve_values(curve: comparison.MethodCurve, classes: ClassMeasures | None) -> dict[str, Any]:
+    values = {name: value for name, value in vars(curve).items() if name not in ("costs", "models")}
     measures = {} if classes is None else classes.by_name() | {"majority": classes.majority}
-    return {"cost": values.pop("costs"), **values, **measures}
+    return {"cost": curve.costs, **values, **measures}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from anytime._linalg import single_blas_thread
-from anytime.evaluation.classes import ClassMeasures
-from anytime.evaluation.plots import LINES, blank_figure, default_style, write_figure
+from anytime.evaluation.plots import Plot, default_style, write_charts
 from anytime.groups import FeatureGroups
 from anytime.model.curve import plateau_level, reordered, stopping_cost, timeliness
 from anytime.model.prefixes import PrefixModels, prefix_models, staircase
 from anytime.moments.moments import Gram, HeldOutMoments
-from anytime.selection import FactoredOrder, given_sequence, sequence
+from anytime.selection import given_sequence, sequence
 from anytime.types import Float, Index, Method
-from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
+from anytime_reproduction.lasso.sparse import GroupLassoPath, shrunken_curve, sparse_entries
+from anytime_reproduction.report import lines
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class MethodCurve:
     """A curve on one table: costs, F and R² of each prefix (steps + 1,), and both kinds of timeliness.
 
     R² is without penalty; it is None if a response is constant in the table. The shrunken curve has a point for each
-    penalty of its path instead. `classes` has the measures of classes at each prefix, of a model on rows.
+    penalty of its path instead. `models` are those of the prefixes or points; an oracle has none.
     """
 
     costs: Float
@@ -64,7 +63,7 @@ class MethodCurve:
     r2: Float | None
     timeliness: float
     timeliness_step: float
-    classes: ClassMeasures | None = None
+    models: PrefixModels | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +87,11 @@ class Comparison:
 
 
 def compare(
-    gram: Gram,
-    groups: FeatureGroups,
-    alpha: float,
-    held: HeldOutMoments | None = None,
-    level: float | None = None,
-    classes: Callable[[PrefixModels], ClassMeasures] | None = None,
+    gram: Gram, groups: FeatureGroups, alpha: float, held: HeldOutMoments | None = None, level: float | None = None
 ) -> Comparison:
     """Order the groups by every variant and evaluate the curves, in training and on `held`, a test table.
 
-    The curves stop at `level`, a share of the final F of CS-G-OMP in training; None uses its plateau. `classes` returns
-    the measures of classes on the rows of the test table, once for each order.
+    The curves stop at `level`, a share of the final F of CS-G-OMP in training; None uses its plateau.
     """
     entries = sparse_entries(gram, groups)
     keys = dict.fromkeys((variant.method, variant.cost_blind, variant.doubling) for variant in VARIANTS)
@@ -111,46 +104,38 @@ def compare(
     reference = learned["omp", False, False]
     level = plateau_level(reference.costs, reference.explained_variance) if level is None else level
     stop = stopping_cost(reference.costs, reference.explained_variance, level)
-    tables = {"train": gram.own} | ({} if held is None else {"test": held})
-    curves: dict[str, dict[str, MethodCurve]] = {"train": {}, "test": {}}
     with single_blas_thread():
         weights = {key: staircase(o.state.factor, o.state.z, o.ends) for key, o in learned.items()}
-    measured = (
-        {}
-        if classes is None
-        else {key: classes(prefix_models(gram, o.columns, o.ends, weights[key])) for key, o in learned.items()}
-    )
-    for variant in VARIANTS:
+    models = {key: prefix_models(gram, o.columns, o.ends, weights[key]) for key, o in learned.items()}
+    shrunken = shrunken_models(gram, entries.path)
+
+    def curve(variant: Variant, table: HeldOutMoments) -> MethodCurve:
         key = variant.method, variant.cost_blind, variant.doubling
-        order = learned[key]
-        for side, table in tables.items():
-            if variant.shrunken:
-                costs, explained = shrunken_curve(entries.path, groups, table)
-                F = explained.sum(axis=1)
-            else:
-                costs, explained = order.costs, explained_by_prefixes(order, weights[key], table)
-                F = order.explained_variance if side == "train" else explained.sum(axis=1)
-            curve = _measured(variant, costs, F, table.r2(explained), stop, 0.5 * float(table.yy.sum()))
-            has_classes = side == "test" and not (variant.oracle or variant.shrunken)
-            curves[side][variant.name] = replace(curve, classes=measured.get(key) if has_classes else None)
-    return Comparison(alpha, level, stop, curves["train"], curves["test"])
+        order, own = learned[key], shrunken if variant.shrunken else models[key]
+        ends = zip(order.ends, weights[key], strict=True)
+        costs, explained = order.costs, np.array([table.explained(order.columns[:end], w[:end]) for end, w in ends])
+        if variant.shrunken:
+            costs, explained = shrunken_curve(entries.path, groups, table)
+        penalised = table is not held and not variant.shrunken
+        F, r2 = order.explained_variance if penalised else explained.sum(axis=1), table.r2(explained)
+        if variant.oracle:
+            best = oracle_order(np.diff(F), np.diff(costs))
+            costs, F, r2 = reordered(costs, best), reordered(F, best), None if r2 is None else reordered(r2, best)
+        risk = 0.5 * float(table.yy.sum())
+        areas = timeliness(costs, F, stop, risk), timeliness(costs, F, stop, risk, "step")
+        return MethodCurve(costs, F, r2, *areas, None if variant.oracle else own)
 
-
-def explained_by_prefixes(order: FactoredOrder, W: Float, table: HeldOutMoments) -> Float:
-    """Return the variance of each response of a table that each prefix explains, without penalty, (steps + 1, P)."""
-    return np.array([table.explained(order.columns[:end], w[:end]) for end, w in zip(order.ends, W, strict=True)])
-
-
-def _measured(
-    variant: Variant, costs: Float, explained: Float, r2: Float | None, stop: float, risk: float
-) -> MethodCurve:
-    if variant.oracle:
-        best = oracle_order(np.diff(explained), np.diff(costs))
-        costs, explained = reordered(costs, best), reordered(explained, best)
-        r2 = None if r2 is None else reordered(r2, best)
-    return MethodCurve(
-        costs, explained, r2, timeliness(costs, explained, stop, risk), timeliness(costs, explained, stop, risk, "step")
+    train, test = (
+        {} if table is None else {each.name: curve(each, table) for each in VARIANTS} for table in (gram.own, held)
     )
+    return Comparison(alpha, level, stop, train, test)
+
+
+def shrunken_models(gram: Gram, path: GroupLassoPath) -> PrefixModels:
+    """Return the models of the path's own weights, after the base rate, as prefixes of all columns."""
+    points, D, _ = path.coef.shape
+    W = np.concatenate([np.zeros_like(path.coef[:1]), path.coef])
+    return prefix_models(gram, np.arange(D), np.array([0, *[D] * points]), W)
 
 
 def oracle_order(gains: Float, costs: Float) -> Index:
@@ -162,17 +147,9 @@ def oracle_order(gains: Float, costs: Float) -> Index:
 @default_style()
 def plot_comparison(compared: Comparison, cost_unit: str, path: Path) -> None:
     """Draw the methods' curves up to where timeliness stops, for training and test; errors as `plot_model`."""
-    figure, axes = blank_figure(len(compared.sides), across=True)
-    for axis, (side, curves) in zip(axes, compared.sides.items(), strict=True):
-        for (name, curve), style in zip(curves.items(), LINES, strict=True):
-            axis.plot(curve.costs, curve.explained_variance, linestyle=style, linewidth=1.4, label=name)
-        axis.axvline(compared.stop, color="grey", linewidth=0.8)
-        axis.set(
-            title="training" if side == "train" else side,
-            xlim=(0, 1.02 * compared.stop or 1.0),
-            ylim=(0, None),
-            xlabel=f"cost ({cost_unit})",
-        )
-    axes[0].set_ylabel("explained variance F")
-    axes[-1].legend(fontsize=8, loc="lower right")
-    write_figure(figure, path)
+    charts = []
+    for side, curves in compared.sides.items():
+        known = {name: curve.costs <= compared.stop * (1 + 1e-9) for name, curve in curves.items()}
+        named = {name: (each.costs[known[name]], each.explained_variance[known[name]]) for name, each in curves.items()}
+        charts.append(lines(side, named, f"cost ({cost_unit})", "explained variance F", stairs=False, kind=Plot))
+    write_charts(charts, path, (5.5, 4.2))

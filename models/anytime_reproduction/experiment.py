@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.stats import t
 
+from anytime.evaluation.page.charts import Chart
 from anytime.tabulated import Series, Tabulated
 from anytime.types import Float
 
@@ -102,13 +103,13 @@ class Table(Tabulated):
         return "published" if published else super().mark(column, row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Figure:
-    """A figure of the report, also written as a file of that name; `draw` returns a matplotlib figure."""
+    """A figure of the report, also written as a file of that name: charts next to each other."""
 
     name: str
     caption: str
-    draw: Callable[[], Any]
+    charts: Sequence[Chart]
 
 
 @dataclass(frozen=True)

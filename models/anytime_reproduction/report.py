@@ -1,23 +1,24 @@
-"""The report: one self-contained HTML file, with the figures as PNG files and the numbers as CSV files.
+"""The report: one self-contained HTML file, with the figures as pages of their own and the numbers as CSV files.
 
-All figures are drawn in the styles of this module.
+Charts of lines are made here, from what is measured.
 """
 
 from __future__ import annotations
 
-import base64
 import csv
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
-from anytime.evaluation.plots import blank_figure, default_style, write_figure
-from anytime.types import Float
+from anytime.evaluation.page.charts import COLOURS, Chart
+from anytime.evaluation.page.charts import STYLE as CHARTS
+from anytime.evaluation.report import Picture
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Section, Table
 
 VERDICTS = (
@@ -39,11 +40,10 @@ def check_folder(folder: Path) -> None:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
 
 
-@default_style()
 def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> Path:
     """Write report.html, with the lines `ran_on` on the data, figures/ and tables/ into a folder; return its path.
 
-    Raise AnytimeError if the folder is not writable, or matplotlib is not installed.
+    Raise AnytimeError if the folder is not writable.
     """
     check_folder(folder)
     try:
@@ -51,9 +51,9 @@ def write_report(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequenc
             for table in section.tables:
                 _write_csv(table, folder / "tables" / f"{table.name}.csv")
             for figure in section.figures:
-                write_figure(figure.draw(), folder / "figures" / f"{figure.name}.png")
+                Picture(_picture(figure)).save(folder / "figures" / f"{figure.name}.html")
         path = folder / "report.html"
-        write_atomically(path, _page(sections, ran_on, folder).encode())
+        write_atomically(path, _page(sections, ran_on).encode())
     except OSError as error:
         raise file_error(AnytimeError, f"write into {str(folder)!r}", error) from error
     return path
@@ -70,11 +70,11 @@ def _write_csv(table: Table, path: Path) -> None:
         csv.writer(file).writerows(zip(*columns, strict=True))
 
 
-def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str], folder: Path) -> str:
+def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str]) -> str:
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     parts = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>The papers, reproduced</title>",
-        f"<style>{STYLE.read_text(encoding='utf-8')}</style>",
+        f"<style>{''.join(path.read_text(encoding='utf-8') for path in (CHARTS, STYLE))}</style>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'></head><body>",
         "<h1>The papers, reproduced</h1>",
         f"<p>Every published table and figure together with ours. {escape(VERDICTS)} After ± is the standard error of "
@@ -83,7 +83,7 @@ def _page(sections: Sequence[tuple[Experiment, Section]], ran_on: Sequence[str],
         "<nav><table>",
         *(_counts(experiment, section) for experiment, section in sections),
         "</table></nav>",
-        *(_section(experiment, section, folder) for experiment, section in sections),
+        *(_section(experiment, section) for experiment, section in sections),
         f"<footer>Made {made}. Numbers are in tables/, pictures in figures/, results of runs in runs/.</footer>",
         "</body></html>",
     )
@@ -98,7 +98,7 @@ def _counts(experiment: Experiment, section: Section) -> str:
     return f"<tr><td><a href='#{escape(experiment.name)}'>{escape(experiment.title)}</a></td>{cells}</tr>"
 
 
-def _section(experiment: Experiment, section: Section, folder: Path) -> str:
+def _section(experiment: Experiment, section: Section) -> str:
     name, source = escape(experiment.name), escape(experiment.source or "not in the papers")
     parts = (
         f"<h2 id='{name}'>{escape(experiment.title)}</h2>",
@@ -111,96 +111,39 @@ def _section(experiment: Experiment, section: Section, folder: Path) -> str:
         "</ul>",
         *(f"<p>{escape(paragraph)}</p>" for paragraph in section.text),
         *(f"<div class='scroll'>{table.html()}</div>" for table in section.tables),
-        *(_picture(figure, folder) for figure in section.figures),
+        *map(_picture, section.figures),
     )
     return "\n".join(parts)
 
 
-def _picture(figure: Figure, folder: Path) -> str:
-    picture = base64.b64encode((folder / "figures" / f"{figure.name}.png").read_bytes()).decode()
-    caption = escape(figure.caption)
-    return (
-        f"<figure><img src='data:image/png;base64,{picture}' alt='{caption}'>\n"
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+def _picture(figure: Figure) -> str:
+    return f'<div class="grid">{"".join(each.svg() for each in figure.charts)}</div><p>{escape(figure.caption)}</p>'
 
 
-@dataclass(frozen=True)
-class Style:
-    """Look of a line: shade (0 black to 1 white), dashes, marker. Lines are distinguishable in greyscale."""
+def lines(
+    title: str,
+    named: Mapping[str, tuple[Any, Any]],
+    x_label: str,
+    y_label: str,
+    *,
+    log: str = "",
+    stairs: bool = True,
+    kind: Callable[..., Chart] = Chart,
+) -> Chart:
+    """Return a chart of lines x and y by name, on axes of which those in `log` are logarithmic.
 
-    shade: str
-    dashes: Any
-    marker: str = ""
-
-
-STYLES: dict[str, Style] = {
-    "CS-G-FR": Style("0.0", "-"),
-    "CS-G-OMP": Style("0.0", "--"),
-    "Single": Style("0.45", "-."),
-    "No-Whiten": Style("0.45", ":"),
-    "G-OMP": Style("0.6", "-", "s"),
-    "Doubling": Style("0.3", (0, (5, 1)), "^"),
-    "FR Oracle": Style("0.75", "-"),
-    "OMP Oracle": Style("0.75", "--"),
-    "Sparse": Style("0.5", (0, (3, 1, 1, 1)), "x"),
-    "Sparse (shrunken)": Style("0.5", (0, (1, 1)), "o"),
-    "OLS": Style("0.65", "none", "v"),
-    "Lasso": Style("0.5", "none", "s"),
-    "OMP": Style("0.5", "none", "^"),
-    "Group Lasso": Style("0.25", "none", "D"),
-    "Group-OMP": Style("0.0", "none", "o"),
-}
-"""Styles of the methods, by the papers' names."""
-
-OTHERS = (
-    *(Style("0.0", "-", "o"), Style("0.4", "--", "s"), Style("0.6", ":", "^"), Style("0.25", "-.", "x")),
-    *(Style("0.6", "-", "D"), Style("0.0", "--", "v"), Style("0.25", ":", "P")),
-)
-"""Styles for all other lines, used in turn."""
-
-MARKS = 12  # maximum number of markers on a line
-
-
-def panels(count: int, width: float = 4.6, height: float = 3.6, ylabel: str = "") -> tuple[Any, list[Any]]:
-    figure, axes = blank_figure(count, across=True)
-    figure.set_size_inches(width * count, height)
-    axes[0].set_ylabel(ylabel)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=9)
-    return figure, axes
-
-
-def curve(axis: Any, x: Float, y: Float, name: str, number: int = 0, **more: Any) -> None:
-    """Draw one line in the style of a method, or the style of that number."""
-    style = STYLES.get(name, OTHERS[number % len(OTHERS)])
-    look = {"color": style.shade, "linestyle": style.dashes, "marker": style.marker or None, "label": name}
-    axis.plot(x, y, markevery=max(1, len(x) // MARKS), markersize=4, linewidth=1.5, **look, **more)
-
-
-def mean(axis: Any, x: float, name: str, ours: Estimate, published: Estimate | None, apart: float = 0.04) -> None:
-    """Draw our mean (filled) left of x and the published mean (hollow) right of it, with standard errors."""
-    style = STYLES[name]
-    look = {"color": style.shade, "linestyle": style.dashes, "marker": style.marker, "markersize": 5, "elinewidth": 1.0}
-    axis.errorbar(x - apart, ours.mean, ours.error or 0.0, **look)
-    if published is not None:
-        axis.errorbar(x + apart, published.mean, published.error, markerfacecolor="white", **look)
-
-
-def drawn(
-    items: Mapping[str, Any],
-    draw: Callable[[Any, str, Any], None],
-    legend: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> Any:
-    """Return a figure with a panel for each item, which `draw` draws by axis, title and item; `more` is of `panels`.
-
-    The last panel has the legend, if there is one.
+    Stairs are values that apply from their x on, until the next. `kind` makes the chart.
     """
-    figure, axes = panels(len(items), **more)
-    for axis, (title, item) in zip(axes, items.items(), strict=True):
-        draw(axis, title, item)
-    if legend is not None:
-        axes[-1].legend(**legend)
-    return figure
+    found = (np.concatenate([np.ravel(each[k]) for each in named.values()]).astype(np.float64) for k in (0, 1))
+    ends = [_ends(values, axis in log) for values, axis in zip(found, "xy", strict=True)]
+    chart = kind(title, *ends, x_label, y_label, **({"log": log} if log else {}))
+    for number, (name, (x, y)) in enumerate(named.items()):
+        chart.line(x, y, number % COLOURS, name, stairs="after" if stairs else None, dashed=number >= COLOURS)
+    return chart
+
+
+def _ends(values: Any, is_log: bool) -> tuple[float, float]:
+    """Return the ends of an axis: the largest value, and the least above 0 if logarithmic, else the least or 0."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    high, least = float(positive.max(initial=0.0)) or 1.0, float(np.nanmin(values))
+    return float(positive.min(initial=high)) if is_log else least if 2 * least > high else min(0.0, least), high

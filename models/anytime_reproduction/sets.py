@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from anytime.data.dataset import feature_matrix
 from anytime.data.formats import open_table
-from anytime.errors import AnytimeError, TableError, file_error
+from anytime.errors import AnytimeError, TableError, file_error, refuse
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroup, FeatureGroups, load_groups, singletons
 from anytime.moments.accumulate import fold_moments_of
@@ -269,9 +269,10 @@ def _ranking(
 
 def check_yahoo(folder: Path, costs: Path) -> Float:
     """Return the cost of each feature; raise TableError if a file is missing or the cost file has another form."""
-    for path in (folder / name for name in FILES):
-        if not path.is_file():
-            raise TableError(f"there is no {str(path)!r}; expected {' and '.join(FILES)} in the folder of --yahoo")
+    wanted = f"expected {' and '.join(FILES)} in the folder of --yahoo"
+    refuse(
+        {f"there is no {str(folder / name)!r}; {wanted}": not (folder / name).is_file() for name in FILES}, TableError
+    )
     try:
         prices = np.array(costs.read_text(encoding="utf-8").replace(",", " ").split(), dtype=np.float64)
     except OSError as error:
@@ -297,8 +298,7 @@ def _check(folder: Path, sparse: Sequence[Any], labels: Sequence[Float], queries
                 np.isfinite(label).all() and np.isfinite(values.data).all()
             ),
         }
-        for fault in (words for words, found in faults.items() if found):
-            raise TableError(f"{str(folder / name)!r} has {fault}")
+        refuse({f"{str(folder / name)!r} has {fault}": found for fault, found in faults.items()}, TableError)
 
 
 # The public data sets.

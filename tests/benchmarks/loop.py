@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime.costs.profiling import ModuleInputs, profile
-from anytime.evaluation.plots import blank_figure, write_figure
+from anytime.costs.profiling import profile
 from anytime.groups import load_groups, write_groups
 from anytime.inference.prediction import Answer
 from anytime.loaded import load
@@ -183,7 +183,8 @@ def expected(model: Path, test: Path, distributions: Path) -> list[float]:
 
 def draw(path: Path, slow: str, sides: dict[str, tuple[Results, list[float]]], steps: int) -> None:
     """Plot accuracy and depth by deadline, before and after; distinguishable in grey."""
-    figure, axes = blank_figure(2)
+    figure = Figure(figsize=(7.0, 6.4), layout="constrained")
+    axes = figure.subplots(2, sharex=True)
     looks = ({"color": "0.5", "linestyle": "--", "markerfacecolor": "white"}, {"color": "black", "linestyle": "-"})
     for (name, (results, simulated)), look in zip(sides.items(), looks, strict=True):
         axes[0].plot(DEADLINES_MS, results.accuracy, marker="o", markersize=4, label=name, **look)
@@ -203,7 +204,7 @@ def draw(path: Path, slow: str, sides: dict[str, tuple[Results, list[float]]], s
     axes[0].set(ylabel="accuracy", ylim=(0, 1.02), title=f"digits, served; {slow!r} has become slow")
     axes[0].legend(fontsize=8, loc="lower right")
     axes[1].set(ylabel=f"steps used, of {steps}", xlabel="deadline (ms)", ylim=(0, None))
-    write_figure(figure, path)
+    figure.savefig(path, dpi=150)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -264,7 +265,7 @@ def main() -> int:
             with high_priority(), client(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
-        true = profile(groups, extractors, ModuleInputs(tuple(images[images_used[:50]])))
+        true = profile(groups, extractors, tuple(images[images_used[:50]]))
         learned_groups = load_groups(learned)
         costs = [
             (

@@ -326,6 +326,7 @@ TABLES: dict[str, Table] = {
         "--test": Row("--test o.csv", "text"),
         "--calibrate": Row("--calibrate o.csv", "text"),
         "--coverage": Row("--coverage 0.5", "text", given="--calibrate o.csv"),
+        "--weights": Row("--weights w", "text", given="--test o.csv", shows="weighted by w"),
         **csv("m.safetensors --test {}"),
     },
     "compare": {

@@ -345,7 +345,7 @@ FUNCTIONS: dict[str, Door] = {
         AnytimeRegressor,
         "y",
         Row({"family": "poisson"}, "coefficients", given={"y": TRAIN["n"]}),
-        Row({"class_weight": "balanced"}, "err", code=2, shows="a regressor expects None"),
+        Row({"class_weight": "balanced"}, "err", code=2, shows="class weights require classes"),
     ),
     "AnytimeClassifier": constructing(
         AnytimeClassifier,
@@ -357,7 +357,7 @@ FUNCTIONS: dict[str, Door] = {
     **methods(AnytimeClassifier, "c"),
     "calibrate": Door(
         calibrate,
-        lambda table, **given: calibrate(table=open_table(table), **given),
+        calibrate,
         {"model": model, "table": "o.csv"},
         {
             "model": Row({"model": other_model}, "calibration"),
@@ -380,7 +380,7 @@ FUNCTIONS: dict[str, Door] = {
     ),
     "evaluate": Door(
         evaluate,
-        lambda table, **given: str(evaluate(table=open_table(table), **given).measures),
+        lambda **given: str(evaluate(**given).measures),
         {"model": model, "table": "o.csv"},
         {
             "model": Row({"model": other_model}, "value"),
@@ -460,6 +460,7 @@ FUNCTIONS: dict[str, Door] = {
             "without": Row({"without": "hour"}, "value"),
             "budgets": Row({"budgets": 3.0}, "value"),
             "data": Elsewhere("tests/models/training/test_what_if.py", "data="),
+            "weights": Elsewhere("tests/models/test_doors.py", "what_if(costs"),
         },
     ),
     "LoadedModel.sharing": Door(
@@ -469,7 +470,7 @@ FUNCTIONS: dict[str, Door] = {
         LoadedModel.plot,
         lambda **given: model().plot(**given)._repr_html_(),
         {},
-        {"test": Row({"test": "o.csv"}, "value")},
+        {"test": Row({"test": "o.csv"}, "value"), "weights": Row({"weights": "w"}, "value", given={"test": "o.csv"})},
     ),
     "LoadedModel.plot_shapes": Door(
         LoadedModel.plot_shapes,
@@ -481,7 +482,7 @@ FUNCTIONS: dict[str, Door] = {
         LoadedModel.plot_calibration,
         lambda **given: model().plot_calibration(**given)._repr_html_(),
         {"test": "t.csv"},
-        {"test": Row({"test": "o.csv"}, "value")},
+        {"test": Row({"test": "o.csv"}, "value"), "weights": Row({"weights": "w"}, "value")},
     ),
     "Prediction": Door(
         Prediction,
@@ -635,7 +636,7 @@ VALUES: dict[str, Table] = {
         "cv=4": Row({"cv": 4}, "errors"),
         "cv=splits": Row({"cv": HALVES}, "errors"),
         "cv=splits without some training rows": Row(
-            {"cv": [(train[:20], test) for train, test in HALVES]}, "err", code=2, shows="cv trains fold 0 on 20 of the"
+            {"cv": [(train[:20], test) for train, test in HALVES]}, "err", code=2, shows="cv trains fold 0 on 20 rows"
         ),
         "class_weight=dict": Row({"class_weight": {"no": 5.0, "yes": 1.0}}, "coefficients", given=OF_CLASSES),
     },

@@ -1,20 +1,30 @@
-"""Estimators and the command line: the same data, options and seed give the same model, for every family."""
+"""What one door accepts, the others do: tables of any type, arrays, weights; and the same model by every door."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, TableError, load
 from anytime.cli.main import main
-from anytime.errors import in_python
+from anytime.errors import AnytimeError, ValuesError, in_python
+from anytime.evaluation.calibrate import calibrate
+from anytime.evaluation.evaluate import evaluate
+from anytime.evaluation.report import report
 from anytime.families import FAMILIES, family_of
+from anytime.loaded import LoadedModel
 from anytime.moments.files import StoredMoments
+from models.present import present
+from models.table_types import TYPES
 
 ROWS = 300
 
@@ -141,3 +151,98 @@ def test_an_infinite_value_in_a_row_that_does_not_count_changes_nothing() -> Non
     for basis in (None, "hinge:2"):
         fitted = [AnytimeRegressor(basis=basis).fit(each, y, sample_weight=weights) for each in (X, wrong)]
         np.testing.assert_array_equal(*(each.predict(X) for each in fitted))
+
+
+# Tables and weights: every door, with every type of table.
+
+
+def numbers(html: str) -> list[float]:
+    """The numbers of a page but for counts of rows, which weights of 0 do not change, and rounding errors."""
+    return [float(each) for each in re.findall(r"-?\d+\.\d+(?![\de])", html)]
+
+
+MEASURED: dict[str, Callable[..., Any]] = {
+    "evaluate": lambda model, table, **given: evaluate(model, table, **given).measures["log_loss"],
+    "report": lambda model, table, **given: numbers(report(model, table, **given)),
+    "plot": lambda model, table, **given: numbers(model.plot(table, **given).html),
+    "plot_calibration": lambda model, table, **given: numbers(model.plot_calibration(table, **given).html),
+    "what_if": lambda model, table, **given: model.what_if(costs={"a": 9.0}, data=table, **given).after.prefixes.packed[
+        :, 0
+    ],
+}
+"""What is measured on a table with the target, and takes a column of weights."""
+
+DOORS: dict[str, Callable[..., Any]] = MEASURED | {
+    "report, calibrated": lambda model, table: numbers(report(model, calibration=table)),
+    "calibrate": lambda model, table: present(calibrate(model, table).manifest.calibration).thresholds,
+}
+
+
+def labelled() -> pd.DataFrame:
+    """The table with a target of two classes, and weights of which a third is 0."""
+    frame = table()
+    return frame.assign(y=target_of("binomial", frame), w=np.arange(ROWS) % 3)
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    X = table()
+    return AnytimeClassifier(alpha=1e-2, basis="linear").fit(X, target_of("binomial", X)).model_
+
+
+@pytest.fixture(scope="module")
+def of_pandas(model: LoadedModel) -> dict[str, Any]:
+    return {name: door(model, labelled()) for name, door in DOORS.items()}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_accepts_every_type_of_table(
+    door: str, kind: str, model: LoadedModel, of_pandas: dict[str, Any], tmp_path: Path
+) -> None:
+    found = DOORS[door](model, TYPES[kind](labelled(), tmp_path))
+    np.testing.assert_allclose(found, of_pandas[door], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("door", MEASURED)
+def test_every_door_obeys_weights(door: str, model: LoadedModel, of_pandas: dict[str, Any]) -> None:
+    frame, measured = labelled(), partial(MEASURED[door], model)
+    weighted = measured(frame, weights="w")
+    assert np.shape(weighted) != np.shape(of_pandas[door]) or not np.allclose(weighted, of_pandas[door])
+    np.testing.assert_allclose(measured(frame.assign(w=5.0), weights="w"), of_pandas[door], rtol=1e-9)
+    np.testing.assert_allclose(measured(frame[frame["w"] > 0], weights="w"), weighted, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_of_a_test_table_are_asked_for_where_training_had_some() -> None:
+    X = table()
+    estimator = AnytimeRegressor().fit(X, target_of("gaussian", X), sample_weight=np.arange(ROWS) % 3)
+    frame = X.assign(y=target_of("gaussian", X), w=1.0)
+    remark = "training weighted its rows by 'sample_weight', and those of the table count equally"
+    assert remark in str(evaluate(estimator.model_, frame).unweighted)
+    assert remark[1:] in report(estimator.model_, frame).replace("&#x27;", "'")
+    assert evaluate(estimator.model_, frame, weights="w").unweighted is None
+
+
+def test_weights_without_a_table_are_refused(model: LoadedModel) -> None:
+    for door in (model.plot, partial(report, model), partial(model.what_if, costs={"a": 2.0})):
+        with pytest.raises(ValuesError, match="weights is 'w', but there is no table"):
+            door(weights="w")
+
+
+@pytest.mark.parametrize("groups", [None, {"a": ["x2"], "b": ["x0", "x5"]}], ids=["all columns", "some columns"])
+@pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
+def test_what_is_loaded_or_fitted_to_an_array_takes_arrays_and_frames(kind: Any, groups: Any, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 6))
+    y = X[:, 2] > 0
+    fitted = kind(groups, alpha=1e-3).fit(X, y)
+    fitted.save(tmp_path / "m.safetensors")
+    loaded = kind.load(tmp_path / "m.safetensors")
+    for estimator in (fitted, loaded):
+        assert estimator.n_features_in_ == 6
+        assert not hasattr(estimator, "feature_names_in_")
+        for given in (X, pd.DataFrame(X), pd.DataFrame(X, columns=list("abcdef")), pl.DataFrame(X), X.tolist()):
+            np.testing.assert_array_equal(estimator.predict(given), fitted.predict(X))
+        with pytest.raises(AnytimeError, match="5 features"):
+            estimator.predict(X[:, :5])
+    np.testing.assert_array_equal(loaded.get_feature_names_out(), fitted.get_feature_names_out())
+    np.testing.assert_array_equal(loaded.coef_, fitted.coef_)

@@ -13,6 +13,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -464,16 +465,46 @@ def test_threads_do_not_change_the_model(jobs: int) -> None:
         ({"method": "lasso"}, "'lasso'"),
         ({"cv": 1}, "cv is 1"),
         ({"cv": 0, "alpha": "cv"}, "cv is 0"),
-        *(
-            ({"cv": cv}, "cv ")
-            for cv in (ShuffleSplit(3, random_state=0), TimeSeriesSplit(3), [([0], [1])], "five", 2.5)
-        ),
+        ({"cv": "five"}, "cv is 'five'"),
+        ({"cv": 2.5}, "cv is 2.5"),
     ],
     ids=str,
 )
-def test_options_and_folds_that_do_not_test_each_row_once_are_refused(options: dict[str, Any], said: str) -> None:
+def test_options_that_are_none_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         AnytimeRegressor(GROUPS, **options).fit(X, y)
+
+
+ROWS, HALVES = np.arange(len(y)), tuple(np.array_split(np.arange(len(y)), 2))
+
+
+@pytest.mark.parametrize(
+    ("cv", "said"),
+    [
+        (ShuffleSplit(3, random_state=0), "cv makes 3 folds that test 24 rows of 80"),
+        (TimeSeriesSplit(3), "cv trains fold 0 on 20 rows, and not once on each of the 60 rows that it does not test"),
+        ([([0], [1])], "cv trains fold 0 on 1 rows"),
+        ([(HALVES[0][2:], HALVES[1]), HALVES], "cv trains fold 0 on 38 rows"),
+        ([(np.append(HALVES[0], 0), HALVES[1]), HALVES], "cv trains fold 0 on 41 rows"),
+        ([(ROWS, HALVES[1]), HALVES], "cv trains fold 0 on 80 rows"),
+        ([HALVES, HALVES], "cv makes 2 folds that test 80 rows of 80"),
+        ([HALVES, (HALVES[1], [*HALVES[0], 0])], "cv makes 2 folds that test 81 rows of 80"),
+        ([(ROWS, ROWS[:0])], "cv makes 1 folds that test 0 rows of 80"),
+        ([HALVES, (HALVES[1], HALVES[0] + 80)], "cv does not split 80 rows (index 80 is out of bounds"),
+        ([1, 2], "cv does not split 80 rows (cannot unpack non-iterable int"),
+        (KFold(81), "cv does not split 80 rows (Cannot have number of splits n_splits=81 greater"),
+    ],
+)
+def test_splits_are_obeyed_or_refused_and_never_some_of_their_rows(cv: Any, said: str) -> None:
+    with pytest.raises(TrainingError, match=re.escape(said)):
+        AnytimeRegressor(GROUPS, cv=cv).fit(X, y)
+
+
+def test_a_splitter_that_tears_a_query_apart_is_refused() -> None:
+    halves = [HALVES, HALVES[::-1]]
+    AnytimeRegressor(GROUPS, cv=halves).fit(X, y, query=ROWS // 40)
+    with pytest.raises(TrainingError, match=r"cv assigns the rows of query 1 to several folds; .* such as GroupKFold"):
+        AnytimeRegressor(GROUPS, cv=halves).fit(X, y, query=ROWS // 30)
 
 
 def test_long_passes_use_all_cores_unless_joblib_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,32 +574,55 @@ def test_a_saved_regressor_predicts_as_it_did(tmp_path: Path, responses: int) ->
         np.testing.assert_allclose(answer.prediction, stage, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "names", [["no", "yes"], ["a", "b", "ü"], [0, 1], [-5, 3, 12], [False, True], [1.0, 2.0], [-1.0, 0.0, 1.0]], ids=str
-)
+LABELS: dict[str, tuple[list[Any], Callable[[Any], Any]]] = {
+    **{
+        str(names): (names, np.asarray)
+        for names in (["a", "b", "ü"], [0, 1], [-5, 3, 12], [False, True], [1.0, 2.0], [-1.0, 0.0, 1.0])
+    },
+    "objects of booleans": ([False, True], lambda t: t.astype(object)),
+    "objects of integers": ([-3, 2, 2**40], lambda t: t.astype(object)),
+    "objects of text": (["no", "yes"], lambda t: t.astype(object)),
+    "boolean": ([False, True], lambda t: pd.Series(t, dtype="boolean", name="label")),
+    "Int64": ([0, 1, 7], lambda t: pd.array(t, dtype="Int64")),
+    "string": (["no", "yes"], lambda t: pd.Series(t, dtype="string")),
+    "categories": (["no", "yes"], pd.Categorical),
+    "categories of integers": ([4, 5], lambda t: pd.Series(t, dtype="category")),
+    "a list of booleans": ([False, True], np.ndarray.tolist),
+    "a list of integers": ([1, 2, 3], np.ndarray.tolist),
+    "a column": ([1, 2, 3], lambda t: t[:, np.newaxis]),
+    "polars": ([False, True], pl.Series),
+    "Arrow": (["no", "yes"], pa.array),
+}
+"""Names of classes, and what holds the labels."""
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+@pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("family", ["auto", "gaussian"])
-def test_labels_of_any_kind_survive_training_and_saving(
-    tmp_path: Path, names: list[Any], family: Literal["auto", "gaussian"]
+def test_labels_are_the_same_whatever_holds_them_and_in_the_file(
+    kind: str, family: Literal["auto", "gaussian"], tmp_path: Path
 ) -> None:
+    names, held_by = LABELS[kind]
     target = labels(names)
-    estimator = AnytimeClassifier(GROUPS, family=family).fit(X, target)
-    assert estimator.classes_.tolist() == names
-    assert estimator.classes_.dtype == target.dtype
-    assert accuracy_score(target, estimator.predict(X)) > 0.6
+    held = held_by(target)
+    estimator = AnytimeClassifier(GROUPS, family=family, alpha=1e-3).fit(X, held)
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
-    assert [(type(c), c) for c in model.manifest.classes or ()] == [(type(c), c) for c in np.unique(target).tolist()]
+    loaded = AnytimeClassifier.load(tmp_path / "m.safetensors")
+    for classes in (estimator.classes_.tolist(), model.manifest.classes or (), loaded.classes_.tolist()):
+        assert [(type(each), each) for each in classes] == [(type(each), each) for each in names]
+    for each in (estimator, loaded):
+        assert each.score(X, held) == each.staged_score(X, held)[-1] == accuracy_score(target, each.predict(X)) > 0.6
     received = opened(model, by_group(model.groups, X), len(X))
     stages = zip(model.costs.tolist(), estimator.staged_predict_proba(X), estimator.staged_predict(X), strict=True)
     for budget, probabilities, predicted in stages:
         answer = received.answer(budget=budget)
         np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-12)
         assert answer.prediction == predicted.tolist()
-
-
-def test_labels_may_be_python_objects() -> None:
-    target = labels(["no", "yes"]).astype(object)
-    assert set(AnytimeClassifier(GROUPS).fit(X, target).predict(X)) == {"no", "yes"}
+    if family == "gaussian":
+        stream = AnytimeClassifier(GROUPS, family=family, alpha=1e-3).partial_fit(X, held)
+        assert stream.partial_fit(X[:0], held[:0]) is stream, "no rows change nothing"
+        np.testing.assert_allclose(stream.predict_proba(X), estimator.predict_proba(X), atol=1e-12)
 
 
 def test_a_model_may_be_saved_without_its_moments_and_under_a_name(fitted: AnytimeRegressor, tmp_path: Path) -> None:
@@ -741,11 +795,13 @@ def test_scores_are_those_of_scikit_learn_for_every_budget(fitted: AnytimeRegres
 
 def test_a_splitter_assigns_the_rows_to_folds() -> None:
     folds = KFold(4, shuffle=True, random_state=5)
-    by_splitter, by_splits = (
-        AnytimeRegressor(GROUPS, alpha=1e-2, cv=cv).fit(X, y) for cv in (folds, list(folds.split(X)))
+    masks = [tuple(np.isin(ROWS, part) for part in split) for split in folds.split(X)]
+    by_splitter, *by_splits = (
+        AnytimeRegressor(GROUPS, alpha=1e-2, cv=cv).fit(X, y) for cv in (folds, list(folds.split(X)), masks)
     )
     errors = np.asarray(by_splitter.curve_.cv_error)
-    np.testing.assert_array_equal(errors, by_splits.curve_.cv_error)
+    for each in by_splits:
+        np.testing.assert_array_equal(errors, each.curve_.cv_error)
     scaled = make_pipeline(StandardScaler(), Ridge(alpha=1e-2 * len(X) * 3 / 4))
     literal = [
         np.square(y[test] - scaled.fit(X[train], y[train]).predict(X[test])).sum() for train, test in folds.split(X)

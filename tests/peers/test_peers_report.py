@@ -30,7 +30,8 @@ from benchmarks.peers.sizing import MAX_NUMBERS, exponents, grid
 def section(name: str = "training") -> Section:
     findings = (Finding("holds", "a < b"), Finding("missed", "c > d"), Finding("absent", "peer: no wheel"))
     numbers = Sheet("Some numbers", ("", "seconds"), (("ours", 0.12345), ("peer & co", None), ("rows", 12345)))
-    image = drawn("A picture.", {"": {"one <of> them": ([1.0, 10.0], [0.0, 1.0])}}, 4.0, "lower right")
+    two = {"one <of> them": ([1.0, 10.0], [0.0, 1.0]), "another": ([1.0, 10.0], [1.0, 2.0])}
+    image = drawn("A picture.", {"": two}, "x", "y")
     text, made = ("A paragraph.",), "2026-01-02 03:04 UTC"
     return Section("Training & more", ("peer 1.2",), findings, text, (numbers,), (image,), name, made)
 
@@ -40,7 +41,7 @@ def test_the_page_is_self_contained_and_escapes_text() -> None:
     assert "Training &amp; more" in text
     assert "a &lt; b" in text
     assert "peer &amp; co" in text
-    assert "src='data:image/png;base64,iVBOR" in text
+    assert "one &lt;of&gt; them</span>" in text
     assert "    holds  a &lt; b\n   missed  c &gt; d\n   absent  peer: no wheel\n" in text
     assert "src='http" not in text
 

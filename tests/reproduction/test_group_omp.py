@@ -368,14 +368,6 @@ def test_the_claim_differs_where_a_cell_goes_the_other_way() -> None:
     assert "1 have the opposite direction (for Group-OMP: OMP on F1 (Group) in experiment 1)." in found["hold-out"].text
 
 
-def test_the_advice_follows_the_runs() -> None:
-    def text(means: Callable[[str, str, str], float]) -> str:
-        return next(words for words in GROUP_OMP.section(QUICK, simulated(means)).text if "When to use" in words)
-
-    assert "in finding the groups it is ahead of every rival in experiments 2, 3, 4, and behind" in text(as_published)
-    assert "ahead of every rival in no experiment" in text(lambda _, row, m: float("Group-OMP" in row and m == "ME"))
-
-
 @pytest.mark.parametrize(
     ("values", "direction"),
     [
@@ -401,7 +393,7 @@ def test_batches_share_out_a_hundred_repetitions() -> None:
     assert by_name(results, ("a", "a-b")) == {"a": {"x": [2, 3, 4]}, "a-b": {"x": [1]}}
 
 
-def test_the_section_of_a_quick_run_has_its_tables_and_figures() -> None:
+def test_the_section_of_a_quick_run_has_its_tables() -> None:
     results = {f"{name}-0": trials(QUICK, name, 0, 2) for name in VARIATIONS}
     section = GROUP_OMP.section(QUICK, results)
     assert {run.name for run in GROUP_OMP.runs(QUICK)} == set(results)
@@ -421,7 +413,7 @@ def test_boston_runs_on_the_stand_in_and_says_so() -> None:
     assert "diabetes" in section.findings[0].text
     assert not any("CHAS" in words for words in section.text)
     assert not any("published means lie" in f.text for f in section.findings)
-    assert section.figures[0].draw().axes
+    assert_complete(section)
 
 
 def test_no_choice_has_less_test_error_than_the_one_by_the_test_rows() -> None:
@@ -525,19 +517,3 @@ def test_boston_says_of_the_error_of_ols_what_the_splits_show() -> None:
     ):
         text = boston_finding(results, "The error of OLS").text
         assert all(words in text for words in (mean, source))
-
-
-def test_the_advice_of_boston_follows_the_splits() -> None:
-    def advice(results: dict[str, Any]) -> str:
-        return BOSTON.section(QUICK, results).text[-1]
-
-    assert "no other has a significantly smaller error: use it" in advice(boston_results(published_error))
-    behind = boston_results(lambda r, m: published_error(r, m) + 5.0 * (m == "Group-OMP"))
-    assert "and Lasso or OMP or Group Lasso if only the error matters" in advice(behind)
-    assert "has a far larger error on a few splits" not in advice(behind)
-    assert "has a far larger error on a few splits" in advice(
-        boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0))
-    )
-    for result in behind.values():
-        result["methods"]["Group-OMP"]["variables"] = [13.0] * 20
-    assert "do not show" in advice(behind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +12,13 @@ from scipy.stats import t
 from anytime.errors import AnytimeError
 from anytime_reproduction.cli import EXPERIMENTS, chosen
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Finding, Section, Table
-from anytime_reproduction.report import STYLES, VERDICTS, curve, panels, write_report
+from anytime_reproduction.report import VERDICTS, lines, write_report
 
 EXPERIMENT = Experiment("small", "A <small> one", "Somebody 2016, Table 1", lambda _: [], lambda *_: Section(()))
 
 
 def section() -> Section:
-    def draw() -> Any:
-        figure, (axis,) = panels(1)
-        curve(axis, np.array([1.0, 10.0]), np.array([0.0, 1.0]), "CS-G-FR")
-        return figure
-
+    chart = lines("set", {"CS-G-FR": ([1.0, 10.0], [0.0, 1.0]), "OMP": ([1.0, 10.0], [0.5, 2.0])}, "cost", "F", log="x")
     rows = (("5 published", 0.3188, None), ("5 ours", Estimate(0.31234, 0.00456, 10), 3))
     table = Table.titled("numbers", "Some & others.", ("size", "F", "runs"), rows)
     findings = (
@@ -32,7 +27,7 @@ def section() -> Section:
         Finding("who knows", judged=True),
         Finding("new"),
     )
-    return Section(findings, ("A paragraph.",), (table,), (Figure("curve", "A curve.", draw),))
+    return Section(findings, ("A paragraph.",), (table,), (Figure("curve", "A curve.", [chart]),))
 
 
 def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
@@ -46,7 +41,7 @@ def test_the_report_stands_alone_and_says_what_agrees(tmp_path: Path) -> None:
     assert "0.3123 ± 0.0046" in page
     assert '<td class="published">5 published</td><td class="published">0.3188</td>' in page
     assert '<td class="words">5 ours</td>' in page
-    assert "src='data:image/png;base64,iVBOR" in page
+    assert page.count("<svg ") == 1
     assert "http" not in page.replace("xhtml", "")
 
 
@@ -61,9 +56,11 @@ def test_csv_files_have_every_digit_and_the_errors(tmp_path: Path) -> None:
     ]
 
 
-def test_pictures_stand_beside_it(tmp_path: Path) -> None:
+def test_figures_stand_beside_it_as_pages_that_name_their_lines(tmp_path: Path) -> None:
     write_report([(EXPERIMENT, section())], [], tmp_path)
-    assert (tmp_path / "figures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "figures" / "curve.html").read_text(encoding="utf-8")
+    assert all(f"</i>{name}</span>" in page for name in ("CS-G-FR", "OMP"))
+    assert all(f">{words}<" in page for words in ("cost", "F", "A curve.", "1", "10"))
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
@@ -86,12 +83,6 @@ def test_what_runs_have_in_common_cancels_in_differences() -> None:
     common = np.array([10.0, 20.0, 30.0])
     difference = Estimate.of_difference((common + 1.0).tolist(), common.tolist())
     assert (difference.mean, difference.error) == (1.0, 0.0)
-
-
-def test_methods_are_distinguished_without_colour() -> None:
-    looks = [(style.shade, str(style.dashes), style.marker) for style in STYLES.values()]
-    assert len(set(looks)) == len(looks)
-    assert all(0.0 <= float(style.shade) < 0.8 for style in STYLES.values())
 
 
 def test_experiments_are_chosen_by_name_in_the_requested_order() -> None:

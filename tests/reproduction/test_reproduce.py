@@ -77,7 +77,7 @@ def test_a_wrong_call_is_one_line_before_any_work(arguments: list[str], message:
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(reproduction, "find_spec", lambda name: None if name == "sklearn" else object())
-    assert "need sklearn; pip install 'anytime-linear[train,plot]'" in refusal(capsys, "reproduce", "--quick")
+    assert "need sklearn; pip install 'anytime-linear[train]'" in refusal(capsys, "reproduce", "--quick")
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(capsys: Capture) -> None:
@@ -108,7 +108,7 @@ def test_a_quick_look_at_everything_without_real_data(capsys: Capture, monkeypat
     for experiment in EXPERIMENTS:
         assert f"{experiment.name}: {experiment.title}" in out
         assert f"<h2 id='{experiment.name}'>" in page
-    assert sorted(Path("reproduction/figures").glob("*.png"))
+    assert sorted(Path("reproduction/figures").glob("*.html"))
     assert not re.search(r"[>± ]-?(nan|inf)[< ]", page)
 
 

@@ -18,11 +18,11 @@ from anytime_reproduction.experiment import Setting
 from anytime_reproduction.uai.training_time import (
     TRAINING_TIME,
     Equations,
-    FromGram,
-    FromRows,
     TimedPath,
     clocked,
     counted,
+    from_products,
+    from_rows,
     grown,
     literal_fr,
     literal_omp,
@@ -48,7 +48,7 @@ def problem(seed: int = 0) -> tuple[Float, Float, FeatureGroups]:
 
 def equations(kind: str, X: Float, y: Float) -> Equations:
     gram = Gram.of(moments_of(X, y))
-    return FromGram(gram) if kind == "products" else FromRows(X, y, gram)
+    return from_products(gram) if kind == "products" else from_rows(X, y, gram)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp"])
@@ -115,7 +115,7 @@ def test_the_section_reports_what_was_measured(results: dict[str, Any]) -> None:
     rows = section.tables[0].rows
     assert [row[0] for row in rows] == [f"{name} (stand-in)" for name in ("yahoo-20", "yahoo-10", "kddcup99")]
     assert all(len(row) == len(section.tables[0].columns) for row in rows)
-    assert len(section.figures[0].draw().axes) == 2
+    assert len(section.figures[0].charts) == 2
 
 
 def test_findings_follow_the_results(results: dict[str, Any]) -> None:

@@ -122,7 +122,7 @@ def _inputs(data: Path | None, inputs: str | None, limit: int) -> profiling.Inpu
     if data is not None and inputs is None:
         return profiling.TableInputs.of(open_table(data), limit)
     if data is None and inputs is not None:
-        return profiling.ModuleInputs.of(imported(inputs), limit, inputs)
+        return profiling.inputs_of(imported(inputs), limit, inputs)
     what = "no inputs are given" if data is None else "a table and --inputs are given"
     raise ExtractorError(f"{what}; give a table, or --inputs MODULE:INPUTS")
 

@@ -137,6 +137,7 @@ def report(
         Path | None, typer.Option(help="Calibrate intervals or sets on this table of other rows, for the page only.")
     ] = None,
     coverage: Coverage = None,
+    weights: Annotated[str | None, typer.Option(help="Weight the rows of --test by this column.")] = None,
     *,
     tables: TableFormat,
 ) -> None:
@@ -150,10 +151,12 @@ def report(
 
     check_writable(out, (".html", ".htm"))
     share = stated_coverage(coverage, calibrate)
+    if test is None and weights is not None:
+        raise TrainingError(f"--weights is {weights!r} without rows to weight; add --test TABLE")
     loaded = load(model)
     opened = [None if path is None else tables.open(path) for path in (test, calibrate)]
     with working(f"measuring {loaded.name}"):
-        text = written(loaded, *opened, coverage=share)
+        text = written(loaded, *opened, coverage=share, weights=weights)
     write_text(text, out)
     remark(f"wrote {out} ({len(text.encode()) / 1024:.0f} KiB)")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class TableInputs:
     columns: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, table: Table, limit: int) -> TableInputs:
+    def of(cls, table: Table, limit: int) -> Self:
         """Return the first `limit` rows of a table; raise TableError if it is unreadable."""
         batches = list(table.batches(table.columns, limit, stop=limit))
         return cls({name: np.concatenate([batch.columns[name] for batch in batches]) for name in table.columns})
@@ -50,43 +50,32 @@ class TableInputs:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def __getitem__(self, rows: int | list[int]) -> dict[str, Any]:
-        """Return a row as Python numbers and strings, NaN or None if missing; or the columns of several rows."""
-        if isinstance(rows, int):
-            return {name: column[rows : rows + 1].tolist()[0] for name, column in self.columns.items()}
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """Return a row as Python numbers and strings, NaN or None if missing."""
+        return {name: column[row : row + 1].tolist()[0] for name, column in self.columns.items()}
+
+    def together(self, rows: list[int]) -> dict[str, NDArray[Any]]:
+        """Return the columns of several rows."""
         return {name: column[rows] for name, column in self.columns.items()}
 
 
-@dataclass(frozen=True)
-class ModuleInputs:
-    """Inputs from a user's module: each unchanged for one row, a list of them for several.
-
-    An input that caches an extractor's result makes the second call look fast: provide enough inputs, and measure each
-    once.
-    """
-
-    items: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, found: Any, limit: int, what: str) -> ModuleInputs:
-        """Return the first `limit` items of an iterable or of the one that a function returns; at least one."""
-        iterable = found() if callable(found) else found
-        if isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable):
-            raise ExtractorError(f"{what} is {type(iterable).__name__}; expected an iterable of inputs")
-        items = tuple(islice(iterable, limit))
-        if not items:
-            raise ExtractorError(f"{what} has no inputs; expected at least one")
-        return cls(items)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, rows: int | list[int]) -> Any:
-        return self.items[rows] if isinstance(rows, int) else [self.items[row] for row in rows]
+def inputs_of(found: Any, limit: int, what: str) -> tuple[Any, ...]:
+    """Return the first `limit` items of an iterable or of the one that a function returns; at least one."""
+    iterable = found() if callable(found) else found
+    if isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable):
+        raise ExtractorError(f"{what} is {type(iterable).__name__}; expected an iterable of inputs")
+    items = tuple(islice(iterable, limit))
+    if not items:
+        raise ExtractorError(f"{what} has no inputs; expected at least one")
+    return items
 
 
-Inputs: TypeAlias = TableInputs | ModuleInputs
-"""Rows that extractors receive: one by one, or several together."""
+Inputs: TypeAlias = TableInputs | Sequence[Any]
+"""What extractors receive: rows of a table, or inputs, each unchanged for one row, a list of them for several.
+
+An input that caches an extractor's result makes the second call look fast: provide enough inputs, and measure each
+once.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +175,13 @@ def profile(
             earliest: dict[str, dict[int, float]] = {name: {} for name in order}
 
             def called(batch: int | list[int]) -> Iterator[tuple[str, Any, float]]:
-                x = inputs[batch]
+                x = (
+                    inputs[batch]
+                    if isinstance(batch, int)
+                    else inputs.together(batch)
+                    if isinstance(inputs, TableInputs)
+                    else [inputs[row] for row in batch]
+                )
                 return _called(tasks, extractors, x, clock) if parallel == 1 else _side_by_side(tasks, workers, x)
 
             for number, batch in islice(cycle(enumerate(batches)), max(warm_up, 1)):

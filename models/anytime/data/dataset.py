@@ -299,7 +299,7 @@ class Dataset:
         classes = self.target.classes
         if classes is None:
             raise TrainingError(
-                f"balanced class weights require classes; target {', '.join(self.target.columns)} is {self.target.task}"
+                f"class weights require classes; target {', '.join(self.target.columns)} is {self.target.task}"
             )
         if isinstance(by_class, str):  # n / (classes * count), given the weights of their rows; 0 for an empty class
             counts = np.zeros(len(classes))

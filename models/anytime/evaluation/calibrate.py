@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anytime.data.dataset import Dataset
-from anytime.data.formats import Table
 from anytime.data.survey import Survey, checked_dataset
 from anytime.inference.conformal import (
     confidence,
@@ -26,6 +26,7 @@ from anytime.inference.conformal import (
     expected_calibration_error,
     model_outputs,
 )
+from anytime.inference.tables import as_table
 from anytime.model.manifest import FORMAT, Calibration
 from anytime.model.model import Model
 from anytime.moments.accumulate import Block
@@ -34,22 +35,23 @@ from anytime.types import Float
 
 
 def held_out(
-    model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False
+    model: Model, table: Any, *, weights: str | None = None, drop_missing: bool = False
 ) -> tuple[Dataset, Survey]:
-    """Return a checked dataset of a table with the model's columns, and what the table holds."""
-    manifest = model.manifest
-    return checked_dataset(Dataset(table, model.groups, manifest.learned, manifest.query, weights, drop_missing))
+    """Return a checked dataset of a table of any type with the model's columns, and what the table holds."""
+    manifest, opened = model.manifest, as_table(table, model.groups)
+    return checked_dataset(Dataset(opened, model.groups, manifest.learned, manifest.query, weights, drop_missing))
 
 
-def calibrate(model: Model, table: Table, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
+def calibrate(model: Model, table: Any, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
     """Return the model with intervals, or sets of classes, of the requested coverage; its version is empty until saved.
 
     Parameters
     ----------
     model : Model
         Trained on other rows.
-    table : Table
-        Rows like those to predict: exchangeable with them, including missing values of features.
+    table
+        Rows like those to predict: exchangeable with them, including missing values of features. Of any type that
+        `LoadedModel` accepts, with the target.
     coverage : float
         Share of rows that each prefix must cover.
     drop_missing : bool

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anytime.data.dataset import Dataset
-from anytime.data.formats import Table
 from anytime.errors import TableError
 from anytime.evaluation.calibrate import held_out, measured
 from anytime.evaluation.classes import ClassMeasures, class_measures
@@ -61,6 +61,8 @@ class Evaluation(Tabular):
         (steps + 1,) mean width of the intervals, or number of classes in the sets, if calibrated, else None.
     stop, timeliness, timeliness_step : float
         The cost at which the model reaches its plateau in training, and the area under this table's F up to there.
+    unweighted : str | None
+        A remark if training weighted its rows, and this table does not; else None.
 
     If rows have weights, means and shares over rows are weighted.
     """
@@ -79,6 +81,7 @@ class Evaluation(Tabular):
     stop: float
     timeliness: float
     timeliness_step: float
+    unweighted: str | None
 
     @property
     def accuracy(self) -> Float | None:
@@ -95,10 +98,10 @@ class Evaluation(Tabular):
     def table(self) -> Tabulated:
         """Return cost, F and measures as a table with a row for each prefix, with notes on accuracy and NDCG@5."""
         classes, steps = self.classes, len(self.costs)
-        note = None if classes is None else classes.note
+        notes = [self.unweighted, None if classes is None else classes.note]
         if self.ndcg_queries is not None:
             queries, without = self.ndcg_queries
-            note = (
+            notes.append(
                 f"NDCG@5: the mean of {queries} queries of 2 rows or more; {without} without a relevant row count as 0"
             )
         return Tabulated.of(
@@ -116,17 +119,19 @@ class Evaluation(Tabular):
             Series("NDCG@5", self.ndcg, "ndcg@5"),
             Series("coverage", self.coverage),
             Series("width" if classes is None else "set size", self.size, "size"),
-            notes=[] if note is None else [note],
+            notes=filter(None, notes),
         )
 
 
 def evaluate(
-    model: Model, table: Table, *, weights: str | None = None, drop_missing: bool = False, n_jobs: int | None = None
+    model: Model, table: Any, *, weights: str | None = None, drop_missing: bool = False, n_jobs: int | None = None
 ) -> Evaluation:
     """Evaluate every prefix on a table; the model contains the names of its columns.
 
     Parameters
     ----------
+    table
+        Rows with the target, of any type that `LoadedModel` accepts.
     weights : str | None
         Column of row weights, or None for equal weights.
     drop_missing : bool
@@ -161,6 +166,7 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
     coverage, size = (None, None) if calibration is None else measured(model, dataset, calibration.thresholds)
     training = np.array([0.0, *(step.explained_variance for step in manifest.steps)])
     stop = stopping_cost(model.costs, training, plateau_level(model.costs, training))
+    weighted = manifest.provenance.weights if dataset.weights is None else None
     with np.errstate(invalid="ignore"):  # a deviance may be infinite
         area = timeliness(model.costs, explained, stop, risk)
         area_step = timeliness(model.costs, explained, stop, risk, "step")
@@ -179,6 +185,9 @@ def evaluated(model: Model, dataset: Dataset, *, n_jobs: int | None = None) -> E
         stop=stop,
         timeliness=area,
         timeliness_step=area_step,
+        unweighted=weighted
+        and f"training weighted its rows by {weighted!r}, and those of {Path(dataset.table.name).name} count equally: "
+        "state their column of weights, if they have one",
     )
 
 

@@ -5,22 +5,31 @@ The page is one HTML file without scripts, fonts or pictures from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anytime._files import check_writable, write_atomically
-from anytime.data.formats import Table
 from anytime.data.survey import Survey
-from anytime.errors import clipped, listed
+from anytime.errors import ValuesError, clipped, listed
+from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.calibrate import calibrated, held_out
-from anytime.evaluation.classes import roc_auc, roc_curve
+from anytime.evaluation.classes import roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
 from anytime.evaluation.page.charts import STYLE, Chart, bar_rows
-from anytime.evaluation.page.pictures import curve_chart, model_curve, shape_pictures, text_of
+from anytime.evaluation.page.pictures import (
+    caption_of,
+    curve_chart,
+    model_curve,
+    score_words,
+    shape_charts,
+    strongest_shapes,
+    text_of,
+)
 from anytime.families import family_of
 from anytime.features.expansion import Column
 from anytime.groups import ColumnBasis
@@ -31,9 +40,6 @@ from anytime.model.model import Model
 from anytime.tabulated import SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
 from anytime.types import Float
-
-SHAPES = 12
-"""Columns whose shapes are drawn, the strongest."""
 
 ABSENCES = 40
 """Groups whose absence is measured, those with the largest gains: each takes one factorisation."""
@@ -141,12 +147,17 @@ def grid(parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Tested:
-    """A model on test rows: measures, standard errors of R² (steps + 1,), and some outputs with the truth."""
+    """A model on test rows: measures, standard errors of R² (steps + 1,), and some outputs with the truth and weights.
+
+    `weighted` is the column of the weights, or None.
+    """
 
     survey: Survey
+    weighted: str | None
     evaluation: Evaluation
     errors: Float | None
     Y: Float
+    weights: Float
     outputs: dict[int, Float]
 
     @property
@@ -154,28 +165,34 @@ class _Tested:
         return Path(self.survey.table).name
 
 
-def report(model: Model, test: Table | None = None, calibration: Table | None = None, *, coverage: float = 0.9) -> str:
+def report(
+    model: Model, test: Any = None, calibration: Any = None, *, coverage: float = 0.9, weights: str | None = None
+) -> str:
     """Return the report of a model as HTML.
 
     Parameters
     ----------
-    test : Table | None
-        Rows that took no part in training, with the target; without them, quality is that of training and folds. Those
-        without a target are left out, and a warning says so.
-    calibration : Table | None
+    test
+        Rows that took no part in training, with the target, a table as `LoadedModel` accepts; without them, quality is
+        that of training and folds. Those without a target are left out, and a warning says so.
+    calibration
         Further rows, for intervals or sets of classes of the requested `coverage`.
+    weights : str | None
+        Column of the weights of the test rows, or None for equal weights.
 
     Raises
     ------
     TableError, GroupsError, TrainingError
         As `evaluate` and `calibrate`.
+    ValuesError
+        Weights are given without test rows.
     """
     calibrated_on = None
     if calibration is not None:
         dataset, calibrated_on = held_out(model, calibration, drop_missing=True)
         conformal_rank(calibrated_on.used, coverage)
         model = calibrated(model, dataset, coverage)
-    tested = None if test is None else measured_on(model, test)
+    tested = _tested_on(model, test, weights)
     warnings = [
         *(
             f"Left out: {found.missing:,} of {found.rows:,} rows of {Path(found.table).name} without a target."
@@ -202,58 +219,60 @@ def report(model: Model, test: Table | None = None, calibration: Table | None = 
     return page(f"{model.name}: {', '.join(model.manifest.target)}", _summary(model, tested), sections)
 
 
-def curve_picture(model: Model, test: Table | None = None) -> Picture:
+def curve_picture(model: Model, test: Any = None, weights: str | None = None) -> Picture:
     """Return the curve of a model as the report draws it, with its values on a test table if given."""
-    return Picture(_curve(model, None if test is None else measured_on(model, test)))
+    return Picture(_curve(model, _tested_on(model, test, weights)))
 
 
-def shapes_picture(model: Model, prefix: int | None = None, top: int = SHAPES) -> Picture:
+def shapes_picture(model: Model, prefix: int | None = None, top: int = SHAPES_DRAWN) -> Picture:
     """Return what the strongest columns of a prefix add to the scores; raise ValuesError if there are no columns."""
     return Picture(_shapes(model, prefix, top))
 
 
-def calibration_picture(model: Model, test: Table) -> Picture:
+def calibration_picture(model: Model, test: Any, weights: str | None = None) -> Picture:
     """Return the diagram of the reliability on a test table, with its verdict; for numbers, of predicted and true."""
-    return Picture(_reliability(model, measured_on(model, test)))
+    return Picture(_reliability(model, measured_on(model, test, weights)))
 
 
 def _half(model: Model) -> int:
     return model.affordable(float(model.costs[-1]) / 2)
 
 
-def measured_on(model: Model, test: Table) -> _Tested:
+def _tested_on(model: Model, test: Any, weights: str | None) -> _Tested | None:
+    if test is None and weights is not None:
+        raise ValuesError(f"weights is {weights!r}, but there is no table; expected one with this column")
+    return None if test is None else measured_on(model, test, weights)
+
+
+def measured_on(model: Model, test: Any, weights: str | None = None) -> _Tested:
     """Return a model's measures on test rows, and a standard error of R² for each prefix."""
-    dataset, found = held_out(model, test, drop_missing=True)
-    evaluation = evaluated(model, dataset)
-    wanted = {_half(model), model.steps}
-    P, steps = len(model.prefixes.intercept), model.steps + 1
-    count = 0
-    sums, squares = np.zeros((steps, P)), np.zeros((steps, P))
-    parts: list[tuple[Float, dict[int, Float]]] = []
-    family = family_of(model.manifest.family)
+    dataset, found = held_out(model, test, weights=weights, drop_missing=True)
+    evaluation, family = evaluated(model, dataset), family_of(model.manifest.family)
+    parts: list[tuple[Float, Float, dict[int, Float]]] = []
+    weight, squared, sums = 0.0, 0.0, np.zeros((3, 1, 1))
     for rows in dataset.rows_for(model.prefixes.scores):
-        scores = model.prefixes.predict_all(rows.X)
-        if count < SAMPLE:
-            parts.append((rows.Y, {k: model_outputs(model, scores[k]) for k in wanted}))
-        count += len(rows.Y)
-        for k in range(steps):
-            losses = (
-                np.square(scores[k] - rows.Y)
-                if family.least_squares
-                else family.deviances(scores[k], rows.Y)[:, np.newaxis] + np.zeros(P)
-            )
-            sums[k] += losses.sum(axis=0)
-            squares[k] += np.square(losses).sum(axis=0)
-    Y = np.concatenate([part for part, _ in parts])
-    outputs = {k: np.concatenate([of[k] for _, of in parts]) for k in wanted}
-    errors = None
+        counted = rows.row_weights > 0
+        scores, Y, w = model.prefixes.predict_all(rows.X[counted]), rows.Y[counted], rows.row_weights[counted]
+        if sum(len(part) for part, *_ in parts) < SAMPLE:
+            wanted = {_half(model), model.steps}
+            parts.append((Y, w, {k: model_outputs(model, scores[k]) for k in wanted}))
+        losses = (
+            np.square(scores - Y)
+            if family.least_squares
+            else np.array([family.deviances(each, Y)[:, np.newaxis] for each in scores])
+        )
+        weight, squared = weight + w.sum(), squared + np.square(w).sum()
+        sums = sums + np.array([w @ losses, np.square(w) @ losses, np.square(w) @ np.square(losses)])
+    Y, used = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    outputs = {k: np.concatenate([of[k] for _, _, of in parts]) for k in parts[0][2]}
+    errors, count = None, weight**2 / squared  # the number of equally weighted rows that tell as much
     if evaluation.r2 is not None and count > 1:
-        mean = sums / count
-        deviation = np.sqrt(np.maximum(squares / count - mean**2, 0) / (count - 1))
+        mean = sums[0] / weight
+        variance = (sums[2] - 2 * mean * sums[1] + mean**2 * squared) / weight**2 * count / (count - 1)
         # 1 - r2 is a mean over responses of loss / null, so the null loss of all is loss / (1 - r2).
-        unexplained = np.maximum(1 - evaluation.r2, 1e-300)
-        errors = (deviation / np.maximum(mean, 1e-300)).mean(axis=1) * unexplained
-    return _Tested(found, evaluation, errors, Y, outputs)
+        share = (np.sqrt(np.maximum(variance, 0)) / np.maximum(mean, 1e-300)).mean(axis=1)
+        errors = share * np.maximum(1 - evaluation.r2, 1e-300)
+    return _Tested(found, dataset.weights, evaluation, errors, Y, used, outputs)
 
 
 def _training(model: Model) -> Float:
@@ -265,7 +284,8 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     origin, full, half = manifest.provenance, _training(model)[-1], _half(model)
     r2, where = _training(model), f"{origin.rows:,} training rows"
     if tested is not None and tested.evaluation.r2 is not None:
-        r2, where = tested.evaluation.r2, f"{tested.evaluation.rows:,} rows of {tested.name}"
+        weighted = "" if tested.weighted is None else f", weighted by {tested.weighted}"
+        r2, where = tested.evaluation.r2, f"{tested.evaluation.rows:,} rows of {tested.name}{weighted}"
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
     sentences = [
@@ -273,11 +293,9 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
         f"learned from {origin.rows:,} rows of {origin.data}."
     ]
     if np.isfinite(full):
-        share = f", {shown(r2[half] / r2[-1], SHARE)} of that" if 0 <= r2[half] <= r2[-1] > 0 else ""
-        if shown(r2[half]) == shown(r2[-1]):
-            share = ", as much"
-        elif r2[half] > r2[-1]:
-            share = ", which is more"
+        of_all = f", {shown(r2[half] / r2[-1], SHARE)} of that" if r2[half] >= 0 < r2[-1] else ""
+        share = ", which is more" if r2[half] > r2[-1] else of_all
+        share = ", as much" if shown(r2[half]) == shown(r2[-1]) else share
         sentences.append(
             f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {shown(r2[-1])} on "
             f"{where}; half of the budget reaches {shown(r2[half])}{share}."
@@ -381,10 +399,10 @@ def _groups(model: Model) -> str:
     )
 
 
-def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES) -> str:
-    names, what = model.score_names, family_of(model.manifest.family).link.score
-    said = f"What each column adds to the {what}{f' of {names[0]}' if len(names) == 1 else ''}, the strongest first."
-    return paragraph(said, "soft") + grid(shape_pictures(model, top, prefix))
+def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES_DRAWN) -> str:
+    shapes, said = strongest_shapes(model, top, prefix), f"What each column adds to the {score_words(model)}"
+    pictures = (chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape))
+    return paragraph(f"{said}, the strongest first.", "soft") + grid(pictures)
 
 
 def _pairs(model: Model) -> str:
@@ -406,83 +424,60 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
             f"{4 * MIN_BIN} or more.",
             "soft",
         )
-    if model.manifest.classes is None:
-        return _residuals(model, outputs[:, 0], Y[:, 0])
-    codes = class_codes(Y)
-    two = outputs.shape[1] == 2
+    classes = model.manifest.classes
+    if classes is None:
+        label = f"mean prediction of {clipped(model.manifest.target[0])}"
+        picture, outside, bins, *_ = _diagram(outputs[:, 0], Y[:, 0], tested.weights, label, "mean of the target")
+        follow = "follow the target" if _is_few(outside, bins) else "differ from the target in places"
+        return picture + paragraph(
+            f"The predictions {follow}: in {outside} of {bins} bins the mean target is more than two standard errors "
+            "away."
+        )
+    codes, two = class_codes(Y), len(classes) == 2
     chance = outputs[:, 1] if two else outputs.max(axis=1)
     right = (codes == 1) if two else (outputs.argmax(axis=1) == codes)
-    means, shares, counts = _binned(chance, right.astype(np.float64))
-    errors = np.sqrt(np.maximum(means * (1 - means), 1e-4) / counts)
-    of = f"of {model.manifest.classes[1]}" if two else "of the most likely class"
-    picture, outside, agree = _binned_picture(
-        "reliability", (0, 1), f"predicted probability {of}", "observed share", ".3f", (means, shares, counts), errors
-    )
-    gap = float(counts @ np.abs(shares - means) / counts.sum())
-    bias = float(counts @ (means - shares) / counts.sum())
-    verdict = "calibrated" if agree else "off" if gap > 0.05 else "slightly off"
+    label = f"predicted probability of {classes[1] if two else 'the most likely class'}"
+    picture, outside, bins, gap, bias = _diagram(chance, right.astype(np.float64), tested.weights, label, "")
+    verdict = "calibrated" if _is_few(outside, bins) else "off" if gap > 0.05 else "slightly off"
     side = f"; on average they are too {'high' if bias > 0 else 'low'} by {shown(abs(bias), SHARE)}"
-    remedy = "" if agree else " A likelihood (`--family`) or more rows make them more reliable."
+    remedy = " A likelihood (`--family`) or more rows make them more reliable." * (verdict != "calibrated")
     return picture + paragraph(
-        f"The probabilities are {verdict}: {outside} of {len(means)} bins differ by more than two standard errors, "
+        f"The probabilities are {verdict}: {outside} of {bins} bins differ by more than two standard errors, "
         f"and the mean gap is {shown(gap, SHARE)}{side * (abs(bias) > 0.01)}.{remedy}"
     )
 
 
-def _binned_picture(
-    title: str,
-    ends: tuple[float, float],
-    x_label: str,
-    y_label: str,
-    form: str,
-    binned: tuple[Float, Float, Float],
-    errors: Float,
-) -> tuple[str, int, bool]:
-    """Return the diagram of `_binned` values, the count of bins more than two `errors` off, and whether it is small."""
-    means, shares, counts = binned
-    chart = Chart(title, ends, ends, x_label, y_label)
+def _is_few(outside: int, bins: int) -> bool:
+    return outside <= max(1, bins // 10)
+
+
+def _diagram(x: Float, y: Float, weights: Float, x_label: str, y_label: str) -> tuple[str, int, int, float, float]:
+    """Return the diagram of mean y in bins of about equally many x; without a label, y is whether something occurred.
+
+    Also return how many bins differ by more than two standard errors, the number of bins, and the mean absolute and the
+    mean difference. Equal x share a bin.
+    """
+    edges = np.unique(np.sort(x)[np.linspace(0, len(x) - 1, min(BINS, len(x) // MIN_BIN) + 1).astype(np.intp)][1:-1])
+    at = np.searchsorted(edges, x, side="right")
+    sums = np.array([np.bincount(at, each * weights) for each in (1 / weights, 1, x, y, np.square(y), weights)])
+    rows, mass, *others = sums[:, sums[0] > 0.5]
+    means, shares, squares, mean_weights = (each / mass for each in others)
+    counts = mass / mean_weights  # of rows of the same weight that tell as much
+    chance = not y_label
+    variances = np.maximum(means * (1 - means), 1e-4) if chance else np.maximum(squares - shares**2, 0.0)
+    errors = np.sqrt(variances / (counts if chance else np.maximum(counts - 1, 1)))
+    both = np.append(means, shares)
+    ends, form = ((0.0, 1.0), ".3f") if chance else ((float(both.min()), float(both.max())), ".4g")
+    chart = Chart("predicted and observed", ends, ends, x_label, y_label or "observed share")
     chart.line(np.array(ends), np.array(ends), 4, "perfect", dashed=True)
     titles = [
-        f"predicted {m:{form}}, observed {s:{form}}, {n:,.0f} rows"
-        for m, s, n in zip(means, shares, counts, strict=True)
+        f"predicted {m:{form}}, observed {s:{form}}, {n:,.0f} rows" for m, s, n in zip(means, shares, rows, strict=True)
     ]
     chart.points(means, shares, titles, 0, "all steps", errors=errors)
-    outside = int((np.abs(shares - means) > 2 * errors).sum())
-    return f'<div class="one">{chart.svg()}</div>', outside, outside <= max(1, len(means) // 10)
-
-
-def _binned(x: Float, y: Float) -> tuple[Float, Float, Float]:
-    """Return means of x and of y, and the rows, in bins of about equal mass; equal values share a bin."""
-    order = np.argsort(x, kind="stable")
-    bins = min(BINS, len(x) // MIN_BIN)
-    edges = np.unique(x[order][np.linspace(0, len(x) - 1, bins + 1).astype(np.intp)][1:-1])
-    at = np.searchsorted(edges, x, side="right")
-    counts = np.bincount(at).astype(np.float64)
-    there = counts > 0
-    means, shares = (np.bincount(at, each)[there] / counts[there] for each in (x, y))
-    return means, shares, counts[there]
-
-
-def _residuals(model: Model, predicted: Float, truth: Float) -> str:
-    """Return the mean of the target in bins of the prediction."""
-    means, shares, counts = _binned(predicted, truth)
-    variances = np.maximum(_binned(predicted, np.square(truth))[1] - shares**2, 0.0)
-    spread = np.sqrt(variances / np.maximum(counts - 1, 1))
-    ends = (float(min(means.min(), shares.min())), float(max(means.max(), shares.max())))
-    picture, outside, agree = _binned_picture(
-        "predicted and observed",
-        ends,
-        f"mean prediction of {clipped(model.manifest.target[0])}",
-        "mean of the target",
-        ".4g",
-        (means, shares, counts),
-        spread,
-    )
-    verdict = "follow the target" if agree else "differ from the target in places"
-    return picture + paragraph(
-        f"The predictions {verdict}: in {outside} of {len(means)} bins the mean target is more than two standard "
-        "errors away."
-    )
+    difference = means - shares
+    outside = int((np.abs(difference) > 2 * errors).sum())
+    gap, bias = (float(mass @ each / mass.sum()) for each in (np.abs(difference), difference))
+    return f'<div class="one">{chart.svg()}</div>', outside, len(means), gap, bias
 
 
 def _confusion(model: Model, tested: _Tested | None) -> str:
@@ -492,10 +487,10 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
     if len(classes) > CLASSES_SHOWN:
         return paragraph(f"{len(classes)} classes are too many for a table.", "soft")
     parts, names = [], [clipped(str(label), 20) for label in classes]
-    for k in sorted({_half(model), model.steps}):
+    for k in sorted(tested.outputs):
         cells = class_codes(tested.Y) * len(classes) + tested.outputs[k].argmax(axis=1)
-        counts = np.bincount(cells, minlength=len(classes) ** 2).reshape(len(classes), -1)
-        columns = (Series(name, column, form=",") for name, column in zip(names, counts.T, strict=True))
+        counts = np.bincount(cells, tested.weights, len(classes) ** 2).reshape(len(classes), -1)
+        columns = (Series(name, column, form=",.10g") for name, column in zip(names, counts.T, strict=True))
         parts.append(
             f"<figure><figcaption>{k} of {model.steps} steps; rows are the truth, columns the predictions</figcaption>"
             f"{table(Tabulated.of(Series('', names), *columns))}</figure>"
@@ -506,23 +501,20 @@ def _confusion(model: Model, tested: _Tested | None) -> str:
 def _ranking(model: Model, tested: _Tested | None) -> str:
     if tested is None:
         return ""
-    found, parts = tested.evaluation, []
-    if found.ndcg is not None:
-        parts.append(_by_cost(model, "NDCG@5", found.ndcg, (float(found.ndcg.min()), float(found.ndcg.max()))))
+    found = tested.evaluation
     auc = None if found.classes is None else found.classes.auc
-    if auc is not None:
-        parts.append(_by_cost(model, "AUC", auc, (min(0.5, float(auc.min())), 1.0)))
+    parts = [
+        _by_cost(model, name, values, (min(least, float(values.min())), max(most, float(values.max()))))
+        for name, values, least, most in (("NDCG@5", found.ndcg, np.inf, -np.inf), ("AUC", auc, 0.5, 1.0))
+        if values is not None
+    ]
     if auc is not None and len(model.manifest.classes or ()) == 2:
-        codes = class_codes(tested.Y) == 1
-        ones = np.ones(len(codes))
         chart = Chart("ROC", (0, 1), (0, 1), "false positive rate", "true positive rate")
         chart.line(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 4, "chance", dashed=True)
-        if 0 < codes.sum() < len(codes):
-            for colour, k in enumerate(sorted({_half(model), model.steps}, reverse=True)):
-                scores = tested.outputs[k][:, 1]
-                x, y = roc_curve(codes, scores, ones)
-                at = np.unique(np.linspace(0, len(x) - 1, ROC_POINTS).astype(np.intp))
-                chart.line(x[at], y[at], colour, f"{k} steps, AUC {roc_auc(codes, scores, ones):.3f}")
+        for colour, k in enumerate(sorted(tested.outputs, reverse=True)):
+            x, y = roc_curve(class_codes(tested.Y) == 1, tested.outputs[k][:, 1], tested.weights)
+            at = np.unique(np.linspace(0, len(x) - 1, ROC_POINTS).astype(np.intp))
+            chart.line(x[at], y[at], colour, f"{k} steps, AUC {auc[k]:.3f}")
         parts.append(chart.svg())
     return grid(parts) if parts else ""
 
@@ -554,42 +546,37 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _warnings(model: Model, tested: _Tested | None) -> Iterator[str]:
-    manifest, training = model.manifest, _training(model)
+def _warnings(model: Model, tested: _Tested | None) -> list[str]:
+    manifest, training, terms = model.manifest, float(_training(model)[-1]), len(model.prefixes.mean)
     origin, redundant = manifest.provenance, manifest.redundant
-    if tested is None:
-        yield "No test rows: all values are of the training rows. Give `--test TABLE`."
-    yield from map(_sentence, manifest.warnings)
-    if manifest.prior_error is None:
-        yield "No cross-validated errors: train with `--folds 5`, on the table."
-    if redundant.constant:
-        yield f"Constant in training, so they add nothing: {listed(map(clipped, redundant.constant), 10)}. Drop them."
-    if redundant.collinear:
-        names = listed(map(clipped, redundant.collinear), 10)
-        yield f"Linear combinations of other columns: {names}. They add nothing, and share contributions with others."
-    if np.isfinite(training[-1]) and training[-1] > 0.999:
-        yield "r2 is near 1 in training: look for a column computed from the target (`anytime groups` names such)."
-    if tested is not None and tested.evaluation.r2 is not None:
-        gap = training[-1] - float(tested.evaluation.r2[-1])
-        error = 0.0 if tested.errors is None else float(tested.errors[-1])
-        if np.isfinite(gap) and gap > max(0.1, 3 * error):
-            yield (
-                f"r2 is {shown(training[-1])} in training and {shown(float(tested.evaluation.r2[-1]))} on the test "
-                "rows: fewer terms, a larger penalty (`--one-se`) or more rows narrow the gap, unless the test "
-                "rows are of another kind."
-            )
-    classes = None if tested is None else tested.evaluation.classes
-    if classes is not None and classes.note is not None:
-        yield _sentence(classes.note)
-    if (cancel := cancelling(group_sharing(model))) is not None:
-        yield _sentence(cancel)
-    if origin.rows < 10 * len(model.prefixes.mean):
-        yield (
-            f"{origin.rows:,} rows for {len(model.prefixes.mean)} terms: fewer than ten rows a term. Cross-validated "
-            "and test values count, not those of training."
-        )
-    if origin.imputed:
-        yield f"Missing values in training: {listed(map(clipped, origin.imputed), 10)}. Their means stand for them."
+    constant, collinear, imputed = (
+        listed(map(clipped, names), 10) for names in (redundant.constant, redundant.collinear, origin.imputed)
+    )
+    found = None if tested is None else tested.evaluation
+    r2 = np.nan if found is None or found.r2 is None else float(found.r2[-1])
+    error = 0.0 if tested is None or tested.errors is None else float(tested.errors[-1])
+    notes = () if found is None else (found.classes and found.classes.note, found.unweighted)
+    said = {
+        "No test rows: all values are of the training rows. Give `--test TABLE`.": tested is None,
+        **dict.fromkeys(map(_sentence, manifest.warnings), True),
+        "No cross-validated errors: train with `--folds 5`, on the table.": manifest.prior_error is None,
+        f"Constant in training, so they add nothing: {constant}. Drop them.": constant,
+        f"Linear combinations of other columns: {collinear}. They add nothing, and share contributions with others.": (
+            collinear
+        ),
+        "r2 is near 1 in training: look for a column computed from the target (`anytime groups` names such).": (
+            training > 0.999
+        ),
+        f"r2 is {shown(training)} in training and {shown(r2)} on the test rows: fewer terms, a larger penalty "
+        "(`--one-se`) or more rows narrow the gap, unless the test rows are of another kind.": (
+            training - r2 > max(0.1, 3 * error)
+        ),
+        **dict.fromkeys(map(_sentence, filter(None, (*notes, cancelling(group_sharing(model))))), True),
+        f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Cross-validated and test values count, "
+        "not those of training.": origin.rows < 10 * terms,
+        f"Missing values in training: {imputed}. Their means stand for them.": imputed,
+    }
+    return [text for text, applies in said.items() if applies]
 
 
 def _data(model: Model) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from anytime.errors import ExtractorError, listed, suggestion
+from anytime.errors import ExtractorError, listed, refuse, suggestion
 from anytime.groups import CallCost, FeatureGroup
 from anytime.inference.extraction import Task
 from anytime.model.model import Model
@@ -109,17 +109,14 @@ def _merged(models: Sequence[Model], prefixes: Sequence[int], groups: Mapping[st
 
 
 def _check_order(order: Sequence[str], groups: Mapping[str, FeatureGroup], extractors: Collection[str]) -> None:
-    before: set[str] = set()
-    for name in order:
+    for k, name in enumerate(order):
         if name not in groups:
             raise ExtractorError(f"order has {name!r}, which is no group; {suggestion(str(name), list(groups))}")
-        late = [required for required in groups[name].requires if required in extractors and required not in before]
-        if late or name in before:
+        late = [each for each in groups[name].requires if each in extractors and each not in order[:k]]
+        if late or name in order[:k]:
             why = f"before {listed(late)}, which it requires" if late else "twice"
             raise ExtractorError(f"order has group {name!r} {why}; expected each group once, after its requirements")
-        before.add(name)
-    missing = [name for name in extractors if name not in before]
-    if missing:
+    if missing := [name for name in extractors if name not in order]:
         raise ExtractorError(f"order lacks {listed(missing)}; expected every group that has an extractor")
 
 
@@ -129,11 +126,19 @@ def check_extractors(groups: Mapping[str, Sequence[str]], extractors: Mapping[st
     `groups` has the features of each group.
     """
     featured = [name for name, features in groups.items() if features]
-    for name, extractor in extractors.items():
-        if name not in groups:
-            raise ExtractorError(f"there is no group {name!r} to extract; {suggestion(str(name), featured)}")
-        if not callable(extractor):
-            raise ExtractorError(f"the extractor of group {name!r} is {type(extractor).__name__}; expected a callable")
     missing = [name for name in featured if name not in extractors]
-    if missing:
-        raise ExtractorError(f"no extractor for {listed(missing)}; expected one for each group that has features")
+    refuse(
+        {
+            **{
+                f"there is no group {name!r} to extract; {suggestion(str(name), featured)}": True
+                for name in extractors
+                if name not in groups
+            },
+            **{
+                f"the extractor of group {name!r} is {type(each).__name__}; expected a callable": not callable(each)
+                for name, each in extractors.items()
+            },
+            f"no extractor for {listed(missing)}; expected one for each group that has features": bool(missing),
+        },
+        ExtractorError,
+    )

@@ -19,7 +19,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
-from anytime.errors import ExtractorError, ValuesError, suggestion, summary
+from anytime.errors import ExtractorError, ValuesError, refuse, suggestion, summary
 from anytime.groups import milliseconds
 from anytime.inference.deadline import (
     STALL_S,
@@ -169,10 +169,14 @@ class Runner(Generic[Answers]):
     ) -> None:
         self._several = not isinstance(model, Model)
         self.models: tuple[Model, ...] = (model,) if isinstance(model, Model) else tuple(model)
-        if not self.models:
-            raise ExtractorError("there is no model; expected at least one")
-        if isinstance(workers_per_run, bool) or not isinstance(workers_per_run, int) or workers_per_run < 1:
-            raise ExtractorError(f"workers_per_run is {workers_per_run!r}; expected a whole number, 1 or more")
+        is_count = isinstance(workers_per_run, int) and not isinstance(workers_per_run, bool) and workers_per_run > 0
+        refuse(
+            {
+                "there is no model; expected at least one": not self.models,
+                f"workers_per_run is {workers_per_run!r}; expected a whole number, 1 or more": not is_count,
+            },
+            ExtractorError,
+        )
         groups = all_groups(self.models)
         check_extractors({name: group.features for name, group in groups.items()}, extractors)
         self._extractors = frozenset(extractors)

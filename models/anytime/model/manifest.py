@@ -165,7 +165,9 @@ class Stopped(_Record):
 class Provenance(_Record):
     """Origin of a model: creation time, library version, data and options.
 
-    `nested` is whether the order was learned again in each fold for the cross-validated errors.
+    `nested` is whether the order was learned again in each fold for the cross-validated errors. `weights` is the column
+    of the weights of rows, if they had some. `columns` are those of the array that an estimator was fitted to, in
+    order; empty for a table with names.
     """
 
     created: str
@@ -178,6 +180,8 @@ class Provenance(_Record):
     seed: int | None = None
     nested: bool = Field(default=False, exclude_if=operator.not_)
     resequenced_from: str | None = None
+    weights: str | None = Field(default=None, exclude_if=operator.not_)
+    columns: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
 
 class Manifest(_Record):

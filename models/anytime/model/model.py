@@ -17,6 +17,7 @@ from anytime.errors import ValuesError
 from anytime.families import family_of
 from anytime.features.expansion import Columns, Expansion, Product
 from anytime.groups import COST_TOLERANCE, CallCost, FeatureGroups
+from anytime.model.curve import Curve
 from anytime.model.file import write_model
 from anytime.model.manifest import Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
@@ -408,6 +409,19 @@ class Model(Tabular):
         r2 = None if steps[0].r2 is None else 0.0
         prior = Expected(self.manifest.prior_error, 0.0, r2, self.manifest.prior_deviance)
         return prior, *(Expected(each.cv_error, each.explained_variance, each.r2, each.deviance) for each in steps)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Return cost, explained variance and error of every prefix."""
+        expected, groups = self._expected, tuple(step.group for step in self.manifest.steps)
+        errors, r2 = ([getattr(each, name) for each in expected] for name in ("cv_error", "r2"))
+        return Curve(
+            self.costs,
+            np.array([each.explained_variance for each in expected]),
+            None if None in errors else np.array(errors),
+            None if None in r2 else np.array(r2),
+            groups,
+        )
 
     @property
     def supports_arrived(self) -> bool:

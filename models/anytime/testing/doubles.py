@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from anytime._version import __version__
-from anytime.errors import ValuesError, suggestion, summary
+from anytime.errors import ValuesError, refuse, suggestion, summary
 from anytime.groups import load_groups
 from anytime.inference.deadline import checked_seconds
 from anytime.inference.planning import check_extractors
@@ -56,11 +56,15 @@ def linear_model(
     >>> prediction.answer().prediction
     16.0
     """
-    if not coefficients or not all(map(len, coefficients.values())):
-        raise ValuesError("a group has no coefficients; expected at least one group, each with one or more")
-    for group in costs or {}:
-        if group not in coefficients:
-            raise ValuesError(f"there is no group {group!r}; {suggestion(group, list(coefficients))}")
+    is_empty = not coefficients or not all(map(len, coefficients.values()))
+    unknown = (group for group in costs or () if group not in coefficients)
+    refuse(
+        {
+            "a group has no coefficients; expected at least one group, each with one or more": is_empty,
+            **{f"there is no group {group!r}; {suggestion(group, list(coefficients))}": True for group in unknown},
+        },
+        ValuesError,
+    )
     cost = {group: (costs or {}).get(group, 1.0) for group in coefficients}
     groups = load_groups(
         {
@@ -174,9 +178,15 @@ class ScriptedRunner:
         clock: FakeClock | None = None,
     ) -> None:
         check_extractors({group.name: group.features for group in model.groups.groups}, extractors)
-        for group, took in (took_ms or {}).items():
-            if group not in extractors or not took >= 0:
-                raise ValuesError(f"took_ms of {group!r} is {took!r}; expected a group's milliseconds, 0 or more")
+        refuse(
+            {
+                f"took_ms of {group!r} is {took!r}; expected a group's milliseconds, 0 or more": (
+                    group not in extractors or not took >= 0
+                )
+                for group, took in (took_ms or {}).items()
+            },
+            ValuesError,
+        )
         self.clock = clock or FakeClock()
         self._model = model
         self._extractors = dict(extractors)

@@ -21,7 +21,6 @@ from anytime.errors import TrainingError, listed, refuse
 from anytime.features.bases import Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
-from anytime.model.curve import Curve
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels, explained_variances
@@ -87,15 +86,6 @@ class Fit(Choice[GroupOrder]):
     def errors(self) -> Float | None:
         """Return the cross-validated errors, (steps + 1,); None without folds."""
         return None if self.measured is None else self.measured.mean
-
-    @property
-    def curve(self) -> Curve:
-        return Curve(self.sequence.costs, self.sequence.explained_variance, self.errors, self.r2, tuple(self.chosen))
-
-    @property
-    def chosen(self) -> list[str]:
-        """Return the chosen group of each step."""
-        return [names[-1] for names in self.added]
 
     @cached_property
     def added(self) -> list[list[str]]:
@@ -354,10 +344,18 @@ def guarantee(
     return Guarantee(gamma=spectral_gamma(gram, groups, options.method, alpha))
 
 
-def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | None = None) -> Provenance:
-    columns = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
+def provenance(
+    fitted: Fit,
+    data: str,
+    *,
+    folds: int | None = None,
+    seed: int | None = None,
+    weights: str | None = None,
+    columns: tuple[str, ...] = (),
+) -> Provenance:
+    by_start = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
     selected = set(fitted.selected[0].features)
-    imputed = (columns[start].name for start, _ in fitted.moments.missing if start in columns)
+    imputed = (by_start[start].name for start, _ in fitted.moments.missing if start in by_start)
     return Provenance(
         created=created(),
         library=__version__,
@@ -368,6 +366,8 @@ def provenance(fitted: Fit, data: str, *, folds: int | None = None, seed: int | 
         folds=folds,
         seed=seed,
         nested=fitted.options.nested,
+        weights=weights,
+        columns=columns,
     )
 
 

@@ -103,7 +103,7 @@ class Options(Rule):
         super().__post_init__()
         if self.basis is not None:
             parsed_basis(self.basis)
-        name, alpha, folds, pairs = self.by.name, self.alpha, self.folds, self.pairs
+        name, alpha, folds, pairs, weights = self.by.name, self.alpha, self.folds, self.pairs, self.class_weight
         clamp, least = self.clamp, self.min_level_rows
         is_quantile = isinstance(clamp, Real) and not isinstance(clamp, bool) and 0 <= clamp < 0.5
         is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
@@ -123,6 +123,11 @@ class Options(Rule):
                 f"alpha is {alpha!r}; expected a number, 0 or more, or 'cv'": isinstance(alpha, str) and alpha != "cv",
                 f"alpha is {alpha}; expected a finite number, 0 or more, or 'cv'": (
                     not isinstance(alpha, str) and not (math.isfinite(alpha) and alpha >= 0)
+                ),
+                f"class_weight is {weights!r}; expected 'balanced', a dict or None": not (
+                    weights is None
+                    or isinstance(weights, Mapping)
+                    or (isinstance(weights, str) and weights == "balanced")
                 ),
                 f"pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'": (
                     pairs not in (None, "auto") and not is_count

@@ -144,7 +144,8 @@ def resequence(
         moments = moments_of_groups(model.moments, model.terms, expansion.terms)
         fitted = fit([moments], remaining, options, expansion=expansion)
     fitted = replace(fitted, selected_terms=old.selected)
-    origin = provenance(fitted, table).model_copy(update={"resequenced_from": model.version or old.name})
+    origin = provenance(fitted, table, weights=old.provenance.weights, columns=old.provenance.columns)
+    origin = origin.model_copy(update={"resequenced_from": model.version or old.name})
     out = () if old.stopped is None else old.stopped.left_out
     return fitted.model(
         name or old.name,
@@ -232,6 +233,7 @@ def what_if(
     without: str | Iterable[str] = (),
     budgets: float | Iterable[float] = (),
     data: Retrained | Table | None = None,
+    weights: str | None = None,
 ) -> WhatIf:
     """Return a model at other costs or without some groups, next to itself, at some budgets.
 
@@ -248,6 +250,8 @@ def what_if(
         In the model's cost unit, per row, or one; by default half the cost of all groups, and all of it.
     data : Retrained | Table | None
         The rows, for families other than "gaussian"; a table has the target column.
+    weights : str | None
+        Column of the weights of a table, or None for equal weights.
 
     Raises
     ------
@@ -272,7 +276,7 @@ def what_if(
     if words:
         changes = Changes(without=without)
         if isinstance(data, Table):
-            data = open_retrained(model, data, changes.options(model.manifest).remaining(priced))
+            data = open_retrained(model, data, changes.options(model.manifest).remaining(priced), weights=weights)
         after = resequence(model, priced if costs else None, data=data, changes=changes)
     full = model.expected(model.steps).r2
     return WhatIf(model, after, ", ".join(words) or "no change", tuple(_at(model, after, full, b) for b in asked))

@@ -406,7 +406,8 @@ class Trained:
     source : TrainingTable | TrainingMoments
         The rows, without unusable columns.
     data : str
-        The name of the rows in a model; `target` and `query` are their columns, and `seed` is that of their folds.
+        The name of the rows in a model; `target`, `query` and `weights` are their columns, and `seed` is that of their
+        folds. `columns` are all columns of an array.
     """
 
     fit: Fit
@@ -415,6 +416,8 @@ class Trained:
     target: Target
     query: str | None
     seed: int | None
+    weights: str | None = None
+    columns: tuple[str, ...] = ()
 
     def model(self, name: str, *, keep_moments: bool = True) -> Model:
         """Return the model of this name."""
@@ -422,7 +425,14 @@ class Trained:
         return self.fit.model(
             name,
             self.target,
-            provenance(self.fit, self.data, folds=source.folds if source.folds > 1 else None, seed=self.seed),
+            provenance(
+                self.fit,
+                self.data,
+                folds=source.folds if source.folds > 1 else None,
+                seed=self.seed,
+                weights=self.weights,
+                columns=self.columns,
+            ),
             query=self.query,
             keep_moments=keep_moments,
             left_out=tuple(name for name in source.given if name not in source.groups.positions),
@@ -468,7 +478,7 @@ def train(
     if options.pairs is not None and isinstance(source, TrainingTable):
         observer.remark("screening pairs of columns")
         fitted = fit_with_pairs(fitted, source, validation=held)
-    return Trained(fitted, source, source.name, source.target, source.query, options.seed)
+    return Trained(fitted, source, source.name, source.target, source.query, options.seed, source.weights)
 
 
 class MoreRows(NamedTuple):

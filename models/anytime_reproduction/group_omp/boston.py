@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from anytime.types import Float
 from anytime_reproduction.experiment import (
     Estimate,
     Experiment,
-    Figure,
     Finding,
     Result,
     Results,
@@ -44,7 +42,6 @@ from anytime_reproduction.group_omp.simulations import (
     means_finding,
     too_few,
 )
-from anytime_reproduction.report import drawn, mean
 from anytime_reproduction.sets import load_set
 
 TABLE_2: dict[str, dict[str, Estimate]] = {
@@ -137,7 +134,6 @@ def _section(_: Setting, results: Results) -> Section:
     others = {reading: found["methods"] for reading, found in by_reading.items()}
     instead = f"Ran on {what} instead of Boston Housing: no result here is comparable with a published figure."
     reproduced = [*(_reproduced(scores, key) for key in SIDES), *_explained(others)] if real else [Finding(instead)]
-    contents = "ours (filled) and the published means (hollow)" if real else "means"
     return Section(
         [*reproduced, _ols(scores, ours["ols"]), *(_claim(scores, key) for key in SIDES)],
         (
@@ -146,7 +142,8 @@ def _section(_: Setting, results: Results) -> Section:
             f"{ours['variables']} variables is a group: x, x^2 and x^3, or x only if it is binary"
             f"{' (CHAS); RAD and ZN count as continuous' if real else ''}. Rows are centred by their training means: "
             "an intercept.",
-            _advice(scores),
+            "When to use which: Group-OMP if the number of variables determines the cost, and the method with the "
+            "smallest error if only that matters; the paired table shows the trade-off.",
         ),
         (
             Table.titled(
@@ -186,19 +183,6 @@ def _section(_: Setting, results: Results) -> Section:
                     for reading in others
                 ],
                 digits=2,
-            ),
-        ),
-        (
-            Figure(
-                "boston",
-                f"Table 2 on {what}: {contents}, with standard errors.",
-                partial(
-                    drawn,
-                    {words: _compared(scores, key) for key, words in SIDES.items()},
-                    partial(_draw, real=real),
-                    width=3.6,
-                    height=3.2,
-                ),
             ),
         ),
     )
@@ -267,12 +251,6 @@ def _difference(scores: Scores, rival: str, key: str) -> Estimate:
     return Estimate.of_difference(scores["Group-OMP"][key], scores[rival][key])
 
 
-def _directions(scores: Scores, key: str) -> dict[int, list[str]]:
-    """Return the rivals that Group-OMP has significantly less than (-1), more than (1), or neither (0)."""
-    found = {rival: _difference(scores, rival, key).direction for rival in RIVALS}
-    return {side: [rival for rival in RIVALS if found[rival] == side] for side in (-1, 1, 0)}
-
-
 def _claim(scores: Scores, key: str) -> Finding:
     """Judge the paper's claim that Group-OMP has the highest prediction accuracy or the sparsest model.
 
@@ -280,41 +258,18 @@ def _claim(scores: Scores, key: str) -> Finding:
     significant and no rival has less, there is no verdict.
     """
     words = {-1: "less than that of", 1: "more than that of", 0: "not significantly different from that of"}
-    directions = _directions(scores, key)
-    details = "; ".join(f"{words[side]} {', '.join(rivals)}" for side, rivals in directions.items() if rivals)
+    sides = {rival: _difference(scores, rival, key).direction for rival in RIVALS}
+    details = "; ".join(
+        f"{words[side]} {', '.join(rival for rival in RIVALS if sides[rival] == side)}"
+        for side in words
+        if side in sides.values()
+    )
     return Finding(
         f"The paper's claim that Group-OMP is {'most accurate' if key == 'error' else 'sparsest'}: its {SIDES[key]} "
         f"over the same splits is {details} (by 95 % intervals of the paired differences, Student's t).",
-        agrees=unanimous(side < 0 if side else None for side, rivals in directions.items() if rivals),
+        agrees=unanimous(side < 0 if side else None for side in sides.values()),
         judged=True,
     )
-
-
-def _advice(scores: Scores) -> str:
-    nearest, fewest = (min(METHODS, key=lambda m: float(np.mean(scores[m][key]))) for key in SIDES)
-    behind = " or ".join(_directions(scores, "error")[1])
-    use = "These splits do not show that Group-OMP uses fewer variables than all others."
-    if len(_directions(scores, "variables")[-1]) == len(RIVALS):
-        use = (
-            "Use Group-OMP if the number of variables determines the cost, and "
-            f"{behind} if only the error matters; the paired table shows the trade-off."
-            if behind
-            else "Group-OMP uses fewer variables than any other, and no other has a significantly smaller error: use "
-            "it."
-        )
-    ols = np.array(scores["OLS"]["error"])
-    skewed = " Least squares on all powers has a far larger error on a few splits than on most."
-    return (
-        f"On these rows {fewest} uses the fewest variables on average, and {nearest} has the smallest error. {use}"
-        + skewed * bool(np.median(ols) < SKEWED * ols.mean())
-    )
-
-
-def _draw(axis: Any, words: str, cells: Sequence[Compared], *, real: bool) -> None:
-    for x, cell in enumerate(cells):
-        mean(axis, x, cell.row, cell.ours, cell.published if real else None, apart=0.12)
-    axis.set_xticks(range(len(METHODS)), METHODS, rotation=30, ha="right")
-    axis.set_ylabel(words)
 
 
 BOSTON = Experiment(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anytime_reproduction.experiment import (
     Estimate,
     Experiment,
-    Figure,
     Finding,
     Results,
     Section,
@@ -39,7 +38,6 @@ from anytime_reproduction.group_omp.simulations import (
     too_few,
     trials,
 )
-from anytime_reproduction.report import STYLES, drawn, mean
 
 TABLE_1: dict[str, dict[str, list[Estimate]]] = {
     measure: {row: [Estimate(*cell) for cell in cells] for row, cells in rows.items()}
@@ -51,6 +49,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]]
 """By variation, scoring, row of Table 1 and measure: a number for each run."""
 
 ROWS = tuple(row for method in METHODS for row in row_names(method).values())  # rows of Table 1
+
 
 NUMBERS = tuple(range(1, len(DESIGNS) + 1))
 
@@ -93,7 +92,7 @@ def _section(_: Setting, results: Results) -> Section:
             "*Holdout* is the point with the smallest error on the validation rows.",
             "When to use which: Group-OMP if the question is which groups matter; the Lasso and the Group Lasso "
             "shrink the selected coefficients, which may reduce the error if groups explain little compared with the "
-            f"noise. {_advice(scores)} The paired table shows by how much.",
+            "noise. The paired table shows by how much each is ahead here.",
             "Readings of the paper. In experiment 3 the printed hidden index floor((i-1)/3)+1 would need five hidden "
             "variables where there are three: floor((i-1)/5)+1 is meant, and its noise has variance 0.1 (0.1^(1/2) is "
             "printed as 0.11/2). The model error is (w - b)' E(x x') (w - b), uncentred as printed, with E(x x') "
@@ -137,14 +136,6 @@ def _section(_: Setting, results: Results) -> Section:
                 ],
                 digits=3,
             ),
-        ],
-        [
-            Figure(
-                f"group-omp-{name}",
-                f"Table 1 by hold-out, {WORDS[measure]}: ours (filled) and published (hollow), with standard errors.",
-                partial(drawn, {measure: scores}, _draw, width=6.0, height=3.8),
-            )
-            for measure, name in (("F1 (Group)", "f1"), ("ME", "error"))
         ],
     )
 
@@ -304,19 +295,16 @@ def _directions(scores: Scores, kind: str, number: int, rival: str, measure: str
     return better if mine > other else -better, better * _paired(scores, number, kind, rival, measure).direction
 
 
-def _duels(scores: Scores, kind: str) -> dict[tuple[int, str, str], tuple[int, int]]:
-    """Return the `_directions` by experiment, rival and measure; OLS is not tuned."""
-    cells = product(NUMBERS, RIVALS[1:], MEASURES)
-    return {cell: _directions(scores, kind, *cell) for cell in cells}
-
-
 def _claim(scores: Scores, kind: str) -> Finding:
     """Return whether our runs have the same direction as Table 1 in every cell.
 
     False if one has the opposite direction, beyond its 95 % interval by Student's t; None if none has, but some
     differences are not significant.
     """
-    duels = {f"{rival} on {m} in experiment {n}": found for (n, rival, m), found in _duels(scores, kind).items()}
+    duels = {
+        f"{rival} on {measure} in experiment {number}": _directions(scores, kind, number, rival, measure)
+        for number, rival, measure in product(NUMBERS, RIVALS[1:], MEASURES)  # OLS is not tuned
+    }
     count = len(duels)
     against = {cell: ours for cell, (published, ours) in duels.items() if published < 0}
     published_text = (
@@ -341,44 +329,6 @@ def _claim(scores: Scores, kind: str) -> Finding:
         agrees=unanimous(ours == published if ours else None for published, ours in duels.values()),
         judged=True,
     )
-
-
-def _advice(scores: Scores) -> str:
-    """State where Group-OMP is ahead of every rival by hold-out, and where a rival is ahead of it."""
-    duels, parts = _duels(scores, "Holdout"), []
-    for measure, words in (("F1 (Group)", "in finding the groups"), ("ME", "in the model error")):
-        ours = {(number, rival): found for (number, rival, m), (_, found) in duels.items() if m == measure}
-        first = [str(n) for n in NUMBERS if all(ours[n, rival] > 0 for rival in RIVALS[1:])]
-        where = f"experiment{'s' if len(first) > 1 else ''} {', '.join(first)}" if first else "no experiment"
-        behind = [f"the {rival} in experiment {number}" for (number, rival), found in ours.items() if found < 0]
-        more = f", and behind {', '.join(behind)}" if behind else ""
-        parts.append(f"{words} it is ahead of every rival in {where}{more}")
-    return f"Group-OMP, chosen by hold-out, in these runs: {'; '.join(parts)}."
-
-
-APART = 0.16  # distance between two methods, where 1 is the distance between two experiments
-
-
-def _draw(axis: Any, measure: str, scores: Scores) -> None:
-    """Draw the experiments side by side, and the methods of each around x = its number."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415
-
-    for index, method in enumerate(METHODS):
-        row = row_names(method).get("Holdout", method)
-        for number in NUMBERS:
-            x = number + (index - (len(METHODS) - 1) / 2) * APART
-            mean(axis, x, method, _ours(scores, number, row, measure), TABLE_1[measure][row][number - 1])
-    axis.set(xlabel="experiment", ylabel=WORDS[measure], xticks=NUMBERS)
-    axis.set(**({"yscale": "log"} if measure == "ME" else {"ylim": (0.0, 1.03)}))
-    handles = [
-        Line2D([], [], color=shade, marker=marker, markerfacecolor=face, linestyle="none", label=label)
-        for label, shade, marker, face in (
-            *((name, STYLES[name].shade, STYLES[name].marker, STYLES[name].shade) for name in METHODS),
-            ("filled: ours", "0.3", "o", "0.3"),
-            ("hollow: published", "0.3", "o", "white"),
-        )
-    ]
-    axis.legend(handles=handles, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=4)
 
 
 GROUP_OMP = Experiment(

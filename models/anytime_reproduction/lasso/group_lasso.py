@@ -94,17 +94,13 @@ DIRECTION_TOLERANCE = 1e-6
 MAX_CONJUGATE_STEPS = 200
 
 
-def newton_direction(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float | None:
+def _by_factor(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float | None:
     """Return H^-1 gradient, (d, P), for the columns of the groups that are not zero; None if rounding prevents it.
 
     `owner` (d,) is the group of each column, ascending. `unit` (d, P) are the coefficients, each group divided by its
-    norm; `kappa` (d,) is the penalty of each column's group divided by that norm.
+    norm; `kappa` (d,) is the penalty of each column's group divided by that norm. The Cholesky factor of H takes
+    (d P)^3/3 operations.
     """
-    return (_by_factor if gradient.size <= DIRECT else _by_conjugate_gradients)(S, owner, unit, kappa, gradient)
-
-
-def _by_factor(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float | None:
-    """Solve by the Cholesky factor of H, (d P)^3/3 operations."""
     d, P = unit.shape
     u, owners = unit.ravel(), np.repeat(owner, P)
     across = np.eye(d * P) - np.outer(u, u)  # exactly 0 for a group of one coefficient
@@ -122,7 +118,7 @@ def _by_factor(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Floa
 
 
 def _by_conjugate_gradients(S: Float, owner: Index, unit: Float, kappa: Float, gradient: Float) -> Float:
-    """Solve by conjugate gradients, preconditioned by S + diag(kappa), d x d and shared by the responses."""
+    """Return the same by conjugate gradients, preconditioned by S + diag(kappa), d x d and shared by the responses."""
     starts = np.flatnonzero(np.diff(owner, prepend=-1))
     M = S + np.diag(kappa)
     M[np.diag_indices(len(M))] *= 1.0 + RIDGES[1]
@@ -286,7 +282,8 @@ class Descent:
             owner, columns = self._owner[rows], self.S[:, rows]
             unit = self.w[rows] / norms[owner, np.newaxis]
             r = self.b[rows] - k[owner, np.newaxis] * unit
-            direction = newton_direction(columns[rows], owner, unit, k[owner] / norms[owner], r)
+            solved = _by_factor if r.size <= DIRECT else _by_conjugate_gradients
+            direction = solved(columns[rows], owner, unit, k[owner] / norms[owner], r)
             if direction is None:
                 return
             d, Sd = np.zeros_like(self.w), columns @ direction

@@ -8,8 +8,7 @@ them with the bound of Theorem 3.2, which ignores the data.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from anytime.training.guarantee import bound, doubling_bound, spectral_gamma, su
 from anytime.training.options import Options
 from anytime.types import Float, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, drawn
+from anytime_reproduction.report import lines
 from anytime_reproduction.sets import RealSet, SetName, consecutive_groups, load_set, recosted, regrouped, regrouping
 
 ALPHA = 1e-5
@@ -168,7 +167,7 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
     ratio = submodularity_ratio(gram, groups, ALPHA)
     rng = np.random.default_rng([setting.seed, PROBLEMS.index(problem), 1])
     random = [recosted(groups, drawn_costs(rng, len(groups), number)) for number in range(draws)]
-    result: Result = {
+    return {
         "what": what,
         "groups": len(groups),
         "features": len(gram.S),
@@ -177,44 +176,18 @@ def checked_problem(setting: Setting, problem: ProblemName, most: int, draws: in
         "least eigenvalue": max(float(np.linalg.eigvalsh(gram.S)[0]), 0.0),
         "cases": [_case(gram, costly, values, gamma, ratio) for costly in (groups, *random)],
     }
-    if problem == PROBLEMS[0]:
-        result["curves"] = _curves(gram, groups, best_of_sets(values, groups.costs), gamma["fr"], ratio)
-    return result
 
 
 def _case(gram: Gram, groups: FeatureGroups, values: Float, gamma: dict[Method, float], ratio: float) -> Result:
     """Check both theorems at the costs of the groups, given the `subset_values` of all sets."""
-    found, best = _learned(gram, groups), best_of_sets(values, groups.costs)
+    best = best_of_sets(values, groups.costs)
     return {
-        **{name: check_prefixes(found[name], best, gamma[method]) for name, method in METHODS.items()},
-        "Doubling": check_doubling(found["Doubling"], best, ratio),
+        **{
+            name: check_prefixes(sequence(gram, groups, method, ALPHA), best, gamma[method])
+            for name, method in METHODS.items()
+        },
+        "Doubling": check_doubling(sequence(gram, groups, "fr", ALPHA, doubling=True), best, ratio),
         "total": float(groups.costs.sum()),
-    }
-
-
-def _learned(gram: Gram, groups: FeatureGroups) -> dict[str, GroupOrder]:
-    return {
-        **{name: sequence(gram, groups, method, ALPHA) for name, method in METHODS.items()},
-        "Doubling": sequence(gram, groups, "fr", ALPHA, doubling=True),
-    }
-
-
-def _curves(gram: Gram, groups: FeatureGroups, best: Staircase, gamma: float, ratio: float) -> Result:
-    """Return staircases of F, as budgets and values, and the bounds of the theorems at those budgets."""
-    found = _learned(gram, groups)
-    budgets = np.unique(np.concatenate([best.costs, *(f.costs for f in found.values())]))
-    some = best.costs > 0
-    costs = found["CS-G-FR"].costs
-    spent = Staircase(costs, costs).within(budgets)
-    promised = -np.expm1(-gamma * spent[:, np.newaxis] / best.costs[some]) * best.values[some]
-    return {
-        "unit": groups.cost_unit,
-        "until": float(found["Doubling"].costs[found["Doubling"].doubling_until or 0]),
-        "budgets": budgets.tolist(),
-        "optimum": best.within(budgets).tolist(),
-        **{name: Staircase(f.costs, f.explained_variance).within(budgets).tolist() for name, f in found.items()},
-        "Theorem 3.2": promised.max(axis=1).tolist(),
-        "Theorem 4.3": (doubling_bound(ratio) * best.within(budgets / 4)).tolist(),
     }
 
 
@@ -231,8 +204,6 @@ def _section(setting: Setting, results: Results) -> Section:
     labels = {name: setting.labelled(name, name) if name in get_args(SetName) else name for name in PROBLEMS}
     by_problem: Results = {label: results[name.replace(" ", "-")] for name, label in labels.items()}
     ran_on = [f"{name}: {result['what']}" for name, result in by_problem.items()]
-    first = labels[PROBLEMS[0]]
-    curves = by_problem[first]["curves"]
     return Section(
         (
             _checked_finding(
@@ -292,15 +263,6 @@ def _section(setting: Setting, results: Results) -> Section:
                     for name, r in by_problem.items()
                 ],
                 digits=3,
-            ),
-        ),
-        (
-            Figure(
-                "bounds",
-                f"Explained variance within each budget on {first} at its own costs, the best of all sets, and the "
-                "bounds for CS-G-FR (Theorem 3.2) and for Doubling (Theorem 4.3: drawn at all budgets, although these "
-                f"costs are doubling-capable only up to {curves['until']:g} {curves['unit']}).",
-                partial(drawn, {first: curves}, _draw_bounds, {"fontsize": 8, "loc": "upper left"}, width=5.2),
             ),
         ),
     )
@@ -375,19 +337,6 @@ def _naive_finding(by_problem: Results) -> Finding:
 def _valid(result: Result) -> str:
     shares = [case["Doubling"]["until"] / case["total"] for case in result["cases"]]
     return f"{min(shares):.2g} to {max(shares):.2g}"
-
-
-def _draw_bounds(axis: Any, _: str, curves: Result) -> None:
-    budgets = np.array(curves["budgets"])
-    axis.step(budgets, curves["optimum"], where="post", color="0.8", linewidth=5, label="best of all sets")
-    for number, name in enumerate(("CS-G-FR", "CS-G-OMP", "Doubling", "Theorem 3.2", "Theorem 4.3")):
-        curve(axis, budgets, np.array(curves[name]), name, number, drawstyle="steps-post")
-    axis.set(
-        xscale="log",
-        xlim=(budgets[budgets > 0].min(), budgets.max()),
-        xlabel=f"budget B ({curves['unit']})",
-        ylabel="explained variance F",
-    )
 
 
 BOUNDS = Experiment(
@@ -481,16 +430,20 @@ def _certified_section(setting: Setting, results: Results) -> Section:
         (
             Figure(
                 "certificates",
-                "The widest gaps: F of CS-G-FR (solid) and the certified bound on the F of any set of groups of that "
-                "cost (dashed).",
-                partial(
-                    drawn,
-                    {label: result for label, result in found.items() if label in widest},
-                    _draw_certificate,
-                    {"fontsize": 9, "loc": "lower right", "frameon": False},
-                    width=4.0,
-                    ylabel="explained variance F (training)",
-                ),
+                "The widest gaps: F of CS-G-FR, and the certified bound on the F of any set of groups of that cost. "
+                "The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.",
+                [
+                    lines(
+                        label,
+                        {"CS-G-FR": (costs, result["F"]), "no set is better": ([0.0, *costs[:-1]], result["bound"])},
+                        f"cost ({result['unit']})",
+                        "explained variance F (training)",
+                        log="x" * (costs[-1] > 20 * costs[0] > 0),
+                    )
+                    for label, result in found.items()
+                    if label in widest
+                    for costs in (result["costs"],)
+                ],
             ),
         ),
     )
@@ -507,17 +460,6 @@ def _certified_finding(label: str, result: Result) -> Finding:
         f"{label}: the best set is known at {exact.sum()} of {len(exact)} costs, and the greedy prefix is it "
         f"{optimal} times; every prefix has at least {at_least(float(_shares(result).min()))} of the best possible"
     )
-
-
-def _draw_certificate(axis: Any, label: str, result: Result) -> None:
-    costs = np.array(result["costs"])
-    axis.step(costs, result["F"], where="post", color="black", linewidth=1.5, label="CS-G-FR")
-    # The bound at a cost is valid for smaller costs: a budget between two prefixes has that of the second.
-    look = {"color": "0.5", "linestyle": "--", "linewidth": 1.5}
-    axis.step(costs, result["bound"], where="pre", label="no set is better", **look)
-    axis.set(title=label, xlabel=f"cost ({result['unit']})", ylim=(0, None))
-    if costs[0] > 0 and costs[-1] > 20 * costs[0]:
-        axis.set(xscale="log", xlim=(costs[0], costs[-1]))
 
 
 CERTIFICATES = Experiment(

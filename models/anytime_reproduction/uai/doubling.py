@@ -6,9 +6,6 @@ features with coefficients e^(x/2): explained variances are squares.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 
 from anytime.groups import FeatureGroups
@@ -17,7 +14,7 @@ from anytime.selection import GroupOrder, sequence
 from anytime.training.guarantee import doubling_bound
 from anytime.types import Float, Index
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, drawn
+from anytime_reproduction.report import lines
 from anytime_reproduction.sets import consecutive_groups
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)  # numbers of items D; a quick run has the first three
@@ -151,6 +148,8 @@ def _runs(setting: Setting) -> list[Run]:
 def _section(_: Setting, results: Results) -> Section:
     sequences = results["sequences"]
     by_size = {int(name.removeprefix("least-")): r for name, r in results.items() if name != "sequences"}
+    sizes, budgets = list(by_size), sequences["Doubling"]["quarter"][0]
+    guaranteed = {"bound (4.3)": (budgets, np.full(len(budgets), doubling_bound(1.0)))}
     return Section(
         (*_sequence_findings(sequences), *_share_findings(by_size)),
         (
@@ -188,31 +187,41 @@ def _section(_: Setting, results: Results) -> Section:
             Figure(
                 "doubling-ratio",
                 "Eq. 10: F within budget B as a share of the best of cost B/4 (left) and of cost B (right). CS-G-FR "
-                "has nothing (ratio 0, drawn at the bottom) until its first item is paid; grey: the bound of Theorem "
-                "4.3.",
-                partial(
-                    drawn,
-                    {
-                        cost: {name: sequences[name][key] for name in ("CS-G-FR", "Doubling")}
-                        for cost, key in (("B/4", "quarter"), ("B", "same"))
-                    },
-                    _draw_ratios,
-                    ylabel="F within B / best",
-                ),
+                "has nothing (ratio 0, drawn at the bottom) until its first item is paid.",
+                [
+                    lines(
+                        f"against the best of cost {cost}",
+                        {
+                            name: (budgets, np.maximum(ratio, FLOOR))
+                            for name in ("CS-G-FR", "Doubling")
+                            for budgets, ratio in (sequences[name][key],)
+                        }
+                        | bound,
+                        "budget B (cost units)",
+                        "F within B / best",
+                        log="xy",
+                    )
+                    for cost, key, bound in (("B/4", "quarter", guaranteed), ("B", "same", {}))
+                ],
             ),
             Figure(
                 "doubling-share",
                 "Eq. 10 with D items: least ratio over all budgets of F within B to the best of cost B/C. Left: "
                 "Doubling. Right: no sequence can do better than this (Theorem 4.1).",
-                partial(
-                    drawn,
-                    {
-                        title: {size: result[key] for size, result in by_size.items()}
-                        for title, key in (("Doubling", "doubling"), ("any sequence, at most", "any"))
-                    },
-                    _draw_shares,
-                    ylabel="least ratio over all budgets",
-                ),
+                [
+                    lines(
+                        title,
+                        {
+                            f"C = {share:g}": (sizes, [r[key][SHARES.index(share)] for r in by_size.values()])
+                            for share in (2.0, 3.0, 3.5, 4.0)
+                        },
+                        "items D",
+                        "least ratio over all budgets",
+                        log="xy",
+                        stairs=False,
+                    )
+                    for title, key in (("Doubling", "doubling"), ("any sequence, at most", "any"))
+                ],
             ),
         ),
     )
@@ -275,34 +284,6 @@ def _share_findings(by_size: dict[int, Result]) -> list[Finding]:
 
 
 FLOOR = 1e-9  # lowest value drawn on a logarithmic axis
-
-
-def _draw_ratios(axis: Any, cost: str, ratios: Result) -> None:
-    for name, (budgets, ratio) in ratios.items():
-        curve(axis, np.array(budgets), np.clip(ratio, FLOOR, None), name, drawstyle="steps-post")
-    axis.set(
-        title=f"against the best of cost {cost}",
-        xlabel="budget B (cost units)",
-        xscale="log",
-        xlim=(budgets[0], budgets[-1]),
-        yscale="log",
-        ylim=(FLOOR / 2, None),
-    )
-    if cost == "B/4":
-        axis.axhline(doubling_bound(1.0), color="0.6", linewidth=3, zorder=0, label="bound (4.3)")
-    axis.legend(fontsize=8, loc="lower right")
-
-
-def _draw_shares(axis: Any, title: str, by_size: dict[int, list[float]]) -> None:
-    sizes = list(by_size)
-    for number, share in enumerate((2.0, 3.0, 3.5, 4.0)):
-        least = np.array([ratios[SHARES.index(share)] for ratios in by_size.values()])
-        curve(axis, np.array(sizes, dtype=np.float64), least, f"C = {share:g}", number)
-    axis.set(xscale="log", yscale="log", xlabel="items D", title=title, ylim=(1e-6, 4))
-    axis.set_xticks(sizes, [str(size) for size in sizes])
-    axis.minorticks_off()
-    if title == "Doubling":
-        axis.legend(fontsize=8)
 
 
 DOUBLING = Experiment(

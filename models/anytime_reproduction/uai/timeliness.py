@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from anytime.evaluation.page.charts import Chart
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
-from anytime.model.prefixes import staircase
+from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import fold_moments_of
-from anytime.selection import given_sequence, sequence
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
-from anytime_reproduction.comparison import VARIANTS, Comparison, compare, explained_by_prefixes
+from anytime_reproduction.comparison import VARIANTS, Comparison, compare
 from anytime_reproduction.experiment import (
     Estimate,
     Experiment,
@@ -37,8 +37,7 @@ from anytime_reproduction.experiment import (
     published,
     unanimous,
 )
-from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
-from anytime_reproduction.report import curve, drawn
+from anytime_reproduction.report import lines
 from anytime_reproduction.sets import SetName, load_set, regrouping
 
 PUBLISHED_1: dict[str, float] = published("Hu et al. 2016, Table 1")
@@ -367,12 +366,9 @@ def _findings(setting: Setting, where: str, measured: Mapping[str, Sides]) -> li
                 else f"{claim.words} on held-out rows is {word}"
             )
             findings.append(Finding(f"{where}{about}: {_listed(found)}", verdict, judged=True))
-    if alike:
-        same = f"{where}no difference on held-out rows in {'; '.join(alike)}"
-        findings.insert(0, Finding(same, judged=True, claims=len(alike)))
-    if agreed:
-        findings.insert(0, Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True, claims=len(agreed)))
-    return findings
+    same = Finding(f"{where}no difference on held-out rows in {'; '.join(alike)}", judged=True, claims=len(alike))
+    better = Finding(f"{where}on held-out rows {'; '.join(agreed)}", agrees=True, claims=len(agreed))
+    return [*(each for each in (better, same) if each.claims), *findings]
 
 
 def _listed(differences: Mapping[str, Estimate]) -> str:
@@ -421,7 +417,7 @@ TABLE_2 = Experiment(
 
 # Figures 3, 4 and 5.
 
-METHODS = {variant.name: variant for variant in VARIANTS[:5]}  # CS-G-FR, CS-G-OMP, Single, No-Whiten and G-OMP
+METHODS = tuple(variant.name for variant in VARIANTS[:5])  # CS-G-FR, CS-G-OMP, Single, No-Whiten and G-OMP
 
 COMPARED = ("CS-G-FR", "CS-G-OMP", "Single", "Sparse (shrunken)")  # in Figure 5; the paper's Sparse is the shrunken one
 LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99)  # shares of the final value at which Figure 3a stops
@@ -460,43 +456,30 @@ def draw_curves(setting: Setting, name: SetName, alpha: float | None, size: int 
     """Return curves of all methods on a problem's first split: cost, F in training and held out, natural measure."""
     data = load_set(name, setting)
     groups, order = regrouping(setting, data.groups, size)
-    split = data.split(0).ordered(order)
-    gram, penalty = split.gram, validated_alpha(setting, name, size or 1) if alpha is None else alpha
-    X = (data.X[np.ix_(split.test, order)] - gram.x_mean) / gram.x_scale
+    split, X = data.split(0).ordered(order), data.X[:, order]
+    penalty = validated_alpha(setting, name, size or 1) if alpha is None else alpha
+    compared = compare(split.gram, groups, penalty, split.held)
 
-    def curves(costs: Float, train: Float, held: Float, coef: Float) -> Result:
-        """Add the natural measure, if there is one, of the models `coef` (models, D) in standard units."""
-        measured = data.measured(split.test, gram.y_mean[0] + gram.y_scale[0] * (coef @ X.T))
-        return {
-            "costs": costs.tolist(),
-            "train": train.tolist(),
-            "test": held.tolist(),
-            "measure": None if measured is None else measured.tolist(),
-        }
+    def measure(models: PrefixModels) -> list[float] | None:
+        measured = data.measured(split.test, models.predict_all(X[split.test])[:, :, 0])
+        return None if measured is None else measured.tolist()
 
-    entries = sparse_entries(gram, groups)
-    learned = {
-        **{m: sequence(gram, groups, v.method, penalty, cost_blind=v.cost_blind) for m, v in METHODS.items()},
-        "Sparse": given_sequence(gram, groups, entries.steps, penalty),
-    }
-    methods = {}
-    for method, found in learned.items():
-        W = staircase(found.state.factor, found.state.z, found.ends)
-        coef = np.zeros((len(W), len(order)))
-        coef[:, found.columns] = W[:, :, 0]
-        held = explained_by_prefixes(found, W, split.held).sum(axis=1)
-        methods[method] = curves(found.costs, found.explained_variance, held, coef)
-    costs, train = shrunken_curve(entries.path, groups, gram.own)
-    _, held = shrunken_curve(entries.path, groups, split.held)
-    coef = np.concatenate([np.zeros((1, len(order))), entries.path.coef[:, :, 0]])
-    methods["Sparse (shrunken)"] = curves(costs, train.sum(axis=1), held.sum(axis=1), coef)
     return {
         "what": data.what,
         "unit": groups.cost_unit,
         "measure": data.measure,
         "alpha": penalty,
         "risk": 0.5 * float(split.held.yy.sum()),
-        "methods": methods,
+        "methods": {
+            method: {
+                "costs": found.costs.tolist(),
+                "train": compared.train[method].explained_variance.tolist(),
+                "test": found.explained_variance.tolist(),
+                "measure": measure(found.models),
+            }
+            for method, found in compared.test.items()
+            if found.models is not None
+        },
     }
 
 
@@ -508,7 +491,7 @@ def _section_of_curves(setting: Setting, results: Results) -> Section:
         Figure(
             "figure-3a",
             f"Figure 3a: the plateau of CS-G-OMP on {yahoo.label}, and its alpha-stopping costs (dashed).",
-            partial(drawn, {yahoo.label: (yahoo, sets[yahoo])}, _draw_plateau, width=6.0),
+            [_plateau(yahoo, sets[yahoo])],
         ),
         _figure("3b", "Figure 3b: the importance of costs", ("CS-G-OMP", "G-OMP"), {yahoo: sets[yahoo]}),
         _figure("4", "Figure 4: group whitening", ("CS-G-OMP", "No-Whiten"), sets),
@@ -599,18 +582,14 @@ def _area_findings(problem: CurveProblem, result: Result) -> list[Finding]:
     ]
 
 
-def _draw_plateau(axis: Any, _: str, found: tuple[CurveProblem, Result]) -> None:
-    problem, result = found
+def _plateau(problem: CurveProblem, result: Result) -> Chart:
     costs, explained = _staircase(result, "CS-G-OMP", "train")
-    axis.step(costs, explained, where="post", color="black", linewidth=1.5)
-    for level in LEVELS:
-        stop = _stop(problem, result, level)
-        axis.axvline(stop, color="0.5", linewidth=0.8, linestyle="--")
-        axis.text(
-            stop, 0.02 * explained[-1], f" {level:g}", rotation=90, fontsize=8, va="bottom", ha="right", color="0.3"
-        )
-    axis.set(
-        xlabel=f"cost ({result['unit']})", ylabel="explained variance F (training)", ylim=(0, None), xlim=(0, costs[-1])
+    stops = {
+        f"{level:g}-stopping cost": (2 * [_stop(problem, result, level)], [0.0, explained[-1]]) for level in LEVELS
+    }
+    curve = {"CS-G-OMP": (np.repeat(costs, 2)[1:], np.repeat(explained, 2)[:-1])}
+    return lines(
+        problem.label, curve | stops, f"cost ({result['unit']})", "explained variance F (training)", stairs=False
     )
 
 
@@ -621,29 +600,18 @@ def _figure(
     return Figure(
         f"figure-{number}",
         f"{title}. Curves stop where CS-G-OMP reaches a share of its final training value: {stops}.",
-        partial(
-            drawn,
-            {problem.label: (result, _stop(problem, result)) for problem, result in sets.items()},
-            partial(_draw, methods=methods, side=side),
-            {"fontsize": 9, "loc": "lower right", "frameon": False},
-        ),
+        [_curves(problem, result, methods, side) for problem, result in sets.items()],
     )
 
 
-def _draw(axis: Any, label: str, found: tuple[Result, float], *, methods: tuple[str, ...], side: str) -> None:
-    result, stop = found
-    for number, method in enumerate(methods):
+def _curves(problem: CurveProblem, result: Result, methods: tuple[str, ...], side: str) -> Chart:
+    stop, named = _stop(problem, result), {}
+    for method in methods:
         costs, values = _staircase(result, method, side)
         known = costs <= stop * (1 + 1e-9)
-        x, y = np.append(costs[known], stop), np.append(values[known], values[known][-1])
-        curve(axis, x, y, method, number, drawstyle="steps-post")
-    measure = result["measure"] if side == "measure" else "explained variance F"
-    first = min(cost for curves in result["methods"].values() for cost in curves["costs"] if cost > 0)
-    axis.set(
-        title=label, xlabel=f"cost ({result['unit']})", ylabel=f"{measure} (held out)", xscale="log", xlim=(first, stop)
-    )
-    if side == "test":
-        axis.set_ylim(0, None)
+        named[method] = np.append(costs[known], stop), np.append(values[known], values[known][-1])
+    what = result["measure"] if side == "measure" else "explained variance F"
+    return lines(problem.label, named, f"cost ({result['unit']})", f"{what} (held out)", log="x")
 
 
 CURVES = Experiment(

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from timeit import timeit
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
 from anytime._linalg import single_blas_thread
+from anytime.evaluation.page.charts import Chart
 from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
@@ -28,7 +30,7 @@ from anytime.selection.greedy import NOISE
 from anytime.selection.sweep import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
-from anytime_reproduction.report import curve, drawn
+from anytime_reproduction.report import lines
 from anytime_reproduction.sets import SetName, consecutive_groups, load_set, regrouped
 
 ALPHA = 1e-5
@@ -45,47 +47,43 @@ class TimedPath:
     seconds: Float
 
 
-@dataclass(frozen=True, eq=False)
-class FromGram:
-    """Normal equations of a model from the precomputed X'X/n and X'Y/n."""
+class Equations(NamedTuple):
+    """Normal equations of a model: from the products X'X/n and X'Y/n, or from the rows at every call.
 
-    gram: Gram
+    `normal` returns C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n of columns G, `gradient` X'(Y - X_G w)/n of all
+    columns, (D, P), given G and w, and `covariance` X_g'X_g/n of one group.
+    """
 
-    def normal(self, columns: Index) -> tuple[Float, Float]:
-        """Return C_G = X_G'X_G/n + alpha I and q_G = X_G'Y/n."""
-        return self.gram.penalised(ALPHA, columns)
-
-    def gradient(self, columns: Index, w: Float) -> Float:
-        """Return X'(Y - X_G w)/n of all columns, (D, P)."""
-        return np.subtract(self.gram.q, self.gram.S[:, columns] @ w)
-
-    def covariance(self, columns: slice) -> Float:
-        """Return X_g'X_g/n of one group."""
-        return self.gram.S[columns, columns]
+    normal: Callable[[Index], tuple[Float, Float]]
+    gradient: Callable[[Index, Float], Float]
+    covariance: Callable[[slice], Float]
 
 
-class FromRows:
-    """Normal equations as in `FromGram`, computed from the rows (n, D) in its units at every call."""
+def from_products(gram: Gram) -> Equations:
+    return Equations(
+        lambda columns: gram.penalised(ALPHA, columns),
+        lambda columns, w: np.subtract(gram.q, gram.S[:, columns] @ w),
+        lambda columns: gram.S[columns, columns],
+    )
 
-    def __init__(self, X: Float, y: Float, gram: Gram) -> None:
-        self._X = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
-        self._X[:, gram.constant] = 0.0
-        self._Y = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale
 
-    def normal(self, columns: Index) -> tuple[Float, Float]:
-        XG = self._X[:, columns]
-        C = XG.T @ XG / len(self._X)
+def from_rows(X: Float, y: Float, gram: Gram) -> Equations:
+    """Return the equations of rows (n, D) and (n,), in the units of their Gram matrix."""
+    X = np.asfortranarray((X - gram.x_mean) / gram.x_scale)
+    X[:, gram.constant] = 0.0
+    Y, n = (y[:, np.newaxis] - gram.y_mean) / gram.y_scale, len(X)
+
+    def normal(columns: Index) -> tuple[Float, Float]:
+        XG = X[:, columns]
+        C = XG.T @ XG / n
         C[np.diag_indices_from(C)] += ALPHA
-        return C, XG.T @ self._Y / len(self._X)
+        return C, XG.T @ Y / n
 
-    def gradient(self, columns: Index, w: Float) -> Float:
-        return np.divide(self._X.T @ (self._Y - self._X[:, columns] @ w), len(self._X))
-
-    def covariance(self, columns: slice) -> Float:
-        return np.divide(self._X[:, columns].T @ self._X[:, columns], len(self._X))
-
-
-Equations: TypeAlias = FromGram | FromRows
+    return Equations(
+        normal,
+        lambda columns, w: np.divide(X.T @ (Y - X[:, columns] @ w), n),
+        lambda columns: np.divide(X[:, columns].T @ X[:, columns], n),
+    )
 
 
 def literal_fr(equations: Equations, groups: FeatureGroups) -> TimedPath:
@@ -188,7 +186,7 @@ def timed(setting: Setting, data: SetName, size: int | None, turns: int) -> Resu
     X, y = loaded.X[training], loaded.y[training]
     with single_blas_thread():
         gram = Gram.of(moments_of(X, y))
-        sources: dict[str, Equations] = {"products": FromGram(gram), "rows": FromRows(X, y, gram)}
+        sources = {"products": from_products(gram), "rows": from_rows(X, y, gram)}
         ways: dict[str, Callable[[], TimedPath]] = {
             **{f"{name}, ours": partial(clocked, gram, groups, method) for name, method in METHODS.items()},
             **{
@@ -245,10 +243,7 @@ def grown(setting: Setting, features: int) -> Result:
     return {"features": features, "ratio": float(seconds[0] / seconds[1])}
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+_seconds = partial(timeit, timer=time.process_time, number=1)
 
 
 def _agreement(ours: TimedPath, *literal: TimedPath) -> Result:
@@ -342,13 +337,7 @@ def _section(setting: Setting, results: Results) -> Section:
                 "training-time",
                 "Training time against the number of groups selected (Figure 2 of the paper): the literal way from the "
                 f"rows, and ours from the products. Left: {first}; right: {last}.",
-                partial(
-                    drawn,
-                    {name: problems[name] for name in (first, last)},
-                    _draw,
-                    {"fontsize": 8, "loc": "center right"},
-                    ylabel="processor time (s)",
-                ),
+                [_chart(name, problems[name]) for name in (first, last)],
             ),
         ),
     )
@@ -411,14 +400,18 @@ def _factor(results: Results) -> Finding:
     )
 
 
-def _draw(axis: Any, name: str, result: Result) -> None:
-    for number, way in enumerate(("FR, rows", "OMP, rows", "FR, ours", "OMP, ours")):
-        method, computation = way.split(", ")
-        label = f"CS-G-{method}, {'ours' if computation == 'ours' else 'literal'}"
-        seconds = result["seconds"][way]
-        curve(axis, np.arange(1.0, len(seconds) + 1), np.array(seconds), label, number)
-    axis.locator_params(axis="x", integer=True)
-    axis.set(yscale="log", xlabel="groups selected", title=f"{name}, {result['groups']} groups")
+def _chart(name: str, result: Result) -> Chart:
+    named = {
+        f"CS-G-{method}, {'ours' if way == 'ours' else 'literal'}": (
+            np.arange(1, result["groups"] + 1),
+            result["seconds"][f"{method}, {way}"],
+        )
+        for way in ("rows", "ours")
+        for method in METHODS
+    }
+    return lines(
+        f"{name}, {result['groups']} groups", named, "groups selected", "processor time (s)", log="y", stairs=False
+    )
 
 
 TRAINING_TIME = Experiment(

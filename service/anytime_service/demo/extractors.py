@@ -15,7 +15,7 @@ import numpy as np
 from scipy import fft, ndimage
 
 from anytime._linalg import single_blas_thread
-from anytime.costs.profiling import ModuleInputs, profile
+from anytime.costs.profiling import profile
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 
@@ -235,5 +235,5 @@ def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
         return load_groups({"cost_unit": "ms", "groups": described})
 
     unmeasured = groups(dict.fromkeys(EXTRACTORS, 1.0))
-    times = profile(unmeasured, EXTRACTORS, ModuleInputs(tuple(images[:40]))).times
+    times = profile(unmeasured, EXTRACTORS, list(images[:40])).times
     return np.hstack(list(blocks.values())), groups({name: float(np.median(took)) for name, took in times.items()})

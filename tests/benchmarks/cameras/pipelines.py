@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from anytime import Answer, AnytimeRegressor, FeatureGroup, FeatureGroups, Model, Prediction
-from anytime.costs.profiling import ModuleInputs, profile
+from anytime.costs.profiling import profile
 from anytime.types import Float
 from benchmarks.cameras.extractors import EXTRACTORS
 from benchmarks.cameras.scenes import clip
@@ -79,7 +79,7 @@ def _trained(extractors: Extractors, training: Sequence[Case], cases: Sequence[C
         each = (FeatureGroup(name=name, features=columns[name], cost=costs[name]) for name in columns)
         return FeatureGroups(cost_unit="ms", groups=tuple(each))
 
-    inputs = ModuleInputs(tuple(case.x for case in cases))
+    inputs = tuple(case.x for case in cases)
     times = profile(groups(dict.fromkeys(columns, 1.0)), extractors, inputs, repeats=1).times
     X = np.array([np.concatenate(list(case.values.values())) for case in training])
     costed = groups({name: float(np.median(each)) for name, each in times.items()})

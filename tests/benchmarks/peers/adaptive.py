@@ -120,8 +120,7 @@ def section(results: Results, failed: Sequence[Finding]) -> Section:
         name: {method: (SETS[name][0], scores.auroc.mean(axis=0)) for method, scores in of.items()}
         for name, of in results.items()
     }
-    axes = {"xlabel": "groups", "ylabel": "AUROC (test)"}
-    picture = drawn("AUROC on the test rows for the number of groups.", lines, 3.6, "lower right", **axes)
+    picture = drawn("AUROC on the test rows for the number of groups.", lines, "groups", "AUROC (test)")
     peers = [prepared(name) for name in dict.fromkeys(method.environment for method in METHODS)]
     versions = tuple(peer.versions_text for peer in peers if not isinstance(peer, Absent))
     return Section("One sequence or an order for each row", versions, tuple(findings), TEXT, tuple(sheets), (picture,))

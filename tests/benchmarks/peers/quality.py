@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.scale import SymmetricalLogScale
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE
@@ -331,7 +330,5 @@ def _sheet(problem: QualitySet, measure: str, cells: Cells, candidates: dict[str
 
 def _picture(problem: QualitySet, measure: str, budgets: Float, curves: dict[str, Float], weights: Float) -> Picture:
     lines = {"": {name: (budgets, terms.sum(axis=1) / weights.sum()) for name, terms in curves.items()}}
-    scale = SymmetricalLogScale(None, linthresh=float(problem.groups.costs[problem.groups.costs > 0].min()))
-    axes = {"xlabel": f"cost of the features ({problem.groups.cost_unit})", "ylabel": f"{measure} (test)"}
     caption = f"{problem.name}: {measure} on the test rows for what the features cost."
-    return drawn(caption, lines, 7.0, "lower right", xscale=scale, xlim=(0, None), **axes)
+    return drawn(caption, lines, f"cost of the features ({problem.groups.cost_unit})", f"{measure} (test)", "x")

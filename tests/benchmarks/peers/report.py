@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import platform
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
-from anytime.evaluation.plots import write_figure
-from anytime_reproduction.report import STYLE, curve, panels
+from anytime.evaluation.page.charts import STYLE as CHARTS
+from anytime_reproduction.report import STYLE
+from anytime_reproduction.report import lines as chart_of
 from benchmarks.limits import SLACK
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread, digits
@@ -49,10 +47,10 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A PNG in base64."""
+    """Charts in HTML."""
 
     caption: str
-    png: str
+    html: str
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -69,20 +67,11 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def drawn(
-    caption: str, panes: Mapping[str, Mapping[str, tuple[Any, Any]]], width: float, legend: str, **axes: Any
+    caption: str, panes: Mapping[str, Mapping[str, tuple[Any, Any]]], x_label: str, y_label: str, log: str = ""
 ) -> Picture:
-    """Return named lines of x and y, in a pane for each title."""
-    figure, drawn_panes = panels(len(panes), width=width, height=4.0)
-    for pane, (title, lines_of) in zip(drawn_panes, panes.items(), strict=True):
-        pane.set(title=title, **axes)
-        steps = {} if "yscale" in axes else {"drawstyle": "steps-post"}
-        for number, (name, (x, y)) in enumerate(lines_of.items()):
-            curve(pane, np.asarray(x), np.asarray(y), name, number, **steps)
-    drawn_panes[0].legend(fontsize=7, loc=legend)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "figure.png"
-        write_figure(figure, path)
-        return Picture(caption, base64.b64encode(path.read_bytes()).decode())
+    """Return named lines of x and y, in a pane for each title; on a logarithmic y-axis they are no stairs."""
+    charts = (chart_of(title, of, x_label, y_label, log=log, stairs="y" not in log) for title, of in panes.items())
+    return Picture(caption, "".join(chart.svg() for chart in charts))
 
 
 def cell(value: Spread | None) -> Cell:
@@ -140,7 +129,8 @@ def page(sections: Sequence[Section]) -> Iterator[str]:
     """Yield the report in HTML: the text of each part, and its pictures."""
     yield "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Compared with peers</title>"
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-    yield f"<style>{STYLE.read_text(encoding='utf-8')} img {{ max-width: 100%; }} pre {{ overflow: auto; }}</style>"
+    styles = "".join(path.read_text(encoding="utf-8") for path in (CHARTS, STYLE))
+    yield f"<style>{styles} pre {{ overflow: auto; }}</style>"
     yield f"</head><body><h1>anytime-linear compared with its peers</h1><p>{HOW_TO_READ}</p>"
     yield f"<p>Measured on {escape(machine())}.</p>"
     for section in sections:
@@ -148,9 +138,7 @@ def page(sections: Sequence[Section]) -> Iterator[str]:
         yield from (f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
         yield f"<pre>{escape(chr(10).join(lines(section)))}</pre>"
         for image in section.pictures:
-            caption = escape(image.caption)
-            yield f"<figure><img src='data:image/png;base64,{image.png}' alt='{caption}'>"
-            yield f"<figcaption>{caption}</figcaption></figure>"
+            yield f"<div class='grid'>{image.html}</div><p>{escape(image.caption)}</p>"
     yield "</body></html>"
 
 

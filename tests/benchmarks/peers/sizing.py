@@ -118,11 +118,10 @@ def sizing(_data: Path, quick: bool) -> Section:
             of_size.setdefault(name, {})[f"D = {D:,}"] = line
     J = [size.groups for size in by_groups]
     of_groups = {"": {name: (J, [size.median(name) for size in by_groups]) for name in ("path", "X.T @ X")}}
-    log = {"xscale": "log", "yscale": "log", "ylabel": "seconds"}
     caption = "Seconds by rows and columns, on logarithmic axes: training and the floors."
-    first = drawn(caption, of_size, 4.4, "upper left", xlabel="rows n", ylim=(1e-5, 1e3), **log)
+    first = drawn(caption, of_size, "rows n", "seconds", "xy")
     caption = f"The path by the number of groups, and X.T @ X of 10,000 rows; {used:,} columns."
-    second = drawn(caption, of_groups, 5.5, "upper left", xlabel=f"groups of the same {used:,} columns", **log)
+    second = drawn(caption, of_groups, f"groups of the same {used:,} columns", "seconds", "xy")
     pictures = first, second
     return Section("Training by size", (ours().versions_text,), tuple(findings), TEXT, (table, path), pictures)
 

@@ -233,6 +233,6 @@ def _at_equal_cost(main: SyntheticProblem, found: Round) -> tuple[Sheet, Picture
     columns = ("", *(f"first {share:.0%} of the cost" for share in COST_SHARES), "reached in the end")
     caption = "Mean explained variance over budgets up to a share of all costs, as a share of what all groups explain"
     curves = {"": {name: (line.costs / total, line.explained) for name, line in lines.items()}}
-    labels = {"xlabel": "share of the cost of all groups", "ylabel": "explained variance F (training)", "xlim": (0, 1)}
-    image = drawn(f"Explained variance by cost; {main.name}.", curves, 6.5, "lower right", **labels)
+    labels = "share of the cost of all groups", "explained variance F (training)"
+    image = drawn(f"Explained variance by cost; {main.name}.", curves, *labels)
     return Sheet(f"{caption}; {main.name}", columns, tuple(cells)), image

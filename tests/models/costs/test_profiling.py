@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from anytime.costs.profiling import ModuleInputs, TableInputs, measurements, profile, required_first
+from anytime.costs.profiling import TableInputs, inputs_of, measurements, profile, required_first
 from anytime.data.formats import Batch, open_table
 from anytime.errors import ExtractorError
 from anytime.groups import FeatureGroups, load_groups
@@ -53,7 +54,7 @@ def slow(clock: Clock, ms: Callable[[Any], float], width: int, called: list[str]
 
 
 def test_every_input_is_measured_as_often_as_asked_and_samples_stay_paired() -> None:
-    clock, inputs = Clock(), ModuleInputs((1.0, 2.0, 3.0))
+    clock, inputs = Clock(), (1.0, 2.0, 3.0)
     extractors = {"late": slow(clock, lambda x: x, 1), "early": slow(clock, lambda x: 10 * x, 2)}
     progressed: list[int] = []
     found = profile(groups(), extractors, inputs, repeats=2, clock=clock, progress=progressed.append)
@@ -72,7 +73,7 @@ def test_groups_are_computed_after_those_that_they_require_and_first_for_nothing
     needy = groups(late=["early", "visit"])
     assert required_first(needy, ["early", "late"]) == ["early", "late"]
     assert required_first(groups(), ["early", "late"]) == ["late", "early"]
-    profile(needy, extractors, ModuleInputs((0, 0)), warm_up=3, repeats=1, clock=clock)
+    profile(needy, extractors, (0, 0), warm_up=3, repeats=1, clock=clock)
     assert called == ["early", "late"] * (3 + 2)
 
 
@@ -86,7 +87,7 @@ def test_a_group_without_features_is_measured_once_for_those_that_use_its_result
         return [0.0]
 
     extractors = {"late": late, "early": slow(clock, lambda _: 2.0, 2), "visit": visit}
-    found = profile(groups(late=["visit"]), extractors, ModuleInputs((0, 0)), warm_up=1, repeats=1, clock=clock)
+    found = profile(groups(late=["visit"]), extractors, (0, 0), warm_up=1, repeats=1, clock=clock)
     assert list(found.groups) == ["visit", "late", "early"]
     assert {name: times.tolist() for name, times in found.times.items()} == {
         "visit": [7.0, 7.0],
@@ -106,16 +107,16 @@ def test_groups_may_be_measured_side_by_side() -> None:
     def meeting(width: int) -> Callable[[Any], Any]:
         return lambda _: (both.wait(), np.zeros(width))[1]
 
-    found = profile(groups(), {"late": meeting(1), "early": meeting(2)}, ModuleInputs((0, 0)), parallel=2, repeats=3)
+    found = profile(groups(), {"late": meeting(1), "early": meeting(2)}, (0, 0), parallel=2, repeats=3)
     assert {name: len(times) for name, times in found.times.items()} == {"late": 6, "early": 6}
     with pytest.raises(ExtractorError, match=r"the extractor of group 'late' failed .*no light"):
-        profile(groups(), {"late": broken, "early": lambda _: [0.0, 0.0]}, ModuleInputs((0,)), parallel=2)
+        profile(groups(), {"late": broken, "early": lambda _: [0.0, 0.0]}, (0,), parallel=2)
 
 
 def test_what_looking_at_the_clock_takes_is_told() -> None:
     clock = Clock(look_ns=2000)
     extractors = {"late": slow(clock, lambda _: 0.0, 1), "early": slow(clock, lambda _: 0.0, 2)}
-    found = profile(groups(), extractors, ModuleInputs((0,)), clock=clock)
+    found = profile(groups(), extractors, (0,), clock=clock)
     assert found.timer_ms == pytest.approx(0.002)
     assert found.times["late"] == pytest.approx(0.002)
 
@@ -129,7 +130,7 @@ def test_a_row_of_a_table_is_a_dict_of_pythons_own_values_and_a_batch_one_of_arr
     assert inputs[0] == {"n": 0, "w": None}
     assert type(inputs[3]["n"]) is int
     assert inputs[0] is not inputs[0]
-    batch = inputs[[4, 0]]
+    batch = inputs.together([4, 0])
     assert batch["n"].tolist() == [4, 0]
     assert batch["w"].tolist() == ["d", None]
 
@@ -161,16 +162,18 @@ def test_calls_of_several_rows_tell_what_a_call_and_what_a_row_takes() -> None:
 
 
 def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_last() -> None:
-    assert ModuleInputs((1, 2, 3))[[2, 0]] == [3, 1]
-    assert ModuleInputs.of(lambda: iter(range(9)), 4, "m:make").items == (0, 1, 2, 3)
-    assert ModuleInputs.of([7], 4, "m:make")[0] == 7
+    one = load_groups({"cost_unit": "ms", "groups": [{"name": "a", "features": ["a"], "cost": 1}]})
+    calls = Mock(return_value=np.zeros((2, 1)))
+    profile(one, {"a": calls}, (1, 2, 3), rows=(2,), warm_up=2, repeats=0)
+    assert calls.mock_calls == [call([1, 2]), call([3, 1])]
+    assert inputs_of(lambda: iter(range(9)), 4, "m:make") == (0, 1, 2, 3)
     for given, why in (
         (3, "is int; expected an iterable of inputs"),
         ({"a": 1}, "is dict; expected"),
         ([], "has no in"),
     ):
         with pytest.raises(ExtractorError, match=f"m:make {why}"):
-            ModuleInputs.of(given, 4, "m:make")
+            inputs_of(given, 4, "m:make")
 
 
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), (4, 4), (3, 3), (100, 40)])
@@ -200,7 +203,7 @@ def test_an_extractor_that_fails_is_named_in_a_line(extractor: Any, why: str) ->
     clock = Clock()
     extractors = {"late": extractor, "early": slow(clock, lambda _: 1.0, 2)}
     with pytest.raises(ExtractorError, match=why) as refused:
-        profile(groups(), extractors, ModuleInputs((0,)), clock=clock)
+        profile(groups(), extractors, (0,), clock=clock)
     assert "\n" not in str(refused.value)
 
 
@@ -213,7 +216,7 @@ def test_one_that_fails_only_when_it_is_measured_is_named_too() -> None:
 
     extractors = {"late": fickle, "early": slow(clock, lambda _: 1.0, 2)}
     with pytest.raises(ExtractorError, match="the extractor of group 'late' failed"):
-        profile(groups(), extractors, ModuleInputs((0,)), warm_up=3, clock=clock)
+        profile(groups(), extractors, (0,), warm_up=3, clock=clock)
 
 
 def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
@@ -223,7 +226,7 @@ def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
         (["late", "early", "earli"], "there is no group 'earli'"),
     ):
         with pytest.raises(ExtractorError, match=why):
-            profile(groups(), dict.fromkeys(names, slow(clock, lambda _: 1.0, 1)), ModuleInputs((0,)), clock=clock)
+            profile(groups(), dict.fromkeys(names, slow(clock, lambda _: 1.0, 1)), (0,), clock=clock)
 
 
 def test_the_first_call_of_each_input_is_cold() -> None:
@@ -235,7 +238,7 @@ def test_the_first_call_of_each_input_is_cold() -> None:
         return [x]
 
     one = load_groups({"cost_unit": "ms", "groups": [{"name": "a", "features": ["x"], "cost": 1}]})
-    found = profile(one, {"a": extractor}, ModuleInputs((1, 2, 3)), warm_up=2, repeats=4, clock=clock).groups["a"]
+    found = profile(one, {"a": extractor}, (1, 2, 3), warm_up=2, repeats=4, clock=clock).groups["a"]
     assert found.first == pytest.approx([11.0, 12.0, 13.0]), "in the warm-up or in the measurement"
     assert found.cold == pytest.approx(12.0)
     assert float(np.median(found.per_row)) == pytest.approx(1.0)

@@ -48,7 +48,7 @@ def test_the_selected_model_is_the_best_of_those_with_the_number_stated(noise: f
     X, y = table(noise=noise, gaps=gaps)
     chosen = AnytimeRegressor().fit(X, y)
     stated = [AnytimeRegressor(min_level_rows=least).fit(X, y) for least in LEVEL_ROWS]
-    errors = [fit.fit_.curve.cv_error for fit in stated]
+    errors = [fit.curve_.cv_error for fit in stated]
     areas = [error[:-1].mean() for error in errors if error is not None]  # each step costs 1
     best = stated[int(np.argmin(areas))]
     assert len({len(names_of(fit)) for fit in stated}) == 3

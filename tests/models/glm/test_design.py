@@ -58,7 +58,9 @@ def cut(case: Case, rows: int, folds: Index | None = None) -> list[Block]:
 def check_same(one: Fit, other: Fit) -> None:
     assert order_of(one) == order_of(other)
     np.testing.assert_allclose(other.prefixes.packed, one.prefixes.packed, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(other.curve.explained_variance, one.curve.explained_variance, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        other.sequence.explained_variance, one.sequence.explained_variance, rtol=1e-9, atol=1e-12
+    )
     if one.errors is not None and other.errors is not None:
         np.testing.assert_allclose(other.errors, one.errors, rtol=1e-9)
         np.testing.assert_array_equal(other.alphas, one.alphas)
@@ -433,7 +435,7 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
     for prefix, end in enumerate(bounded.sequence.ends):
         columns = bounded.sequence.columns[:end].tolist()
         np.testing.assert_allclose(coefficients(bounded, prefix), problem.coefficients(columns), rtol=0, atol=OPTIMUM)
-        F = bounded.curve.explained_variance[prefix]
+        F = bounded.sequence.explained_variance[prefix]
         assert pytest.approx(problem.explained_variance(columns), abs=1e-9) == F
 
 

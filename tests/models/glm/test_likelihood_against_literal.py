@@ -176,7 +176,7 @@ def test_the_order_of_the_groups_file_does_not_matter_without_ties(case: Case, m
     other = replace(case, X=case.X[:, columns_of(case.groups, places)], groups=shuffled)
     a, b = case.learned(method), other.learned(method)
     assert order_of(a) == [tuple(places[g] for g in adds) for adds in order_of(b)]
-    np.testing.assert_allclose(b.curve.explained_variance, a.curve.explained_variance, atol=1e-9)
+    np.testing.assert_allclose(b.sequence.explained_variance, a.sequence.explained_variance, atol=1e-9)
 
 
 @quick(max_examples=25)
@@ -187,7 +187,7 @@ def test_units_and_origins_of_columns_do_not_matter(case: Case, method: Method, 
     units = 10 ** rng.uniform(-3, 3, width) * rng.choice([-1, 1], width)
     a, b = case.learned(method), replace(case, X=case.X * units + rng.uniform(-10, 10, width)).learned(method)
     assert order_of(a) == order_of(b)
-    np.testing.assert_allclose(b.curve.explained_variance, a.curve.explained_variance, atol=1e-9)
+    np.testing.assert_allclose(b.sequence.explained_variance, a.sequence.explained_variance, atol=1e-9)
     for prefix in range(len(a.sequence.steps) + 1):
         signs = np.concatenate([[1.0], np.sign(units)[a.sequence.columns[: a.sequence.ends[prefix]]]])
         np.testing.assert_allclose(
@@ -212,7 +212,7 @@ def test_the_classes_may_be_called_in_any_order(case: Case, method: Method) -> N
     """Of two classes the other one has the opposite coefficients; of more, each keeps its own."""
     flipped = 1 - case.Y if case.family == "binomial" else case.Y[:, ::-1]
     a, b = case.learned(method), replace(case, Y=flipped).learned(method)
-    np.testing.assert_allclose(b.curve.explained_variance[-1], a.curve.explained_variance[-1], atol=1e-8)
+    np.testing.assert_allclose(b.sequence.explained_variance[-1], a.sequence.explained_variance[-1], atol=1e-8)
     if order_of(a) == order_of(b):  # rounding may decide ties
         last = len(a.sequence.steps)
         wanted = -coefficients(a, last) if case.family == "binomial" else coefficients(a, last)[:, ::-1]
@@ -228,8 +228,8 @@ def test_every_group_is_added_once_after_what_it_requires_and_F_never_falls(
     order = [g for adds in order_of(fitted) for g in adds]
     assert sorted(order) == list(range(len(case.groups)))
     assert all(set(case.groups.prerequisites[g]) <= set(order[:k]) for k, g in enumerate(order))
-    assert np.diff(fitted.curve.explained_variance).min() >= -1e-12
+    assert np.diff(fitted.sequence.explained_variance).min() >= -1e-12
     deviance = present(fitted.learned.deviance)
-    assert fitted.curve.explained_variance[-1] <= 0.5 * deviance[0] + 1e-12
+    assert fitted.sequence.explained_variance[-1] <= 0.5 * deviance[0] + 1e-12
     # The deviance has no penalty: a step can raise it for smaller coefficients, but not above that of the base rate.
     assert (deviance <= deviance[0] * (1 + 1e-12)).all()

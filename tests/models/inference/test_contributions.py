@@ -234,7 +234,7 @@ def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
         predicted, found = estimator.predict(X, budget, explain=True)
         np.testing.assert_array_equal(predicted, estimator.predict(X, budget))
         assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
-        scores = estimator._scores(X, budget, "prefix")
+        scores = estimator._answer(X, budget, "prefix").scores
         assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
         for parts in (found.features, found.groups):
             np.testing.assert_allclose(total(found.intercept, parts.values(), len(X)), scores, rtol=1e-9, atol=1e-9)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,6 +36,7 @@ from anytime.types import Policy
 from models.exporting import Event, asked, compiled, read
 from models.opening import opened, outputs_of
 from models.properties import quick
+from models.table_types import TYPES
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -48,17 +48,6 @@ GROUPS: dict[str, Any] = {
 }
 POLICIES: tuple[Policy, ...] = ("prefix", "best", "arrived")
 FAMILIES = ("gaussian", "responses", "poisson", "binomial", "multinomial")
-TYPES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
-    "pandas": lambda frame, _: frame,
-    "polars": lambda frame, _: pl.from_pandas(frame),
-    "lazy": lambda frame, _: pl.from_pandas(frame).lazy(),
-    "arrow": lambda frame, _: pa.Table.from_pandas(frame),
-    "stream": lambda frame, _: pa.Table.from_pandas(frame).to_reader(),
-    "dicts": lambda frame, _: frame.astype(object).where(frame.notna(), None).to_dict("records"),
-    "csv": lambda frame, path: frame.to_csv(path / "t.csv", index=False) or path / "t.csv",
-    "parquet": lambda frame, path: frame.to_parquet(path / "t.parquet", index=False) or str(path / "t.parquet"),
-    "table": lambda frame, path: frame.to_parquet(path / "u.parquet") or open_table(path / "u.parquet"),
-}
 
 
 def rows(count: int, seed: int = 0) -> pd.DataFrame:

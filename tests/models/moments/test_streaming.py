@@ -118,6 +118,8 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
     classifier = AnytimeClassifier(GROUPS, family="gaussian")
     with pytest.raises(TrainingError, match="one class, 1; give all of them by classes="):
         classifier.partial_fit(X, np.ones(300, dtype=int))
+    with pytest.raises(TrainingError, match="y has no class; give all of them by classes="):
+        classifier.partial_fit(X, np.ones(300, dtype=int), classes=[])
     classifier.partial_fit(X, (y > 0).astype(int))
     with pytest.raises(TrainingError, match="class 2, which the first rows lack"):
         classifier.partial_fit(X, np.full(300, 2))

@@ -399,7 +399,7 @@ def test_each_prefix_has_the_coefficients_of_its_own_penalty(problem: Problem) -
         raw = W * found.gram.y_scale / found.gram.x_scale[columns, np.newaxis]
         np.testing.assert_allclose(found.prefixes.coef(k), raw, rtol=1e-6, atol=1e-8)
     F = literal.Rows(Xs, Ys, found.alpha, problem.weights).explained_variance(range(Xs.shape[1]))
-    assert found.curve.explained_variance[-1] == pytest.approx(F, abs=1e-9)
+    assert found.sequence.explained_variance[-1] == pytest.approx(F, abs=1e-9)
 
 
 @quick(max_examples=20)

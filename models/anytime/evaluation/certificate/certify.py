@@ -17,7 +17,7 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from anytime._linalg import single_blas_thread
-from anytime.errors import TrainingError
+from anytime.errors import TrainingError, refuse
 from anytime.evaluation.certificate import NODES
 from anytime.evaluation.certificate.relaxation import SelectionProblem
 from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, BranchAndBound, Stopped
@@ -67,17 +67,17 @@ def certify(
     -----
     Sets with groups that training left out are not considered: the model's moments do not contain them.
     """
-    manifest = model.manifest
-    if not family_of(manifest.family).least_squares:
-        raise TrainingError(
-            f"model {model.name!r} is {manifest.family}; certificates support least squares only (family gaussian)"
-        )
-    if model.groups.pairs:
-        raise TrainingError(
-            f"model {model.name!r} has pairs of columns, which certificates do not support; train without"
-        )
+    manifest, what = model.manifest, f"model {model.name!r}"
+    refuse(
+        {
+            f"{what} is {manifest.family}; certificates support least squares only (family gaussian)": (
+                not family_of(manifest.family).least_squares
+            ),
+            f"{what} has pairs of columns, which certificates do not support; train without": bool(model.groups.pairs),
+        }
+    )
     if model.moments is None:
-        raise TrainingError(f"model {model.name!r} was saved without its moments; retrain it without --no-moments")
+        raise TrainingError(f"{what} was saved without its moments; retrain it without --no-moments")
     prefixes = certify_prefixes(
         Gram.of(model.moments),
         model.terms,
@@ -170,7 +170,17 @@ def certify_prefixes(
         Called with the index of each finished prefix.
     """
     costs, F = np.asarray(costs_of_prefixes, dtype=np.float64), np.asarray(F_of_prefixes, dtype=np.float64)
-    _check(costs, F, nodes, seconds)
+    refuse(
+        {
+            f"{len(costs)} costs and {len(F)} values of F; expected both for every prefix": len(costs) != len(F),
+            "a cost or F of a prefix is negative or not finite; expected the values of a sequence": not (
+                np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()
+            ),
+            f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, and a finite number of seconds": (
+                nodes < 1 or not 0 <= (seconds or 0) < math.inf
+            ),
+        }
+    )
     prefixes = list(zip(costs.tolist(), F.tolist(), strict=True))
     with single_blas_thread():
         problem = SelectionProblem.of(gram, groups, alpha)
@@ -247,17 +257,6 @@ def _searched(
 
 def _late(until: float) -> bool:
     return time.monotonic() >= until
-
-
-def _check(costs: Float, F: Float, nodes: int, seconds: float | None) -> None:
-    if len(costs) != len(F):
-        raise TrainingError(f"{len(costs)} costs and {len(F)} values of F; expected both for every prefix")
-    if not (np.isfinite(costs).all() and np.isfinite(F).all() and (costs >= 0).all()):
-        raise TrainingError("a cost or F of a prefix is negative or not finite; expected the values of a sequence")
-    if nodes < 1 or (seconds is not None and not (math.isfinite(seconds) and seconds >= 0)):
-        raise TrainingError(
-            f"limits of {nodes} nodes and {seconds} seconds; expected 1 node or more, and a finite number of seconds"
-        )
 
 
 def _shared(certified: list[CertifiedPrefix]) -> list[CertifiedPrefix]:

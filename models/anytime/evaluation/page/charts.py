@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines, bars and points in one plane, for the report, notebooks and the console.
+"""Charts as SVG text: lines, bars and points in one plane, for reports, notebooks and the console.
 
 Colours are those of `charts.css` (classes `c0`, `c1`, ...). A chart is a picture for readers of the page and a title
 for readers of its text: every mark has a `<title>`. Attributes (`data-x`, `data-y`) let a script add marks.
@@ -42,10 +42,17 @@ MAX_LEVEL = 7
 """Most names along the x axis that stand upright; more are turned."""
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return about `count` round numbers that span a range, ascending."""
+COLOURS = 5
+"""Colours of lines and points, from `c0` on."""
+
+
+def ticks(low: float, high: float, count: int = 5, *, log: bool = False) -> list[float]:
+    """Return about `count` round numbers that span a range, ascending; powers of ten on a logarithmic axis."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low]
+    if log and high >= 100 * low:
+        powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
+        return [10.0**k for k in powers[:: -(-len(powers) // (count + 1))]]
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * (1 - 1e-9))
@@ -68,6 +75,8 @@ class Chart:
         Names along the x axis, at 0, 1, ..., instead of numbers.
     x_shown : Callable[[float], str]
         Text of a number of the x axis.
+    log : str
+        The logarithmic axes, "x", "y" or "xy"; their ends are above 0, and values below the low end lie there.
     """
 
     def __init__(
@@ -79,14 +88,15 @@ class Chart:
         y_label: str = "",
         levels: Sequence[str] | None = None,
         x_shown: Callable[[float], str] = shown,
+        log: str = "",
     ) -> None:
-        self._x, self._y = _widened(*x), _widened(*y)
+        self._x, self._y, self._log = _widened(*x), _widened(*y), log
         self._parts: list[str] = []
         self._words: list[tuple[float, float, float]] = []
         """The left ends, the widths and the base lines of the labels."""
         self._labels: list[tuple[str, int]] = []
         self._title, self._levels = title, levels
-        for value in ticks(*self._y):
+        for value in ticks(*self._y, log="y" in log):
             at = self._at(0.0, value)[1]
             self._parts += [
                 f'<path class="grid" d="M{LEFT} {at:.1f}H{RIGHT}"/>',
@@ -95,7 +105,7 @@ class Chart:
         places = (
             [(float(k), clipped(name, 9)) for k, name in enumerate(levels)]
             if levels is not None
-            else [(value, x_shown(value + 0.0)) for value in ticks(*self._x)]
+            else [(value, x_shown(value + 0.0)) for value in ticks(*self._x, log="x" in log)]
         )
         for value, name in places:
             at = self._at(value, 0.0)[0]
@@ -115,9 +125,8 @@ class Chart:
         ]
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
-        (x0, x1), (y0, y1) = self._x, self._y
-        u = LEFT + (x - x0) / (x1 - x0) * (RIGHT - LEFT)
-        v = BOTTOM - (y - y0) / (y1 - y0) * (BOTTOM - TOP)
+        u = LEFT + _share(x, *self._x, "x" in self._log) * (RIGHT - LEFT)
+        v = BOTTOM - _share(y, *self._y, "y" in self._log) * (BOTTOM - TOP)
         return min(max(u, LEFT - 1), WIDTH), min(max(v, TOP - 8), BOTTOM + 8)
 
     def line(
@@ -223,6 +232,11 @@ class Chart:
         legend = f'<div class="legend">{keys}</div>' if len(self._labels) > 1 else ""
         words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
         return f"<figure>{legend}{picture}{words}</figure>"
+
+
+def _share(value: float, low: float, high: float, is_log: bool) -> float:
+    """Return where a value lies on an axis, from 0 at its low end to 1 at its high end."""
+    return math.log(max(value, low) / low, high / low) if is_log else (value - low) / (high - low)
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

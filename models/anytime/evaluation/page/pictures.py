@@ -165,13 +165,17 @@ def _guarantee_text(model: Model) -> str:
     return f"No guarantee: {guarantee.why}." if guarantee.why else "No guarantee is known."
 
 
-def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | None = None) -> Chart:
+def curve_chart(
+    curve: ModelCurve, tested: tuple[str, Float, Float | None] | None = None, kind: Callable[..., Chart] = Chart
+) -> Chart:
     """Return the chart of what is explained against cost.
 
     Parameters
     ----------
     tested : tuple[str, Float, Float | None] | None
         Name of a test table, R² on it of shape (steps + 1,), and its standard errors if they are known.
+    kind : Callable[..., Chart]
+        Makes the chart.
     """
 
     def of(field: str) -> Float:
@@ -194,19 +198,19 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
     values = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
     low, high = (min(0.0, np.quantile(values, 0.02)), values.max() * 1.15) if len(values) else (0.0, 1.0)
     name = curve.explained[0].upper() + curve.explained[1:]
-    chart = Chart(
+    chart = kind(
         f"{name} against cost", (0.0, float(costs[-1])), (float(low), float(high)),
         f"cost of the groups used ({curve.cost_unit})", name,
     )  # fmt: skip
     for label, each, colour, stairs, dashed in lines:
         chart.line(costs, each, colour, label, stairs="before" if stairs == "before" else "after", dashed=dashed)
     names = ["base rate", *(str(point.group) for point in curve.points[1:])]
-    kind, drawn, errors = ("", training, None) if tested is None else ("test ", tested[1], tested[2])
-    titles = [f"{name}: cost {c:g}, {kind}r2 {r:.4g}" for name, c, r in zip(names, costs, drawn, strict=True)]
+    of_test, drawn, errors = ("", training, None) if tested is None else ("test ", tested[1], tested[2])
+    titles = [f"{name}: cost {c:g}, {of_test}r2 {r:.4g}" for name, c, r in zip(names, costs, drawn, strict=True)]
     chart.points(costs, drawn, titles, 0 if tested is None else 2, errors=errors)
     gains = np.diff(training)
     drawn_lines = np.array([line[1] for line in lines if line[0] != "guaranteed"])
-    lows, highs = np.nanmin(drawn_lines, axis=0), np.nanmax(drawn_lines, axis=0)
+    lows, highs = np.fmin.reduce(drawn_lines), np.fmax.reduce(drawn_lines)
     if errors is not None:
         lows, highs = np.fmin(lows, drawn - errors), np.fmax(highs, drawn + errors)
     for k in (1 + np.argsort(-np.nan_to_num(gains))[:4]).tolist():
@@ -215,14 +219,19 @@ def curve_chart(curve: ModelCurve, tested: tuple[str, Float, Float | None] | Non
     return chart
 
 
-def shape_pictures(model: Model, top: int, prefix: int | None = None) -> list[str]:
-    """Return the charts of the strongest columns, each on its own scale: a common one flattens all but the first."""
+def strongest_shapes(model: Model, top: int, prefix: int | None = None) -> tuple[ColumnShape, ...]:
+    """Return the shapes of the `top` strongest columns of a prefix; raise ValuesError if there is none."""
     if top < 1:
         raise ValuesError(f"top is {top}; expected a number of columns, 1 or more")
-    shapes = column_shapes(model, prefix)[:top]
-    if not shapes:
-        raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
-    return [chart.svg(caption_of(shape)) for shape in shapes for chart in shape_charts(model, shape)]
+    if shapes := column_shapes(model, prefix)[:top]:
+        return shapes
+    raise ValuesError(f"prefix {prefix} of model {model.name!r} has no columns; expected one that has")
+
+
+def score_words(model: Model) -> str:
+    """Return what columns contribute to, such as the log-odds of the second of two classes."""
+    names = model.score_names
+    return family_of(model.manifest.family).link.score + (f" of {names[0]}" if len(names) == 1 else "")
 
 
 def caption_of(shape: ColumnShape) -> str:
@@ -232,17 +241,20 @@ def caption_of(shape: ColumnShape) -> str:
     return f"{title}, ±{strength:.3g}" + ("" if shape.unique is None else f", alone ±{shape.unique:.3g}")
 
 
-def shape_charts(model: Model, shape: ColumnShape, scores: Sequence[int] | None = None) -> Iterator[Chart]:
+def shape_charts(
+    model: Model, shape: ColumnShape, scores: Sequence[int] | None = None, kind: Callable[..., Chart] = Chart
+) -> Iterator[Chart]:
     """Yield the charts of a shape: its line, and its levels, such as common values, or the months of dates.
 
-    `scores` are the indices of the scores that are drawn, the first ones by default.
+    Each has its own scale: a common one flattens all but the strongest. `scores` are the indices of the scores that
+    are drawn, the first ones by default; `kind` makes a chart.
     """
     drawn = range(len(model.score_names))[:SCORES_SHOWN] if scores is None else scores
     text = next(text_of(column) for column in model.expansion.columns if column.name == shape.name)
     for piece in shape.pieces():
-        yield _shape(model, piece, drawn, text)
+        yield _shape(model, piece, drawn, text, kind)
         if piece.points and piece.levels:
-            yield _shape(model, replace(piece, points=(), missing=None), drawn, text)
+            yield _shape(model, replace(piece, points=(), missing=None), drawn, text, kind)
 
 
 def text_of(column: Column) -> Callable[[float], str]:
@@ -280,7 +292,9 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
     return at, np.column_stack([np.interp(at, x, column) for column in y.T]), []
 
 
-def _shape(model: Model, shape: ColumnShape, scores: Sequence[int], text: Callable[[float], str]) -> Chart:
+def _shape(
+    model: Model, shape: ColumnShape, scores: Sequence[int], text: Callable[[float], str], kind: Callable[..., Chart]
+) -> Chart:
     title, named = caption_of(shape), model.score_names
     x, y, levels = _drawn(shape)
     y = y[:, list(scores)]
@@ -288,7 +302,7 @@ def _shape(model: Model, shape: ColumnShape, scores: Sequence[int], text: Callab
     ends = float(min([y.min(initial=0.0), *gaps])), float(max([y.max(initial=0.0), *gaps]))
     if shape.points:
         low, high = float(x[0]), float(x[-1])
-        chart = Chart(title, (low, high), ends, clipped(shape.name, 40), x_shown=text)
+        chart = kind(title, (low, high), ends, clipped(shape.name, 40), x_shown=text)
         if shape.quantiles is not None and high > low:
             counts, edges = np.histogram(shape.values(), BINS, (low, high))
             shares = counts / max(len(shape.values()), 1)
@@ -301,7 +315,7 @@ def _shape(model: Model, shape: ColumnShape, scores: Sequence[int], text: Callab
             chart.line(x[[0, -1]], level, 4, "missing", dashed=True)
         return chart
     names, count = [name for name, _ in levels], len(levels)
-    chart = Chart(title, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
+    chart = kind(title, (-0.6, count - 0.4), ends, clipped(shape.name, 40), levels=names)
     of_rows = [level.share for _, level in levels]
     edges = np.arange(count + 1, dtype=np.float64) - 0.5
     chart.strip(edges, np.array(of_rows), [f"{shown(share, SHARE)} of the rows" for share in of_rows])

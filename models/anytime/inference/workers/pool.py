@@ -23,7 +23,7 @@ from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Literal, Self, get_args
 from weakref import WeakSet
 
-from anytime.errors import ExtractorError, suggestion, summary
+from anytime.errors import ExtractorError, refuse, suggestion, summary
 from anytime.inference.extraction import Arrival, Extraction, Seat, Task, computed
 from anytime.inference.workers.process import (
     ProcessWorker,
@@ -94,13 +94,16 @@ class Workers:
         max_workers: int | None = None,
         patience_ms: float = 1000.0,
     ) -> None:
-        if worker not in get_args(Worker):
-            raise ExtractorError(f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}")
-        max_workers = MOST[worker] if max_workers is None else max_workers
-        if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
-            raise ExtractorError(f"max_workers is {max_workers!r}; expected a whole number, 1 or more")
-        if not patience_ms >= 0:
-            raise ExtractorError(f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more")
+        max_workers = MOST.get(str(worker), 1) if max_workers is None else max_workers
+        is_count = isinstance(max_workers, int) and not isinstance(max_workers, bool) and max_workers > 0
+        refuse(
+            {
+                f"worker is {worker!r}; {suggestion(str(worker), get_args(Worker))}": worker not in get_args(Worker),
+                f"max_workers is {max_workers!r}; expected a whole number, 1 or more": not is_count,
+                f"patience_ms is {patience_ms!r}; expected milliseconds, 0 or more": not patience_ms >= 0,
+            },
+            ExtractorError,
+        )
         self.worker = worker
         self.max_workers = max_workers
         self._make: Callable[[], ProcessWorker | _ThreadWorker] = (

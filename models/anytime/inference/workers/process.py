@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from threading import Lock, Thread
 from typing import Any, NamedTuple
@@ -130,10 +131,8 @@ class _SharedMemory:
 
     def reserve(self, x: PackedInput) -> _SentInput:
         """Return what to send for an input; `send` follows."""
-        spans, size = [], 0
-        for array in x.arrays:
-            spans.append((size, size + array.nbytes))
-            size += array.nbytes + -array.nbytes % ALIGNMENT
+        begins = [*accumulate((array.nbytes + -array.nbytes % ALIGNMENT for array in x.arrays), initial=0)]
+        spans, size = [(at, at + array.nbytes) for at, array in zip(begins, x.arrays, strict=False)], begins[-1]
         is_new = bool(size) and (self._memory is None or len(self._memory) < size)
         return _SentInput(x.data, spans, size if is_new else 0)
 
