@@ -54,7 +54,7 @@ class Survey:
     table, columns
         The name of the table, and its target columns.
     rows : int
-        Number of rows of the table, including `missing` rows without a target and `unweighted` rows of weight 0.
+        Number of rows of the table; `missing` of them have no target, and `used` have one and a weight above 0.
     types : Mapping[str, ReadAs]
         What the target, the features and other used columns are read as.
     values : tuple[frozenset[Any], ...]
@@ -75,7 +75,7 @@ class Survey:
     columns: tuple[str, ...]
     rows: int
     missing: int
-    unweighted: int
+    used: int
     types: Mapping[str, ReadAs]
     values: tuple[frozenset[Any], ...]
     sample: Sample | None = None
@@ -92,11 +92,6 @@ class Survey:
         reasons = "; ".join(f"{name!r} {why}" for name, why in self.unusable.items())
         count = f"{len(self.unusable)} column{'s' * (len(self.unusable) != 1)}"
         return f"left out {count}: {reasons}; {UNUSABLE_REMEDY}", *self.remarks
-
-    @property
-    def used(self) -> int:
-        """Return the number of rows to learn from."""
-        return self.rows - self.missing - self.unweighted
 
 
 def survey(
@@ -124,8 +119,8 @@ def survey(
     Raises
     ------
     TableError
-        A column does not exist or is named twice, a target is infinite, or rows have no target (with `drop_missing`:
-        all rows).
+        A column does not exist or is named twice, the table has no rows, a target is infinite, or rows have no target
+        (with `drop_missing`: all rows).
     """
     if len(set(target)) < len(target):
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
@@ -138,11 +133,11 @@ def survey(
                 "days since a fixed date, for example"
             )
     found: list[set[Any]] = [set() for _ in target]
-    rows = missing = unweighted = 0
+    rows = missing = used = 0
     first: list[int] = []
 
     def samples() -> Iterator[Sample]:
-        nonlocal rows, missing, unweighted, first
+        nonlocal rows, missing, used, first
         for batch in table.batches(names, limit or ROWS, types=types):
             try:
                 gaps, row_weights, kept = rows_to_learn_from(batch, target, weights)
@@ -152,19 +147,21 @@ def survey(
                 raise TableError(f"{table.name}: {error}") from None
             rows += batch.rows
             missing += int(gaps.sum())
-            unweighted += int((~gaps).sum() - kept.sum())
+            used += int(kept.sum())
             first += (batch.start + np.flatnonzero(gaps)[: 5 - len(first)]).tolist()
             for name, seen in zip(target, found, strict=True):
                 if len(seen) <= MAX_CLASSES:
                     seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
             if features:
                 columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *target))}
-                used = None if row_weights is None else row_weights[kept]
-                yield Sample(columns, used, batch.start + np.flatnonzero(kept))
-            if limit is not None and rows - missing - unweighted >= limit:
+                of_kept = None if row_weights is None else row_weights[kept]
+                yield Sample(columns, of_kept, batch.start + np.flatnonzero(kept))
+            if limit is not None and used >= limit:
                 return
 
     sample = sample_of(samples(), limit, seed=seed)
+    if not rows:
+        raise table.no_rows()
     if missing and not drop_missing:
         where = ", ".join(map(str, first)) + (", ..." if missing > len(first) else "")
         raise TableError(
@@ -180,7 +177,7 @@ def survey(
         tuple(target),
         rows,
         missing,
-        unweighted,
+        used,
         types,
         tuple(map(frozenset, found)),
         sample if features else None,
@@ -297,7 +294,9 @@ def surveyed(
     """
     least = checked_level_rows(min_level_rows)
     rule: dict[str, Any] = {"selects_levels": True} if least == "auto" else {"min_level_rows": int(least)}
-    known: dict[str, ReadAs] = {**groups.known_types, **stated}
+    as_text = {f: b for f, b in groups.bases.items() if b.basis and "text" in parsed_basis(b.basis)[0].fits}
+    quoted: dict[str, ReadAs] = {f: "text" for f, b in as_text.items() if f in table.quoted and not b.levels}
+    known: dict[str, ReadAs] = {**quoted, **groups.known_types, **stated}
     table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
@@ -325,9 +324,6 @@ def surveyed(
         groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
     else:
         sample = replace(found.sample, **rule)
-        as_text = {
-            f for f, basis in groups.bases.items() if basis.basis and "text" in parsed_basis(basis.basis)[0].fits
-        }
         free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
         sample, dates = with_dates(sample, [f for f in free if f not in as_text])
         unstated = [name for name in free if name not in dates and name not in groups.bases]
@@ -400,7 +396,7 @@ def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None
     if cells := {name: cell for name, cell in found.items() if cell is not None}:
         name, *others = cells
         cell = cells[name]
-        row = next(row for row, value in _cells(table, name) if value == cell)
+        row = sample.numbers[(sample.columns[name] == cell).argmax()]
         too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
         raise TableError(
             f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
@@ -426,8 +422,10 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     plain = [is_number(value) for value in values]
     if 2 * sum(plain) < len(values) or (all(plain) and has_levels):
         return
-    other = next(((row, value) for row, value in _cells(table, name) if not is_number(value)), None)
-    raise TableError(f"{table.name}: {not_numbers(name, *((values[0], 0) if other is None else other[::-1]))}")
+    for _ in table.batches([name], types={name: "number"}):
+        pass  # raises an error that names the first cell that is no number
+    first = sample.numbers[present(sample.columns[name]).argmax()]
+    raise TableError(f"{table.name}: {not_numbers(name, values[0], int(first))}")
 
 
 def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
@@ -465,13 +463,6 @@ def _are_dates(values: list[str]) -> bool:
     """Return whether some texts are dates and words for missing values; the first date decides of most columns."""
     first = next((value for value in values if not _is_missing(value)), "")
     return _is_date(first) and all(_is_date(value) or _is_missing(value) for value in set(values))
-
-
-def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
-    for batch in table.batches([name], types={name: "text"}):
-        values = batch.column(name)
-        for row in np.flatnonzero(present(values)).tolist():
-            yield batch.start + row, values[row]
 
 
 def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:

@@ -67,7 +67,7 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     found = [
         _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
         _named(
-            [repr(name) for name in features if _predicts_any(fewer.columns[name], targets)],
+            [repr(n) for n in features if any(_predicts(fewer.columns[n], target) for target in targets)],
             "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
             "out (--drop)",
         ),
@@ -150,14 +150,7 @@ class _Labels:
         return cls(values, codes, len(labels), np.cumsum(np.sort(counts)[::-1]))
 
 
-def _predicts_any(column: Values, targets: Sequence[_Labels]) -> bool:
-    """Return whether a column alone predicts one of some targets; its ranks are found once."""
-    ranked = column.dtype.kind in "iufb" and any(each.classes == 2 for each in targets)
-    ranks = rankdata(column[present(column)]) if ranked else None
-    return any(_predicts(column, each, ranks=ranks) for each in targets)
-
-
-def _predicts(column: Values, target: _Labels, least: float = ALONE, *, ranks: Float | None = None) -> bool:
+def _predicts(column: Values, target: _Labels, least: float = ALONE) -> bool:
     """Return whether a column alone predicts a target nearly in every row, or with `least` 1 in every row.
 
     It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
@@ -172,7 +165,7 @@ def _predicts(column: Values, target: _Labels, least: float = ALONE, *, ranks: F
         if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
             return True
         if target.classes == 2:
-            area = _area(rankdata(column) if ranks is None else ranks, codes)
+            area = _area(rankdata(column), codes)
             return max(area, 1 - area) >= least
     most_levels = len(column) // MIN_LEVEL
     if target.most[min(most_levels, target.classes) - 1] < least * len(column):  # if each has a class of its own
@@ -206,13 +199,7 @@ def _numbers_rows(column: Values) -> bool:
         return False
     numbers = np.asarray(column[present(column)], dtype=np.float64)
     whole = len(numbers) >= MIN_ROWS and (numbers == np.floor(numbers)).all()
-    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or _are_consecutive(numbers)))
-
-
-def _are_consecutive(numbers: Float) -> bool:
-    """Return whether numbers differ by 1 when they are sorted."""
-    ordered = np.sort(numbers)
-    return bool((ordered[1:] == ordered[:-1] + 1).all())
+    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or (np.diff(np.sort(numbers)) == 1).all()))
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
@@ -241,7 +228,7 @@ def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     if (
         len(values) >= MIN_ROWS
         and distinct == len(values)
-        and (kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64))))
+        and (kind == "text" or (kind != "date" and (np.diff(np.sort(np.asarray(values, dtype=np.float64))) == 1).all()))
     ):
         return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
