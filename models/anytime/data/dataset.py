@@ -82,8 +82,9 @@ class ColumnError(TableError):
 
 def check_finite(batch: Batch, name: str, kind: ReadAs = "number") -> None:
     """Raise TableError, with the first row, if a column of numbers or dates contains infinities."""
-    for error in _infinite([batch], {name: kind}):
-        raise error
+    values = batch.column(name)
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        raise next(_infinite([batch], {name: kind}))
 
 
 def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, ReadAs]) -> list[ColumnError]:
@@ -203,14 +204,9 @@ class Dataset:
     class_weights: tuple[float, ...] | None = None
 
     @cached_property
-    def expansion(self) -> Expansion:
-        """Return what the raw columns become."""
-        return Expansion.of(self.groups)
-
-    @property
     def terms(self) -> Expansion:
         """Return what the raw columns become, without indicators of missing values."""
-        return self.expansion.plain
+        return Expansion.of(self.groups).plain
 
     @cached_property
     def types(self) -> dict[str, ReadAs]:

@@ -87,11 +87,10 @@ class Survey:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return what users should know of the columns: which are unusable and why, and what else they lose."""
-        if not self.unusable:
-            return self.remarks
         reasons = "; ".join(f"{name!r} {why}" for name, why in self.unusable.items())
         count = f"{len(self.unusable)} column{'s' * (len(self.unusable) != 1)}"
-        return f"left out {count}: {reasons}; {UNUSABLE_REMEDY}", *self.remarks
+        left_out = [f"left out {count}: {reasons}; {UNUSABLE_REMEDY}"] if self.unusable else []
+        return *left_out, *self.remarks
 
 
 def survey(
@@ -311,42 +310,38 @@ def surveyed(
         if not unusable:
             raise
         types = table.types([name for name in names if name not in unusable], used)
-    groups = _without(groups, unusable, table.name)
+        groups = _without(groups, unusable, table.name)
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    features = groups.features if complete or needs_sample(groups, kinds, option, clamp) else ()
-    found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
-    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    remarks = decisions = tuple[str, ...]()
-    if found.sample is None:
-        limit = min(FIRST_ROWS, sample_size(len(groups.features)))
-        first = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=limit)
-        sample = first.sample or Sample({})
-        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
-    else:
-        sample = replace(found.sample, **rule)
-        free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
-        sample, dates = with_dates(sample, [f for f in free if f not in as_text])
-        unstated = [name for name in free if name not in dates and name not in groups.bases]
-        _check_numbers(table, sample, unstated)
-        for name in unstated:
-            with _collected(unusable, name):
-                _check_levels(table, name, sample)
-        wild = [f for f in groups.features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+    needed = complete or needs_sample(groups, kinds, option, clamp)
+    features, limit = groups.features, min(FIRST_ROWS, sample_size(len(groups.features)))
+    given: dict[str, Any] = {"weights": weights, "types": types}
+    found = survey(table, target, features if needed else (), drop_missing=drop_missing, seed=seed, **given)
+    first = found if needed else survey(table, target, features, drop_missing=True, limit=limit, **given)
+    sample = replace(first.sample or Sample({}), **rule)
+    text = [f for f in features if types[f] == "text" and f not in known and f not in table.factors]
+    dates, remarks = list[str](), tuple[str, ...]()
+    if text:
+        sample, dates = with_dates(sample, [f for f in text if f not in as_text])
+        unstated = [name for name in text if name not in dates and name not in groups.bases]
+        remarks = _checked_text(table, sample, unstated, unusable)
+    wild = [f for f in features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+    if wild:
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
-        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
-        shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+    groups = _without(groups, {name: unusable[name] for name in features if name in unusable}, table.name)
+    shown: dict[str, Any] = {f: "date" if f in dates else types[f] for f in groups.features}
+    shown = {name: kind for name, kind in shown.items() if kind in ("text", "bool", "date")}
+    groups = groups.with_bases(groups.bases, {**shown, **groups.types})
+    decisions: tuple[str, ...] = ()
+    if needed:
         stated_bases = set(groups.bases)
         groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
         lost, decisions = rare_levels(groups, sample, [name for name in groups.features if name not in stated_bases])
         if not complete:
             rare = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, rare, table.name), unusable | rare
-        remarks = tuple(filter(None, [_same_but_for_blanks(sample, unstated)]))
-    remarks += suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
-    return groups, replace(
-        found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks, decisions=decisions
-    )
+    suspect = suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
+    reasons = {f: _reason(error) for f, error in unusable.items()}
+    return groups, replace(found, unusable=reasons, remarks=remarks + suspect, decisions=decisions)
 
 
 @contextmanager
@@ -380,8 +375,7 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: s
 
 def _reason(error: TableError) -> str:
     """Return why a column is unusable, from a message `column NAME is ...; expected ...`."""
-    reason = str(error).partition("column ")[2].partition("; expected")[0]
-    return re.sub(r"^(\'.*?\'|\".*?\") ", "", reason)
+    return re.sub(r"^(\'.*?\'|\".*?\") ", "", str(error).partition("column ")[2].partition("; expected")[0])
 
 
 UNUSABLE_REMEDY = (
@@ -390,26 +384,39 @@ UNUSABLE_REMEDY = (
 )
 
 
-def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
-    """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
-    found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    if cells := {name: cell for name, cell in found.items() if cell is not None}:
-        name, *others = cells
-        cell = cells[name]
+def _checked_text(
+    table: Table, sample: Sample, columns: Sequence[str], unusable: dict[str, TableError]
+) -> tuple[str, ...]:
+    """Return a remark on columns of text whose levels differ in blanks only; add those that are mostly no levels.
+
+    Raises TableError if the text of some is numbers in another form: a table with another locale or units.
+    """
+    cells = {name: sample.column(name).values.tolist() for name in columns}
+    foreign = {name: cell for name, values in cells.items() if (cell := foreign_number(values)) is not None}
+    if foreign:
+        (name, cell), *others = foreign.items()
         row = sample.numbers[(sample.columns[name] == cell).argmax()]
-        too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
+        too = f", and so {'does' if len(others) == 1 else 'do'} {listed(dict(others), 10)}" if others else ""
         raise TableError(
             f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
             f"(counted from 0){table.layout}{too}; expected numbers such as 1234.56: give --decimal and --thousands as "
             f"the file has them, rewrite them, or state `types: {{{name}: text}}` in the groups file if they are levels"
         )
+    said: list[str] = []
+    for name, values in cells.items():
+        with _collected(unusable, name):
+            _check_levels(table, name, sample)
+        levels = {*values}
+        same = sorted(level for level in levels if level != level.strip() and level.strip() in levels)
+        said += [f"{level!r} and {level.strip()!r} of {name!r}" for level in same[:1]]
+    named = ", ".join(said[:5])
+    remark = f"levels that differ in blanks only are different levels: {named}; write them alike if they are the same"
+    return (remark,) if said else ()
 
 
 def _check_levels(table: Table, name: str, sample: Sample) -> None:
     """Raise TableError if the text of a column is mostly dates or numbers, which would become rare levels."""
     values = sample.column(name).values.tolist()
-    if not values:
-        return
     _, counts = sample.column(name).counts
     has_levels = 2 * counts[counts >= sample.min_level_rows].sum() >= counts.sum()  # most rows are of frequent levels
     iso, foreign = sum(map(_is_date, values)), sum(map(DATES.has_other_form, values))
@@ -424,24 +431,7 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
         return
     for _ in table.batches([name], types={name: "number"}):
         pass  # raises an error that names the first cell that is no number
-    first = sample.numbers[present(sample.columns[name]).argmax()]
-    raise TableError(f"{table.name}: {not_numbers(name, values[0], int(first))}")
-
-
-def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
-    """Return a remark on columns of text with levels that differ only in the blanks around them; empty if none has."""
-    said = []
-    for name in columns:
-        levels = sorted({str(value) for value in sample.column(name).values.tolist()})
-        same = next((level for level in levels if level != level.strip() and level.strip() in levels), None)
-        if same is not None:
-            said.append(f"{same!r} and {same.strip()!r} of {name!r}")
-    return (
-        f"levels that differ in blanks only are different levels: {', '.join(said[:5])}; write them alike if they are "
-        "the same"
-        if said
-        else ""
-    )
+    raise TableError(f"{table.name}: {not_numbers(name, values[0], sample.numbers[present(sample.columns[name])][0])}")
 
 
 def _is_missing(value: str) -> bool:

@@ -64,57 +64,47 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     fewer = sample.every(max(1, sample.rows // MAX_LOOKED_AT))
     numeric = [name for name in features if sample.columns[name].dtype.kind in "iuf"]
     targets = [_Labels.of(fewer.columns[name]) for name in target]
-    found = [
-        _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
-        _named(
-            [repr(n) for n in features if any(_predicts(fewer.columns[n], target) for target in targets)],
-            "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
-            "out (--drop)",
+    alone = [repr(n) for n in features if any(_predicts(fewer.columns[n], target) for target in targets)]
+    found = {
+        "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
+        "columns by --clamp 0.01": _wild_values(
+            sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]
         ),
-        _named(
-            [repr(name) for name in numeric if _numbers_rows(sample.columns[name])],
-            "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
-            "leave it out (--drop) unless it measures something",
-        ),
-        _named(
-            _telling_gaps(fewer, features, targets),
-            "missing values predict the target: those of {}; make sure that they have the same cause when the model "
-            "is used, or leave the columns out (--drop)",
-        ),
-    ]
-    return tuple(filter(None, found))
+        "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
+        "out (--drop)": alone,
+        "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
+        "leave it out (--drop) unless it measures something": [
+            repr(name) for name in numeric if _numbers_rows(sample.columns[name])
+        ],
+        "missing values predict the target: those of {}; make sure that they have the same cause when the model "
+        "is used, or leave the columns out (--drop)": _telling_gaps(fewer, features, targets),
+    }
+    said = []
+    for sentence, columns in found.items():
+        more = f" and {len(columns) - MAX_NAMED} more" if len(columns) > MAX_NAMED else ""
+        if columns:
+            said.append(sentence.format(", ".join(columns[:MAX_NAMED]) + more))
+    return tuple(said)
 
 
-def _named(texts: Sequence[str], sentence: str) -> str:
-    """Return a sentence on some columns, as they are described; empty without columns."""
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return sentence.format(", ".join(texts[:MAX_NAMED]) + more) if texts else ""
-
-
-def _wild_values(sample: Sample, names: Iterable[str]) -> str:
-    """Return which columns have a few values far from all others, the worst first, and in which rows."""
+def _wild_values(sample: Sample, names: Iterable[str]) -> list[str]:
+    """Return the columns with a few values far from all others, described with their rows, the worst first."""
     worst: list[tuple[float, str]] = []
     for name in _perhaps_wild(sample, [*dict.fromkeys(names)]):
         values = np.asarray(sample.columns[name], dtype=np.float64)
         known = np.flatnonzero(np.isfinite(values))
         if len(known) < MIN_ROWS:
             continue
-        with np.errstate(over="ignore", invalid="ignore"):  # values near the largest number
+        with np.errstate(all="ignore"):  # values near the largest number, and equal deciles
             low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
-            if not high > low:
-                continue
             distance = np.abs(values[known] - middle) / (high - low)
         wild = np.flatnonzero(distance > WILD)
-        if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
+        if high > low and 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
             order = wild[np.argsort(-distance[wild], kind="stable")]
             rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
             rows += ["..."] * (len(order) > MAX_NAMED)
             worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
-    return _named(
-        [text for _, text in sorted(worst, key=lambda each: -each[0])],
-        "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
-        "columns by --clamp 0.01",
-    )
+    return [text for _, text in sorted(worst, key=lambda each: -each[0])]
 
 
 def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
@@ -204,16 +194,20 @@ def _numbers_rows(column: Values) -> bool:
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
     """Return the columns whose missing values predict a target, as numbers or as an indicator of a class, described."""
+    responses = [
+        values
+        for target in targets
+        for values in (
+            [target.values]
+            if target.values.dtype.kind in "iufb"
+            else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
+        )
+    ]
     found: list[str] = []
-    responses: list[Values] = []
-    for target in targets:
-        is_numeric = target.values.dtype.kind in "iufb"
-        classes = range(min(target.classes, MAX_CLASSES))
-        responses += [target.values] if is_numeric else [target.codes == k for k in classes]
-    for name in features if responses else ():
+    for name in features:
         gap = ~present(sample.columns[name])
         if 0.01 <= gap.mean() <= 0.99:
-            explained = max(_squared_correlation(gap, each) for each in responses)
+            explained = max((_squared_correlation(gap, each) for each in responses), default=0.0)
             if explained >= GAPS_EXPLAIN and explained * len(gap) >= GAPS_ERRORS**2:
                 found.append(f"{name!r} ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})")
     return found

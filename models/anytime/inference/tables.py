@@ -178,7 +178,7 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         return open_table(data)
     if is_frame(data):
         return table_of("the table", data)
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and not hasattr(data, "tocsr"):  # a sparse matrix may be a dict
         data = [data]
     if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
         return _table_of_rows(data)

@@ -244,7 +244,7 @@ def open_training(
     unused = tuple(name for name in dataset.check() if name not in table.index and name not in found.unusable)
     count = options.folds
     if count is None:
-        count = FOLDS if options.needs_folds or len(dataset.expansion.choices) > 1 else 0
+        count = FOLDS if options.needs_folds or len(dataset.terms.choices) > 1 else 0
     if not (streamed or roles.folds is not None):  # at most one fold per row
         count = min(count, max(found.used, 2))
     folds = max(count, 1)

@@ -162,9 +162,9 @@ def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
 def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path, table: Table) -> None:
     assert table.has("colour")
     assert not table.has("color")
-    assert_refused(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
-    assert_refused(lambda: table.batches([]), "no column was requested")
-    assert_refused(lambda: table.batches(["count"], rows=0), "0 rows")
+    assert_refused(lambda: list(table.batches(["count", "color"])), str(file), "'color'", "did you mean 'colour'?")
+    assert_refused(lambda: list(table.batches([])), "no column was requested")
+    assert_refused(lambda: list(table.batches(["count"], rows=0)), "0 rows")
 
 
 def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
@@ -312,8 +312,8 @@ def test_other_types_are_refused_only_when_asked_for(tmp_path: Path, suffix: str
     assert_refused(
         lambda: list(table.batches(["when"], types={"when": "number"})), "'when' is timestamp[ms]; expected num"
     )
-    assert_refused(lambda: table.batches(["list"]), "'list'", "list<")
-    assert_refused(lambda: table.batches(["raw"]), "'raw'", "binary")
+    assert_refused(lambda: list(table.batches(["list"])), "'list'", "list<")
+    assert_refused(lambda: list(table.batches(["raw"])), "'raw'", "binary")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
@@ -430,15 +430,15 @@ def test_a_csv_that_is_none_is_refused_when_opened(tmp_path: Path, content: str 
 def test_text_in_another_encoding_is_refused_when_asked_for(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n1,é\n".encode("latin-1")))
     assert_same(whole(table, ["a"]), {"a": np.array([1])})
-    assert_refused(lambda: table.batches(["b"]), "is not UTF-8 text; save it in")
+    assert_refused(lambda: list(table.batches(["b"])), "is not UTF-8 text; save it in")
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_broken_row_far_down_is_named_before_any_batch(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 100 + "1,2,3\n" + "1,2\n" * 100))
-    assert_refused(lambda: table.batches(["a"]), "row 100 (counted from 0)", "3 cells")
+    assert_refused(lambda: list(table.batches(["a"])), "row 100 (counted from 0)", "3 cells")
     endless = open_table(written(tmp_path / "u.csv", "a,b\n" + "1,2\n" * 100 + '"' + "1,2\n" * 100))
-    assert_refused(lambda: endless.batches(["a"]), "unclosed quote")
+    assert_refused(lambda: list(endless.batches(["a"])), "unclosed quote")
 
 
 def test_a_csv_that_changes_between_typing_and_reading_is_one_line(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
     with spied(csv_format.CsvTable, "_reader") as cells:
         assert_same(whole(table, rows=7), expected)
     parsed = [tuple(call.args[1]) for call in cells.call_args_list]
-    assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b", "c")]
+    assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b",)]
     stated: Any = {"a": "text", "b": "text", "d": "text"}
     (batch,) = table.batches(["a", "d"], types=stated, stop=2)
     assert batch.columns["a"].tolist() == ["0", "1"]
@@ -594,7 +594,7 @@ def test_svmlight_knows_every_feature_and_nothing_else(tmp_path: Path) -> None:
     assert all(table.has(name) for name in ("target", "f0", "f3", "f4", "f123456"))
     assert not any(table.has(name) for name in ("qid", "f", "f01", "f-1", "x1", "f1 "))
     assert whole(table)["target"].dtype == np.float64
-    assert_refused(lambda: table.batches(["qid"]), "'qid'")
+    assert_refused(lambda: list(table.batches(["qid"])), "'qid'")
 
 
 def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path) -> None:

@@ -40,15 +40,15 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
     Raises
     ------
     TableError
-        The file does not exist or has no columns, its suffix is unknown or does not fit its content, two columns share a
-        name, or a package that reads the format is not installed.
+        The file does not exist or has no columns, its suffix is unknown or does not fit its content, two columns share
+        a name, or a package that reads the format is not installed.
     """
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] not in "._")
         files = [file for file in files if file.suffix.lower() == ".parquet"] or files
         if not files:
-            raise TableError(f"{path} is a directory without tables; expected *.parquet or *.csv, for example")
+            raise TableError(f"{path} is a directory without tables; expected files such as *.parquet or *.csv")
         return JoinedTable(path, [open_table(file, separator=separator, style=style) for file in files])
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")

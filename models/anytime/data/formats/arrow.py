@@ -92,8 +92,6 @@ class Recognition:
     """Number of cells in the pieces of whole numbers."""
     codes: int = 0
     """Number of these that have a leading zero."""
-    is_empty: bool = True
-    """Whether there is no cell with a value or a word for a missing one."""
 
     @property
     def kind(self) -> ColumnType | None:
@@ -105,8 +103,7 @@ class Recognition:
 
     def add(self, cells: pa.Array) -> pa.Array:
         """Add a piece of a column, cells of text; return it converted, unless it holds text or codes."""
-        self.is_empty = self.is_empty and cells.null_count == len(cells)
-        if "text" in self.kinds:
+        if "text" in self.kinds or cells.null_count == len(cells):
             return cells
         numbers = numbers_of(cells, pa.float64(), self.style)
         if numbers is None:
@@ -271,13 +268,11 @@ def _nan() -> pa.Scalar:
 
 
 def _texts(name: str, column: pa.Array) -> pa.Array:
-    """Return a column as text, null where it is empty; whole numbers stored as floats have no decimals."""
+    """Return a column as text, null where it is empty; Arrow writes whole numbers stored as floats without decimals."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.nulls(1, column.type)[0], column)
-        if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
-            column = column.cast(pa.int64())
     if pa.types.is_nested(column.type):
         raise TableError(unusable(repr(name), column.type))
     try:
@@ -295,14 +290,8 @@ def parsed(name: str, cells: pa.Array, kind: ReadAs, row: int, style: NumberStyl
     for arrow_type in (pa.int64(), pa.float64()) if kind == "integer" else (pa.float64(),):
         if (found := numbers_of(cells, arrow_type, style)) is not None:
             return found
-    low, high = 0, len(cells)  # around the first cell that is no number: two conversions of all cells in total
-    while high - low > 1:
-        middle = (low + high) // 2
-        if numbers_of(cells.slice(low, middle - low), pa.float64(), style) is None:
-            high = middle
-        else:
-            low = middle
-    raise not_numbers(name, cells[low].as_py(), row + low)
+    at = next(at for at in range(len(cells)) if numbers_of(cells.slice(at, 1), pa.float64(), style) is None)
+    raise not_numbers(name, cells[at].as_py(), row + at)
 
 
 def not_numbers(name: str, cell: str, row: int) -> TableError:
@@ -337,7 +326,8 @@ class ArrowTable(Table):
             schema = self._open()
             self._check_names(schema.names)
             self._columns = {field.name: field.type for field in schema}
-        self._stored_index = index_of(schema.metadata)
+        if schema.metadata:
+            self._stored_index = index_of(schema.metadata)
         self.factors = frozenset(name for name, kind in self._columns.items() if pa.types.is_dictionary(kind))
 
     @abstractmethod
@@ -354,9 +344,6 @@ class ArrowTable(Table):
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
         return {n: None if self._columns[n] == pa.null() else kind for n, kind in kinds.items() if n not in stated}
-
-    def described(self, name: str) -> str:
-        return str(self._columns[name])
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         with self._reading():
@@ -402,9 +389,6 @@ class ArrowFileTable(ArrowTable):
     format = "Arrow"
 
     def _open(self) -> pa.Schema:
-        with self.path.open("rb") as file:
-            if file.read(4) == b"FEA1":
-                raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
         with self._batches(None) as (schema, _):
             return schema
 
@@ -418,8 +402,11 @@ class ArrowFileTable(ArrowTable):
     @contextmanager
     def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         with pa.memory_map(self.name, "r") as source:
-            is_file = source.read(6) == b"ARROW1"
+            magic = source.read(6)
             source.seek(0)
+            if magic[:4] == b"FEA1":
+                raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
+            is_file = magic == b"ARROW1"
             opened = pa_ipc.open_file if is_file else pa_ipc.open_stream
             with opened(source, options=pa_ipc.IpcReadOptions(included_fields=fields)) as reader:
                 batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)

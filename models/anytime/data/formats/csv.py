@@ -19,8 +19,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+from weakref import finalize
 
 from anytime.data.formats.arrow import ArrowTable, Recognition, is_written_as
 from anytime.data.formats.table import PLAIN, NumberStyle, ReadAs, damaged, pa, pa_csv, pa_ipc
@@ -37,62 +39,48 @@ STORE_SHARE = 0.5
 """Share of the free space of the temporary folder that the file may take."""
 
 
+@dataclass(eq=False)
 class Store:
-    """Cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
+    """Cells of some columns, block by block: in memory, then in a temporary file, or nowhere."""
 
-    A column has the type of its first block. One with another type later is not in the store.
-    """
-
-    def __init__(self) -> None:
-        self.types: dict[str, pa.DataType] = {}
-        """What the columns in the store are stored as."""
-        self._schema: pa.Schema | None = None
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-        self._writer: Any = None
+    types: dict[str, set[pa.DataType]] = field(default_factory=dict)
+    """What the blocks of each column are stored as."""
+    _blocks: list[pa.RecordBatch] | None = field(default_factory=list)
+    _bytes: int = 0
+    _file: IO[bytes] | None = None
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
-        if self._schema is None:
-            self.types = {name: column.type for name, column in columns.items()}
-            self._schema = pa.schema(self.types)
-        elif not self.types:
+        if self._blocks is None:
             return
-        arrays = []
-        for stored in self._schema:
-            column = columns[stored.name]
-            if column.type != stored.type:
-                if column.null_count < len(column):
-                    self.types.pop(stored.name, None)
-                column = pa.nulls(len(column), stored.type)
-            arrays.append(column)
-        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._bytes += self._batches[-1].nbytes
-        if self._bytes > STORE_BYTES:
-            try:
-                self._write()
-            except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-                self.types, self._batches, self._file, self._writer = {}, [], None, None
+        block = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        for name, column in columns.items():
+            self.types.setdefault(name, set()).add(column.type)
+        self._bytes += block.nbytes
+        if self._bytes <= STORE_BYTES:
+            self._blocks.append(block)
+            return
+        try:
+            self._write(block)
+        except OSError:  # the temporary folder is full or not writable: each pass parses the file again
+            self._blocks, self._file, self.types = None, None, {}
 
-    def _write(self) -> None:
-        """Move the cells in memory to the file."""
+    def _write(self, block: pa.RecordBatch) -> None:
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
-            self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
-            self._writer = pa_ipc.new_stream(self._file, self._schema)
-        if self._bytes > self._free:
+            finalize(self, self._file.close)
+            self._limit = STORE_BYTES + STORE_SHARE * shutil.disk_usage(self._file.name).free
+        if self._bytes > self._limit:
             raise OSError("the temporary folder has too little space")
-        for batch in self._batches:
-            self._writer.write_batch(batch)
-        self._batches = []
+        with pa_ipc.new_stream(self._file, block.schema) as stream:  # its own: blocks have different types
+            stream.write_batch(block)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        if self._file is None:
-            yield from self._batches
-            return
-        self._file.flush()
-        with pa.memory_map(self._file.name) as source:
-            yield from pa_ipc.open_stream(source)
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        yield from self._blocks or ()
+        if self._file is not None:
+            self._file.flush()
+            with pa.memory_map(self._file.name) as source:
+                while source.tell() < source.size():
+                    yield from pa_ipc.open_stream(source)
 
 
 class CsvTable(ArrowTable):
@@ -114,7 +102,6 @@ class CsvTable(ArrowTable):
         self._separator = separator
         self._compression = "gzip" if path.suffix.lower() == ".gz" else None
         self._store, self._found = Store(), dict[str, ColumnType | None]()
-        self._empty: set[str] = set()
         super().__init__(path)
         self.style = style
 
@@ -168,12 +155,12 @@ class CsvTable(ArrowTable):
         ):
             yield reader
 
-    def cell_types(self, names: Sequence[str]) -> dict[str, list[pa.DataType]]:
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         kinds = {name: [pa.int64(), pa.float64(), pa.bool_()] for name in names}
         for batch in self.batches(names, types=dict.fromkeys(names, "cells")):
             for name, cells in batch.columns.items():
                 kinds[name] = [kind for kind in kinds[name] if is_written_as(cells, kind)]
-        return {name: [*found, pa.string()] for name, found in kinds.items()}
+        return {name: [*found, pa.string()][0] for name, found in kinds.items()}
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
         seen = {name: Recognition(self.style) for name in names if name not in stated}
@@ -184,23 +171,18 @@ class CsvTable(ArrowTable):
                     columns = dict(zip(names, cells.columns, strict=True))
                     self._store.add(columns | {name: found.add(columns[name]) for name, found in seen.items()})
             self._found |= {name: found.kind for name, found in seen.items()}
-            self._empty |= {name for name, found in seen.items() if found.is_empty}
         return {name: self._found[name] for name in seen}
 
-    def _is_stored(self, name: str, kind: ReadAs) -> bool:
-        """Return whether the store has a column as it is or, for numbers, as numbers."""
-        found = self._store.types.get(name)
-        return found is not None and (
-            found == pa.string() or kind not in ("text", "key", "cells") or name in self._empty
-        )
-
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (blocks are parsed by bytes)
-        stored = [name for name, kind in types.items() if self._is_stored(name, kind)]
+        numeric = [name for name, kind in types.items() if kind not in ("text", "key", "cells")]  # or dates
+        stored = [
+            n for n, found in self._store.types.items() if n in types and (n in numeric or found == {pa.string()})
+        ]
         others = [name for name in types if name not in stored]
+        blocks = self._store.blocks()
         if not others:
-            yield from self._store.batches()
+            yield from blocks
             return
-        blocks = self._store.batches()
         with self._reader(others) as reader:
             for cells in reader:
                 block = next(blocks) if stored else cells  # blocks have the same rows whatever columns are parsed

@@ -73,7 +73,7 @@ class MatrixTable(Table):
         self.rows = int(matrix.shape[0])
         self._check_names(names)
         self._places = {column: j for j, column in enumerate(names)}
-        self._columns = {**self._places, **further}
+        self._columns = {**dict.fromkeys(names, matrix.dtype), **{name: array.type for name, array in further.items()}}
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
@@ -89,9 +89,6 @@ class MatrixTable(Table):
         own: ReadAs = "bool" if self._matrix.dtype.kind == "b" else "number"
         further = {name: type_of(column.type) or "text" for name, column in self._further.items()}
         return {name: further.get(name, own) for name in names if name not in stated}
-
-    def described(self, name: str) -> str:
-        return str(self._matrix.dtype if name in self._places else self._further[name].type)
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         own = self._types(tuple(name for name in types if name in self._places), {})
@@ -122,10 +119,9 @@ class FrameTable(ArrowTable):
 
     def with_columns(self, columns: Mapping[str, Any]) -> FrameTable:
         """Return the table with further columns, (rows,) each."""
-        frame = self._frame
-        for name, values in columns.items():
-            frame = frame.append_column(name, [arrow_array(name, values)])
-        return FrameTable(self.name, frame, self._numbers)
+        arrays = [*self._frame.columns, *(arrow_array(name, values) for name, values in columns.items())]
+        names = [*self._frame.column_names, *columns]
+        return FrameTable(self.name, pa.Table.from_arrays(arrays, names=names), self._numbers)
 
     def _open(self) -> pa.Schema:
         return self._frame.schema
@@ -239,35 +235,33 @@ class SvmlightTable(Table):
             raise TableError(f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all or none")
         found = np.unique(matrix.indices)
         places = np.searchsorted(found, matrix.indices)
-        # One column per feature present, whatever the indices: the memory of a slice grows with the width.
-        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
+        # One column per feature present, whatever the indices, since the memory of a slice grows with the width; the
+        # last, of zeros, is that of every other feature.
+        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found) + 1))
         self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
         # Beyond 2^53, float64 skips integers.
         integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
         self._labels: dict[str, NDArray[Any]] = {"target": target.astype(np.int64) if integral else target}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
-        self._columns = {**self._labels, **self._places}
+        types = {name: "integer" if values.dtype.kind == "i" else "number" for name, values in self._labels.items()}
+        self._columns = {**types, **dict.fromkeys(self._places, "number")}
 
     def has(self, name: str) -> bool:
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
-        whole = {name for name, values in self._labels.items() if values.dtype.kind == "i"}
-        return {name: "integer" if name in whole else "number" for name in names if name not in stated}
+        return {name: self._columns.get(name, "number") for name in names if name not in stated}
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)
-        inside = {name: self._places[name] for name in types if name in self._places}
+        names = [name for name in types if name not in self._labels]
+        places = [self._places.get(name, -1) for name in names]
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)
-            dense = self._features[part][:, list(inside.values())].toarray(order="F")
-            found = dict(zip(inside, dense.T, strict=True))
-            found |= {name: labels[part] for name, labels in self._labels.items()}
-            zeros = np.zeros(len(dense))
-            yield Batch(
-                start,
-                {
-                    name: read_as(name, arrow_array(name, found.get(name, zeros)), kind, start)
-                    for name, kind in types.items()
-                },
-            )
+            dense = self._features[part][:, places].toarray(order="F")
+            found = {
+                **dict(zip(names, dense.T, strict=True)),
+                **{n: labels[part] for n, labels in self._labels.items()},
+            }
+            arrays = {n: read_as(n, arrow_array(n, found[n]), kind, start) for n, kind in types.items()}
+            yield Batch(start, arrays)

@@ -152,7 +152,7 @@ class Table(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        self._columns: Mapping[str, Any] = {}  # by name, in the order of the file; each format fills it
+        self._columns: Mapping[str, Any] = {}  # what each is stored as, in the order of the file; each format fills it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {len(self.columns)} columns>"
@@ -191,10 +191,10 @@ class Table(ABC):
         own = self._types(names, stated)
         return {name: stated[name] if name in stated else own[name] or "text" for name in names}
 
-    def cell_types(self, names: Sequence[str]) -> dict[str, list[pa.DataType]]:
-        """Return the types of Arrow that keep every cell of some columns as it stands, the closest first."""
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the type of Arrow that keeps every cell of some columns as it stands."""
         batch = next(self.batches(names, 1, types=dict.fromkeys(names, "cells")))
-        return {name: _exact_types(pa.array(batch.columns[name]).type) for name in names}
+        return {name: pa.array(batch.columns[name]).type for name in names}
 
     def batches(
         self,
@@ -208,21 +208,14 @@ class Table(ABC):
         """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
         Columns are read as `types` states, the others as their own type. A table without rows has one batch of none.
-        Raises TableError: at the call, as `types`, later, for a value that does not fit the type, or a damaged file.
+        Raises TableError: before the first batch, as `types`; later, for a value that does not fit, or a damaged file.
         """
         if not columns:
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
-        return self._between(self.types(columns, types), rows, start, stop)
-
-    def described(self, name: str) -> str:  # noqa: ARG002
-        """Return the type of a column of dates, for messages."""
-        return "a date"
-
-    def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
-        read = start
-        for batch in self._read(types, rows, self.starts[bisect_right(self.starts, start) - 1]):
+        found, read = self.types(columns, types), start
+        for batch in self._read(found, rows, self.starts[bisect_right(self.starts, start) - 1]):
             if stop is not None and batch.start >= stop:
                 return
             read += batch.rows
@@ -231,9 +224,12 @@ class Table(ABC):
             if low < high:
                 yield batch if high - low == batch.rows else batch.part(low, high)
         if not read:
-            yield Batch(
-                0, {n: pa.nulls(0) if k == "cells" else np.empty(0, _DTYPES.get(k, object)) for n, k in types.items()}
-            )
+            empty = {n: pa.nulls(0) if k == "cells" else np.empty(0, _DTYPES.get(k, object)) for n, k in found.items()}
+            yield Batch(0, empty)
+
+    def described(self, name: str) -> str:
+        """Return the type of a column as the table states it, for messages."""
+        return str(self._columns[name])
 
     def no_rows(self) -> TableError:
         """Return the error for a table without rows, where some are needed."""
@@ -257,13 +253,6 @@ class Table(ABC):
             raise TableError(f"{self.name} has more than one column named {listed(repeated)}; give each its own name")
 
 
-def _exact_types(kind: pa.DataType) -> list[pa.DataType]:
-    """Return types of Arrow that have every value of a type."""
-    is_whole = pa.types.is_integer(kind) and kind != pa.uint64()
-    wider = [pa.int64()] * is_whole + [pa.float64()] * pa.types.is_floating(kind)
-    return list(dict.fromkeys([kind, *wider, pa.string()]))
-
-
 class JoinedTable(Table):
     """The rows of several tables with the same columns, one table after the other.
 
@@ -278,7 +267,7 @@ class JoinedTable(Table):
             if other := sorted({*table.columns} ^ {*first.columns}):
                 raise TableError(f"{table.name} has other columns than {first.path.name}: {listed(other)}")
         self._tables = [table for table in tables if table.known_rows != 0] or [first]
-        self._columns, self._stored_index = dict.fromkeys(first.columns), first.index
+        self._columns, self._stored_index = first._columns, first.index
         self.style, self.layout = first.style, first.layout
         self.factors = frozenset.intersection(*(table.factors for table in self._tables))
         self.quoted = frozenset.intersection(*(table.quoted for table in self._tables))
@@ -288,17 +277,12 @@ class JoinedTable(Table):
             pairs = zip(offsets, self._tables, strict=False)  # a table without rows has no offset
             self.starts = tuple(offset + start for offset, table in pairs for start in table.starts) or (0,)
 
-    def described(self, name: str) -> str:
-        return self._tables[0].described(name)
-
-    def cell_types(self, names: Sequence[str]) -> dict[str, list[pa.DataType]]:
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         parts = [table.cell_types(names) for table in self._tables]
-
-        def common(name: str) -> list[pa.DataType]:
-            kinds = [part[name] for part in parts if part[name][0] != pa.null()] or [parts[0][name]]
-            return [kind for kind in kinds[0] if all(kind in each for each in kinds)]
-
-        return {name: common(name) for name in names}
+        kinds = {name: {part[name] for part in parts} - {pa.null()} for name in names}
+        whole = {pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()}
+        common = {name: pa.int64() if found <= whole else pa.string() for name, found in kinds.items()}
+        return {name: next(iter(found)) if len(found) == 1 else common[name] for name, found in kinds.items()}
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
         found = [table._types(names, stated) for table in self._tables]

@@ -27,7 +27,7 @@ def types_to_write(table: Table, columns: Sequence[str], path: Path) -> dict[str
     """Return what some columns of a table are written as to keep their cells as they stand: text in a file of text."""
     if path.suffix.lower() in TEXTS or not columns:
         return dict.fromkeys(columns, pa.string())
-    return {name: kinds[0] for name, kinds in table.cell_types(columns).items()}
+    return table.cell_types(columns)
 
 
 def write_table(path: Path, batches: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType] = {}) -> None:
