@@ -34,12 +34,15 @@ from anytime.features.learning import (
     sample_size,
 )
 from anytime.features.readers import DATES
-from anytime.groups import FeatureGroups
+from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.target import Target, check_family
 from anytime.types import FamilyName, Task
 
 FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
+
+ANYTHING = ColumnBasis(basis="categories", levels=(), other=True, missing=False)
+"""What a column without values becomes. Its values in other tables are levels of which nothing is known."""
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
@@ -300,17 +303,8 @@ def surveyed(
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
     used = known | {name: kind for name, kind in roles if name is not None}
     names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
-    unusable: dict[str, TableError] = {}
-    try:
-        types = table.types(names, used)
-    except TableError:
-        for name in groups.features:
-            with _collected(unusable, name):
-                table.types([name], used)
-        if not unusable:
-            raise
-        types = table.types([name for name in names if name not in unusable], used)
-        groups = _without(groups, unusable, table.name)
+    types, unusable = _usable_types(table, names, used, groups.features)
+    groups = _without(groups, unusable, table.name) if unusable else groups
     kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
     needed = complete or needs_sample(groups, kinds, option, clamp)
     features, limit = groups.features, min(FIRST_ROWS, sample_size(len(groups.features)))
@@ -324,13 +318,15 @@ def surveyed(
         sample, dates = with_dates(sample, [f for f in text if f not in as_text])
         unstated = [name for name in text if name not in dates and name not in groups.bases]
         remarks = _checked_text(table, sample, unstated, unusable)
+    empty = _without_values(table, sample, types, [f for f in features if not (f in known or f in groups.bases)])
+    sample = replace(sample, columns={**sample.columns, **dict.fromkeys(empty, np.full(sample.rows, None, object))})
     wild = [f for f in features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
     if wild:
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
     groups = _without(groups, {name: unusable[name] for name in features if name in unusable}, table.name)
-    shown: dict[str, Any] = {f: "date" if f in dates else types[f] for f in groups.features}
-    shown = {name: kind for name, kind in shown.items() if kind in ("text", "bool", "date")}
-    groups = groups.with_bases(groups.bases, {**shown, **groups.types})
+    shown: dict[str, Any] = {**types, **dict.fromkeys(dates, "date"), **dict.fromkeys(empty, "text")}
+    shown = {f: shown[f] for f in groups.features if shown[f] in ("text", "bool", "date")}
+    groups = groups.with_bases({**groups.bases, **dict.fromkeys(empty, ANYTHING)}, {**shown, **groups.types})
     decisions: tuple[str, ...] = ()
     if needed:
         stated_bases = set(groups.bases)
@@ -342,6 +338,30 @@ def surveyed(
     suspect = suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
     reasons = {f: _reason(error) for f, error in unusable.items()}
     return groups, replace(found, unusable=reasons, remarks=remarks + suspect, decisions=decisions)
+
+
+def _usable_types(
+    table: Table, names: Sequence[str], stated: Mapping[str, ReadAs], features: Sequence[str]
+) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
+    """Return the types of columns, and the errors of features that have none; raise for another column."""
+    unusable: dict[str, TableError] = {}
+    try:
+        return table.types(names, stated), unusable
+    except TableError:
+        for name in features:
+            with _collected(unusable, name):
+                table.types([name], stated)
+        if not unusable:
+            raise
+    return table.types([name for name in names if name not in unusable], stated), unusable
+
+
+def _without_values(table: Table, sample: Sample, types: Mapping[str, ReadAs], names: Sequence[str]) -> list[str]:
+    """Return which of some columns have no value in a table: rows beyond the sample are read only if it has none."""
+    empty = [name for name in names if not present(sample.columns[name]).any()]
+    for batch in table.batches(empty, types=types) if empty else ():
+        empty = [name for name in empty if not present(batch.column(name)).any()]
+    return empty
 
 
 @contextmanager

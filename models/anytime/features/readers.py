@@ -80,9 +80,9 @@ class Levels:
         return "true or false" if all(isinstance(level, bool) for level in self.labels) else "a whole number"
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a value is missing or of the type of the levels, whichever of them it is."""
+        """Return whether a value is missing or of the type of the levels; without levels, of any type."""
         if self.holds == "text":
-            return isinstance(value, str) or is_missing(value)
+            return isinstance(value, str) or is_missing(value) or not self.labels
         if self.holds == "true or false":
             is_bool = isinstance(value, bool | np.bool_) or (isinstance(value, int | float) and value in (0, 1))
             return is_bool or is_missing(value)
@@ -93,7 +93,9 @@ class Levels:
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.labels)) | np.isnan(codes)
         last = len(self.labels) - 1
         return (
-            None if right.all() else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
+            None
+            if right.all() or not self.labels
+            else (codes[~right][0], f"the index of a level, 0 to {last}, or -1 for another level")
         )
 
     def shown(self, code: float) -> Label | None:

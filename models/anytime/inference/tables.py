@@ -108,7 +108,9 @@ class TableAnswer:
         found: dict[str, NDArray[Any]] = {}
 
         def add(name: str, values: NDArray[Any], ends: Sequence[str] = ends) -> None:
-            found.update({f"{name}{end}": column for end, column in zip(ends, values.reshape(rows, -1).T, strict=True)})
+            found.update(
+                {f"{name}{end}": column for end, column in zip(ends, values.reshape(rows, len(ends)).T, strict=True)}
+            )
 
         add("prediction", self.prediction)
         if proba and self.probabilities is not None:

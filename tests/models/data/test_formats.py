@@ -293,7 +293,7 @@ def test_arrow_types_become_four_dtypes(tmp_path: Path, suffix: str) -> None:
         "u8": np.array([1, 2**63 - 1]),
         "huge": np.array([1.0, 2.0**63 + 2**20]),
         "wide": np.array([2.0**60, np.nan]),
-        "nothing": np.array([None, None], dtype=object),
+        "nothing": np.array([np.nan, np.nan]),
         "large": np.array(["a", None], dtype=object),
         "coded": np.array(["b", "a"], dtype=object),
         "levels": np.array([20, 10]),
@@ -514,7 +514,7 @@ def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> No
         (["00", "07", ""], "text"),
         (["TRUE", "false", ""], "bool"),
         (["true", "yes"], "text"),
-        (["", "NA"], "text"),
+        (["", "NA"], "number"),
     ],
 )
 def test_cells_show_their_type(cells: list[str], kind: str, tmp_path: Path) -> None:

@@ -94,12 +94,11 @@ class Recognition:
     """Number of these that have a leading zero."""
 
     @property
-    def kind(self) -> ColumnType | None:
-        """The type; None if no cell has a value."""
+    def kind(self) -> ColumnType:
         is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
         if "text" in self.kinds or self.kinds > {"bool"} or is_code:
             return "text"
-        return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), None)
+        return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
 
     def add(self, cells: pa.Array) -> pa.Array:
         """Add a piece of a column, cells of text; return it converted, unless it holds text or codes."""
@@ -338,12 +337,12 @@ class ArrowTable(Table):
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         kinds = {name: type_of(self._columns[name]) for name in names if stated.get(name) != "cells"}
         for name, kind in kinds.items():
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
-        return {n: None if self._columns[n] == pa.null() else kind for n, kind in kinds.items() if n not in stated}
+        return {name: kind for name, kind in kinds.items() if kind is not None and name not in stated}
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         with self._reading():

@@ -101,7 +101,7 @@ class CsvTable(ArrowTable):
             raise TableError(f"--separator is {separator!r}; expected one character other than the decimal mark")
         self._separator = separator
         self._compression = "gzip" if path.suffix.lower() == ".gz" else None
-        self._store, self._found = Store(), dict[str, ColumnType | None]()
+        self._store, self._found = Store(), dict[str, ColumnType]()
         super().__init__(path)
         self.style = style
 
@@ -162,7 +162,7 @@ class CsvTable(ArrowTable):
                 kinds[name] = [kind for kind in kinds[name] if is_written_as(cells, kind)]
         return {name: [*found, pa.string()][0] for name, found in kinds.items()}
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         seen = {name: Recognition(self.style) for name in names if name not in stated}
         if not seen.keys() <= self._found.keys():  # find the types in one pass, which stores the cells
             self._store = Store()

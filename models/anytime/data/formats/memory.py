@@ -84,7 +84,7 @@ class MatrixTable(Table):
         further = {name: arrow_array(name, values) for name, values in columns.items()}
         return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **further})
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         # A matrix stays as it is, whatever its numbers.
         own: ReadAs = "bool" if self._matrix.dtype.kind == "b" else "number"
         further = {name: type_of(column.type) or "text" for name, column in self._further.items()}
@@ -126,7 +126,7 @@ class FrameTable(ArrowTable):
     def _open(self) -> pa.Schema:
         return self._frame.schema
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         return {name: self._numbers.get(name, kind) for name, kind in super()._types(names, stated).items()}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
@@ -250,7 +250,7 @@ class SvmlightTable(Table):
     def has(self, name: str) -> bool:
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         return {name: self._columns.get(name, "number") for name in names if name not in stated}
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)

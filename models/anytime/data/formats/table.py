@@ -1,8 +1,7 @@
 """The interface of tables: named columns, read in batches of rows.
 
 A column has a type (`anytime.types.ColumnType`), which the table states or its cells show, and which a caller may state
-instead: what the groups file, the user or a model say of a column is used for every table. A column without any value
-is text, which accepts whatever another table has there. A batch holds a column as
+instead: what the groups file, the user or a model say of a column is used for every table. A batch holds a column as
 
 =======  ============================================================================
 bool     bool; float64, with NaN, in a batch where values are missing
@@ -189,7 +188,7 @@ class Table(ABC):
         names = tuple(dict.fromkeys(columns))
         self.require(names)
         own = self._types(names, stated)
-        return {name: stated[name] if name in stated else own[name] or "text" for name in names}
+        return {name: stated[name] if name in stated else own[name] for name in names}
 
     def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the type of Arrow that keeps every cell of some columns as it stands."""
@@ -236,8 +235,8 @@ class Table(ABC):
         return TableError(f"{self.name} has no rows; expected at least one")
 
     @abstractmethod
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> Mapping[str, ReadAs | None]:
-        """Return the own type of each column that is not stated, None without a value; raise for one that is unusable.
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        """Return the own type of each column that is not stated; raise for one that is unusable.
 
         A column that is stated to be "cells" may be of any type.
         """
@@ -256,8 +255,8 @@ class Table(ABC):
 class JoinedTable(Table):
     """The rows of several tables with the same columns, one table after the other.
 
-    A column is text if it is text in one of them, and otherwise of the type that the values of all of them have:
-    numbers that are whole in some are numbers, and tables where it has no value do not count.
+    A column is text if it is text in one of them, and numbers, which is also the type of a column without values, if it
+    has no other type in those where it has values.
     """
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
@@ -284,14 +283,15 @@ class JoinedTable(Table):
         common = {name: pa.int64() if found <= whole else pa.string() for name, found in kinds.items()}
         return {name: next(iter(found)) if len(found) == 1 else common[name] for name, found in kinds.items()}
 
-    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs | None]:
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         found = [table._types(names, stated) for table in self._tables]
 
-        def joined(name: str) -> ReadAs | None:
-            kinds = {types[name] for types in found} - {None}
-            if kinds == {"number", "integer"}:
-                return "number"
-            return "text" if len(kinds) > 1 else next(iter(kinds), None)
+        def joined(name: str) -> ReadAs:
+            kinds = {types[name] for types in found}
+            if kinds <= {"number", "integer"}:
+                return "number" if "number" in kinds else "integer"
+            kinds -= {"number"}
+            return "text" if len(kinds) > 1 else kinds.pop()
 
         return {name: joined(name) for name in names if name not in stated}
 
