@@ -267,6 +267,7 @@ def surveyed(
     min_level_rows: int | Literal["auto"] = MIN_LEVEL_ROWS,
     seed: int = 0,
     complete: bool = False,
+    partial: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
     """Survey a training table; return the groups with the types and bases of its columns, and what was found.
 
@@ -284,6 +285,8 @@ def surveyed(
         Rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed
         As in `survey`.
+    partial : bool
+        Whether other tables follow, which may have values in columns that have none here.
 
     Raises
     ------
@@ -318,10 +321,11 @@ def surveyed(
         sample, dates = with_dates(sample, [f for f in text if f not in as_text])
         unstated = [name for name in text if name not in dates and name not in groups.bases]
         remarks = _checked_text(table, sample, unstated, unusable)
-    empty = _without_values(table, sample, types, [f for f in features if not (f in known or f in groups.bases)])
+    free = () if partial or complete else [f for f in features if not (f in known or f in groups.bases)]
+    empty = _without_values(table, sample, types, free)
     sample = replace(sample, columns={**sample.columns, **dict.fromkeys(empty, np.full(sample.rows, None, object))})
     wild = [f for f in features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
-    if wild:
+    if needed and wild:
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
     groups = _without(groups, {name: unusable[name] for name in features if name in unusable}, table.name)
     shown: dict[str, Any] = {**types, **dict.fromkeys(dates, "date"), **dict.fromkeys(empty, "text")}

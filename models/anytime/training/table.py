@@ -229,6 +229,7 @@ def open_training(
         drop_missing=drops,
         min_level_rows=MIN_LEVEL_ROWS if least == "auto" and not selects else least,
         seed=options.seed,
+        partial=partial or learned is not None,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         known = settle_target(found, options.task, options.family, partial=partial)
