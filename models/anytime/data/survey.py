@@ -304,25 +304,34 @@ def surveyed(
     known: dict[str, ReadAs] = {**quoted, **groups.known_types, **stated}
     table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
-    used = known | {name: kind for name, kind in roles if name is not None}
-    names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
-    types, unusable = _usable_types(table, names, used, groups.features)
-    groups = _without(groups, unusable, table.name) if unusable else groups
-    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    needed = complete or needs_sample(groups, kinds, option, clamp)
+    further = {name: kind for name, kind in roles if name is not None}
+    names, used = [*groups.features, *target, *further], known | further
+    unusable: dict[str, TableError] = {}
+    try:
+        types = table.types(names, used)
+    except TableError:
+        for name in groups.features:
+            with _collected(unusable, name):
+                table.types([name], used)
+        types = table.types([name for name in names if name not in unusable], used)  # raises an error about the table
+        groups = _without(groups, unusable, table.name)
     features, limit = groups.features, min(FIRST_ROWS, sample_size(len(groups.features)))
+    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in features]
+    needed = complete or needs_sample(groups, kinds, option, clamp)
     given: dict[str, Any] = {"weights": weights, "types": types}
     found = survey(table, target, features if needed else (), drop_missing=drop_missing, seed=seed, **given)
     first = found if needed else survey(table, target, features, drop_missing=True, limit=limit, **given)
     sample = replace(first.sample or Sample({}), **rule)
     text = [f for f in features if types[f] == "text" and f not in known and f not in table.factors]
-    dates, remarks = list[str](), tuple[str, ...]()
+    dates, remarks, decisions = list[str](), tuple[str, ...](), tuple[str, ...]()
     if text:
         sample, dates = with_dates(sample, [f for f in text if f not in as_text])
         unstated = [name for name in text if name not in dates and name not in groups.bases]
         remarks = _checked_text(table, sample, unstated, unusable)
     free = () if partial or complete else [f for f in features if not (f in known or f in groups.bases)]
-    empty = _without_values(table, sample, types, free)
+    empty = [name for name in free if not present(sample.columns[name]).any()]
+    for batch in table.batches(empty, types=types) if empty else ():  # also rows beyond the sample
+        empty = [name for name in empty if not present(batch.column(name)).any()]
     sample = replace(sample, columns={**sample.columns, **dict.fromkeys(empty, np.full(sample.rows, None, object))})
     wild = [f for f in features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
     if needed and wild:
@@ -331,7 +340,6 @@ def surveyed(
     shown: dict[str, Any] = {**types, **dict.fromkeys(dates, "date"), **dict.fromkeys(empty, "text")}
     shown = {f: shown[f] for f in groups.features if shown[f] in ("text", "bool", "date")}
     groups = groups.with_bases({**groups.bases, **dict.fromkeys(empty, ANYTHING)}, {**shown, **groups.types})
-    decisions: tuple[str, ...] = ()
     if needed:
         stated_bases = set(groups.bases)
         groups = learned_groups(groups, sample, option, clamp, factors=table.factors, complete=complete)
@@ -340,32 +348,12 @@ def surveyed(
             rare = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, rare, table.name), unusable | rare
     suspect = suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
-    reasons = {f: _reason(error) for f, error in unusable.items()}
-    return groups, replace(found, unusable=reasons, remarks=remarks + suspect, decisions=decisions)
-
-
-def _usable_types(
-    table: Table, names: Sequence[str], stated: Mapping[str, ReadAs], features: Sequence[str]
-) -> tuple[dict[str, ReadAs], dict[str, TableError]]:
-    """Return the types of columns, and the errors of features that have none; raise for another column."""
-    unusable: dict[str, TableError] = {}
-    try:
-        return table.types(names, stated), unusable
-    except TableError:
-        for name in features:
-            with _collected(unusable, name):
-                table.types([name], stated)
-        if not unusable:
-            raise
-    return table.types([name for name in names if name not in unusable], stated), unusable
-
-
-def _without_values(table: Table, sample: Sample, types: Mapping[str, ReadAs], names: Sequence[str]) -> list[str]:
-    """Return which of some columns have no value in a table: rows beyond the sample are read only if it has none."""
-    empty = [name for name in names if not present(sample.columns[name]).any()]
-    for batch in table.batches(empty, types=types) if empty else ():
-        empty = [name for name in empty if not present(batch.column(name)).any()]
-    return empty
+    return groups, replace(
+        found,
+        unusable={f: _reason(error) for f, error in unusable.items()},
+        remarks=remarks + suspect,
+        decisions=decisions,
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,41 +88,34 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
 
 
 def _wild_values(sample: Sample, names: Iterable[str]) -> list[str]:
-    """Return the columns with a few values far from all others, described with their rows, the worst first."""
-    worst: list[tuple[float, str]] = []
-    for name in _perhaps_wild(sample, [*dict.fromkeys(names)]):
-        values = np.asarray(sample.columns[name], dtype=np.float64)
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) < MIN_ROWS:
-            continue
-        with np.errstate(all="ignore"):  # values near the largest number, and equal deciles
-            low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
-            distance = np.abs(values[known] - middle) / (high - low)
-        wild = np.flatnonzero(distance > WILD)
-        if high > low and 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
-            order = wild[np.argsort(-distance[wild], kind="stable")]
-            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
-            rows += ["..."] * (len(order) > MAX_NAMED)
-            worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
-    return [text for _, text in sorted(worst, key=lambda each: -each[0])]
+    """Return the columns with a few values far from all others, described with their rows, the worst first.
 
-
-def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
-    """Yield the columns that may have wild values: all but those that two limits and the range prove to have none.
-
-    If over a tenth of the values are at most `low`, and over a tenth at least `high`, the deciles are at least as far
-    apart, and no value is farther from the median than the range. Counting takes a third of the time of quantiles.
+    Most columns are seen to have none by two limits and the range, in a third of the time of exact quantiles: if over a
+    tenth of the values are at most `low`, and over a tenth at least `high`, the deciles are at least as far apart, and
+    no value is farther from the median than the range.
     """
-    if sample.rows < MIN_ROWS:
-        return
-    step, tenth = max(1, CHUNK // sample.rows), 0.1 * sample.rows + 2  # quantiles lie between two values
-    for some in (names[start : start + step] for start in range(0, len(names), step)):
-        values = np.array([sample.columns[name] for name in some], dtype=np.float64)
+    columns, worst = [*dict.fromkeys(names)] if sample.rows >= MIN_ROWS else [], list[tuple[float, str]]()
+    step, tenth = max(1, CHUNK // max(sample.rows, 1)), 0.1 * sample.rows + 2  # quantiles lie between two values
+    for some in (columns[start : start + step] for start in range(0, len(columns), step)):
+        table = np.array([sample.columns[name] for name in some], dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            low, high = np.quantile(values[:, :: max(1, sample.rows // FEW)], [0.2, 0.8], axis=1)[:, :, np.newaxis]
-            beyond = [np.count_nonzero(side, axis=1) for side in (values <= low, values >= high)]
-            near = (np.minimum(*beyond) > tenth) & (np.ptp(values, axis=1) <= 0.9 * WILD * (high - low)[:, 0])
-        yield from itertools.compress(some, ~near)
+            low, high = np.quantile(table[:, :: max(1, sample.rows // FEW)], [0.2, 0.8], axis=1)[:, :, np.newaxis]
+            beyond = [np.count_nonzero(side, axis=1) for side in (table <= low, table >= high)]
+            near = (np.minimum(*beyond) > tenth) & (np.ptp(table, axis=1) <= 0.9 * WILD * (high - low)[:, 0])
+        for name, values in itertools.compress(zip(some, table, strict=True), ~near):
+            known = np.flatnonzero(np.isfinite(values))
+            if len(known) < MIN_ROWS:
+                continue
+            with np.errstate(all="ignore"):  # values near the largest number, and equal deciles
+                first, middle, last = np.quantile(values[known], [0.1, 0.5, 0.9])
+                distance = np.abs(values[known] - middle) / (last - first)
+            wild = np.flatnonzero(distance > WILD)
+            if last > first and 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
+                order = wild[np.argsort(-distance[wild], kind="stable")]
+                rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
+                rows += ["..."] * (len(order) > MAX_NAMED)
+                worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
+    return [text for _, text in sorted(worst, key=lambda each: -each[0])]
 
 
 @dataclass(frozen=True)

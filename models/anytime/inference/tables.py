@@ -188,8 +188,7 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         data = data if hasattr(data, "dtype") else np.asarray(data)
     except ValueError as error:
         raise TableError(f"the table is a list of rows of different lengths ({error}); expected a matrix") from error
-    if data.shape == (0,):  # a list of no rows
-        data = np.empty((0, len(groups.features)))
+    data = np.empty((0, len(groups.features))) if data.shape == (0,) else data  # a list of no rows
     if data.ndim != 2:
         raise TableError(f"the table has shape {data.shape}; expected (rows, columns)")
     return table_of("the table", data, array_columns(data.shape[1], groups))
@@ -299,11 +298,14 @@ class TableScorer:
         for batch in self.table.batches(read, max(1, min(ROWS, MAX_VALUES // (terms + len(read)))), types=stated):
             if len(store) != max(batch.rows, 1):
                 store = np.empty((max(batch.rows, 1), terms), order="F")
-            cells = {name: arrow_array(name, batch.columns[name]) for name in twice}
-            style, start = self.table.style, batch.start
             try:
-                used = {name: read_as(name, cells[name], types[name], start, style) for name in twice}
-                values = replace(batch, columns={**batch.columns, **used}) if twice else batch
+                used = {
+                    name: read_as(
+                        name, arrow_array(name, batch.columns[name]), types[name], batch.start, self.table.style
+                    )
+                    for name in twice
+                }
+                values = replace(batch, columns={**batch.columns, **used})
                 try:
                     answer = self._answer(values, features, store)
                 except ValuesError:

@@ -88,14 +88,12 @@ class Recognition:
 
     style: NumberStyle = PLAIN
     kinds: set[ColumnType] = field(default_factory=set)
-    wholes: int = 0
-    """Number of cells in the pieces of whole numbers."""
     codes: int = 0
-    """Number of these that have a leading zero."""
+    """Number of whole numbers with a leading zero, minus that of others."""
 
     @property
     def kind(self) -> ColumnType:
-        is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
+        is_code = self.kinds == {"integer"} and self.codes >= 0
         if "text" in self.kinds or self.kinds > {"bool"} or is_code:
             return "text"
         return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
@@ -118,9 +116,9 @@ class Recognition:
             return numbers
         # Cells with a leading zero, as "01", are the digits of a code.
         zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
-        codes, wholes = int(pc.sum(zero).as_py() or 0), len(integers) - integers.null_count
-        self.codes, self.wholes = self.codes + codes, self.wholes + wholes
-        return cells if 2 * codes >= wholes else integers
+        codes = 2 * int(pc.sum(zero).as_py() or 0) - (len(integers) - integers.null_count)
+        self.codes += codes
+        return cells if codes >= 0 else integers
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
@@ -272,8 +270,6 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.nulls(1, column.type)[0], column)
-    if pa.types.is_nested(column.type):
-        raise TableError(unusable(repr(name), column.type))
     try:
         cells = column.cast(pa.string())
     except pa.ArrowException as error:
