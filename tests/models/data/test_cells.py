@@ -303,16 +303,6 @@ def test_a_table_without_rows_has_an_answer_for_none(
         assert "has no rows; expected at least one" in refusal(capsys, *command)
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc", "lil", "coo", "dok", "bsr", "dia"])
-@pytest.mark.parametrize("shape", ["matrix", "array"])
-def test_every_sparse_format_is_a_table(kind: str, shape: str) -> None:
-    X = sparse.random_array((60, 8), density=0.4, rng=np.random.default_rng(0)).toarray()
-    fitted = AnytimeRegressor(alpha=1e-3).fit(X, X @ np.arange(8.0))
-    found = getattr(sparse, f"{kind}_{shape}")(X)
-    for predict in (fitted.predict, fitted.model_.predict):
-        np.testing.assert_allclose(predict(found), fitted.predict(X), rtol=1e-9)
-
-
 @pytest.mark.parametrize("first", ["", "sep={0}\n", '"sep={0}"\r\n', "\ufeffsep={0}\n"])
 @pytest.mark.parametrize("mark", [";", "\t", "|", ","])
 def test_a_first_line_and_a_suffix_name_the_separator(first: str, mark: str, tmp_path: Path) -> None:

@@ -173,8 +173,11 @@ def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
         estimator.predict(frame[["age"]], budget=1)
 
 
+FORMATS = [f"{each}_{of}" for each in ("csr", "csc", "lil", "coo", "dok", "bsr", "dia") for of in ("array", "matrix")]
+
+
 @pytest.mark.parametrize(
-    "matrix", [np.asarray, sparse.csr_array, sparse.csc_matrix, lambda X: pd.DataFrame(X.tolist())]
+    "matrix", [np.asarray, lambda X: pd.DataFrame(X.tolist()), *(getattr(sparse, each) for each in FORMATS)]
 )
 def test_arrays_and_sparse_matrices_are_tables(matrix: Callable[[Any], Any]) -> None:
     X = sparse.random_array((60, 8), density=0.4, rng=np.random.default_rng(0)).toarray()
