@@ -210,12 +210,6 @@ def test_a_directory_of_parquet_files_is_one_table_in_the_order_of_their_names(t
     assert whole(pickle.loads(pickle.dumps(table)))["n"].tolist() == list(range(17))
 
 
-def test_a_directory_whose_files_have_other_columns_is_refused(tmp_path: Path) -> None:
-    pieces(tmp_path / "a.parquet", 0, 4)
-    pieces(tmp_path / "b.parquet", 4, 4, more=pa.array([1.0] * 4))
-    assert_refused(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
-
-
 def test_hidden_files_of_a_folder_are_no_tables_and_a_broken_part_is_named(tmp_path: Path) -> None:
     pieces(tmp_path / "a.parquet", 0, 4)
     for name in ("._a.parquet", "_temporary.parquet", ".crc"):
