@@ -25,7 +25,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
 
-from anytime.errors import AnytimeError, ArtifactError, file_error
+from anytime.errors import AnytimeError, ArtifactError, file_error, refuse
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -59,28 +59,36 @@ def check_writable(path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Raise AnytimeError if the path, if any, does not accept a new file, or its suffix in lower case is not listed."""
     if path is None:
         return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise AnytimeError(f"cannot write {str(path)!r}; expected a name that ends in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise AnytimeError(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
-    if path.is_dir():
-        raise AnytimeError(f"cannot write {str(path)!r}: it is a directory")
-    if not os.access(path.parent, os.W_OK):
-        raise AnytimeError(f"cannot write {str(path)!r}: no permission to write in {str(path.parent)!r}")
+    what, ends = f"cannot write {str(path)!r}", bool(suffixes) and path.suffix.lower() not in suffixes
+    refuse(
+        {
+            f"{what}; expected a name that ends in {' or '.join(suffixes)}": ends,
+            f"{what}: there is no directory {str(path.parent)!r}": not path.parent.is_dir(),
+            f"{what}: it is a directory": path.is_dir(),
+            f"{what}: no permission to write in {str(path.parent)!r}": not os.access(path.parent, os.W_OK),
+        },
+        AnytimeError,
+    )
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file in the same folder, which is renamed when the block ends without an error."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary.open("xb").close()
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a temporary file and rename it, so that the file is either complete or unchanged."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with temporary.open("xb") as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink()
-            raise
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -144,19 +152,14 @@ def _content(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") 
 
 def _sent(path: Path) -> bytes:
     """Return the content of a pipe, which has to send within `PIPE_S`; raise OSError otherwise."""
-    parts: list[bytes] = []
-    begun = time.monotonic()
+    content, last = b"", time.monotonic()
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without a writer, an ordinary `open` waits for ever
     try:
-        while time.monotonic() < begun + PIPE_S:
-            if not select([pipe], [], [], begun + PIPE_S - time.monotonic())[0]:
-                break
-            part = os.read(pipe, 1 << 20)
-            if not part and parts:
-                return b"".join(parts)
-            if part:
-                parts.append(part)
-                begun = time.monotonic()
+        while select([pipe], [], [], PIPE_S)[0] and time.monotonic() < last + PIPE_S:
+            if part := os.read(pipe, 1 << 20):
+                content, last = content + part, time.monotonic()
+            elif content:
+                return content
             else:
                 time.sleep(0.01)  # no writer yet
     finally:
@@ -187,13 +190,10 @@ def has_kind(path: Path, kind: FileKind) -> bool:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > 100_000_000:  # safetensors reads no longer header: this is another format
-                return False
-            header = json.loads(file.read(size))
-    except (OSError, ValueError, RecursionError):
+            # safetensors reads no longer header: this is another format
+            return size <= 100_000_000 and kind.key in (json.loads(file.read(size)).get("__metadata__") or ())
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
-    return isinstance(metadata, dict) and kind.key in metadata
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

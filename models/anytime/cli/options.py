@@ -31,7 +31,7 @@ def candidates(*values: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
-Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV (.gz), Arrow or svmlight.")]
+Data = Annotated[Path, typer.Argument(help="Read rows from this table: Parquet, CSV or TSV (.gz), Arrow or svmlight.")]
 DataOrMoments = Annotated[
     Path, typer.Argument(metavar="DATA", help="Read rows from this table, or moments from this file (*.moments).")
 ]

@@ -5,11 +5,12 @@ With `--random-costs`, `evaluate` simulates deadlines, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -19,9 +20,7 @@ from anytime.cli.console import as_json, print_results, progress, remark, remark
 from anytime.cli.options import AsJson, Data, ModelFile, RowOptions, Seed, TableFormat, spread
 from anytime.cli.summary import steps_table
 from anytime.costs.distributions import CostDistributions, RandomTimes, simulate
-from anytime.data.formats import ReadAs, Table
-from anytime.data.formats.csv import CsvTable
-from anytime.data.formats.writing import WRITABLE, TableWriter
+from anytime.data.formats.writing import WRITABLE, types_to_write, write_table
 from anytime.errors import TableError, TrainingError, ValuesError, clipped, listed
 from anytime.evaluation.calibrate import held_out
 from anytime.evaluation.evaluate import Evaluation, evaluated
@@ -37,7 +36,10 @@ def predict(
     model: ModelFile,
     data: Data,
     out: Annotated[
-        Path, typer.Option(help="Write the predictions to this table (*.csv, *.csv.gz, *.parquet, *.arrow, *.feather).")
+        Path,
+        typer.Option(
+            help="Write the predictions to this table (*.csv, *.csv.gz, *.tsv, *.parquet, *.arrow, *.feather)."
+        ),
     ],
     budget: Annotated[
         float | None, typer.Option(help="Use groups of at most this cost per row, in the model's cost unit.")
@@ -58,7 +60,8 @@ def predict(
         bool, typer.Option("--interval", help="Add the interval, or the set of classes, of a calibrated model.")
     ] = False,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Keep this column of the table, such as an id; repeat for several.")
+        list[str] | None,
+        typer.Option(help="Keep this column of the table unchanged, such as an id; repeat for several."),
     ] = None,
     *,
     tables: TableFormat,
@@ -83,29 +86,25 @@ def predict(
             raise TableError(f"--out is {str(out)!r}, {what}; name another file")
     table = tables.open(data)
     kept = tuple(dict.fromkeys(keep or ()))
-    kept_as = _kept_as(table, kept, out)
+    table.require(kept)
     scorer = TableScorer.of(loaded, table, budget=budget, prefix=prefix, policy=policy, explain=explain)
-    imputed = dict[str, None]()
-    shown = progress(f"predicting {data.name}", table.known_rows)
-    with cleanup_on(*ENDING), shown as advance, TableWriter(out) as writer:
-        for answer, batch in scorer.answers(kept, kept_as):
+    last, imputed = deque[TableAnswer](maxlen=1), dict[str, None]()
+
+    def batches(advance: Callable[[int], None]) -> Iterator[Mapping[str, Any]]:
+        for answer, batch in scorer.answers(kept):
             predicted = answer.columns(proba=proba, interval=interval)
             if both := [name for name in predicted if name in kept]:
                 raise TableError(f"--keep {both[0]}: a column of the predictions has this name; rename the table's")
-            writer.add({name: batch.column(name) for name in kept} | predicted)
-            imputed |= dict.fromkeys(answer.imputed)
+            yield {name: batch.columns[name] for name in kept} | predicted
+            last.append(answer)
+            imputed.update(dict.fromkeys(answer.imputed))
             advance(batch.rows)
-    for line in _remarks(loaded, answer, [name for name in imputed if name not in answer.absent]):
+
+    with cleanup_on(*ENDING), progress(f"predicting {data.name}", table.known_rows) as advance:
+        write_table(out, batches(advance), types_to_write(table, kept, out))
+    for line in _remarks(loaded, last[0], [name for name in imputed if name not in last[0].absent]):
         remark(line)
     remark(f"wrote {out}")
-
-
-def _kept_as(table: Table, keep: tuple[str, ...], out: Path) -> Mapping[str, ReadAs]:
-    """Return what kept columns are read as: cells from CSV to CSV, and dates, are copied as text."""
-    if isinstance(table, CsvTable) and out.suffix.lower() in (".csv", ".gz"):
-        table.types((), {})
-        return dict.fromkeys(keep, "text")
-    return {name: "text" if kind == "date" else kind for name, kind in table.types(keep).items()} if keep else {}
 
 
 def _remarks(model: Model, answer: TableAnswer, imputed: list[str]) -> Iterator[str]:

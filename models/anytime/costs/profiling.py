@@ -43,8 +43,10 @@ class TableInputs:
 
     @classmethod
     def of(cls, table: Table, limit: int) -> Self:
-        """Return the first `limit` rows of a table; raise TableError if it is unreadable."""
+        """Return the first `limit` rows of a table; raise TableError if it is unreadable or has none."""
         batches = list(table.batches(table.columns, limit, stop=limit))
+        if not batches[0].rows:
+            raise table.no_rows()
         return cls({name: np.concatenate([batch.columns[name] for batch in batches]) for name in table.columns})
 
     def __len__(self) -> int:

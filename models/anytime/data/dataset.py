@@ -32,13 +32,14 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-100, 1e100
 WEIGHTS = f"0, or {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 
 
-def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Reader] | None = None) -> Any:
-    """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a sparse table is sparse.
+def feature_matrix(batch: Batch, features: Sequence[str], categories: Mapping[int, Reader] = {}) -> Any:
+    """Return columns of a batch as a matrix (rows, features), NaN where missing; that of a matrix is as it is stored.
 
     Columns of categories, by their index, contain the indices of levels.
     """
-    if not categories:
-        return batch.matrix(features)
+    if batch.stored is not None and not categories and batch.places.keys() >= set(features):
+        places = [batch.places[name] for name in features]
+        return batch.stored if places == list(range(batch.stored.shape[1])) else batch.stored[:, places]
     X = np.empty((batch.rows, len(features)), order="F")
     for j, name in enumerate(features):
         values = batch.column(name)
@@ -81,8 +82,9 @@ class ColumnError(TableError):
 
 def check_finite(batch: Batch, name: str, kind: ReadAs = "number") -> None:
     """Raise TableError, with the first row, if a column of numbers or dates contains infinities."""
-    for error in _infinite([batch], {name: kind}):
-        raise error
+    values = batch.column(name)
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        raise next(_infinite([batch], {name: kind}))
 
 
 def infinite_columns(table: Table, names: Sequence[str], types: Mapping[str, ReadAs]) -> list[ColumnError]:
@@ -202,14 +204,9 @@ class Dataset:
     class_weights: tuple[float, ...] | None = None
 
     @cached_property
-    def expansion(self) -> Expansion:
-        """Return what the raw columns become."""
-        return Expansion.of(self.groups)
-
-    @property
     def terms(self) -> Expansion:
         """Return what the raw columns become, without indicators of missing values."""
-        return self.expansion.plain
+        return Expansion.of(self.groups).plain
 
     @cached_property
     def types(self) -> dict[str, ReadAs]:
@@ -274,7 +271,7 @@ class Dataset:
             raise TableError(
                 f"row {batch.start + int(missing.argmax())} (counted from 0) has no target; fix or remove it"
             )
-        X = feature_matrix(batch, features, self.terms.categories if features else None)
+        X = feature_matrix(batch, features, self.terms.categories if features else {})
         query, folds = (None if name is None else batch.column(name) for name in (self.query, self.fold))
         if query is not None and not present(query).all():
             raise TableError(f"query column {self.query!r} has missing values; expected a query in every row")

@@ -126,17 +126,14 @@ def drafted(
 
 
 def _held(sample: Sample, name: str, kind: str) -> str:
-    found = sample.column(name)
-    values, rows = found.values.tolist(), len(sample.columns[name])
-    distinct = set(values)
+    values, counts = sample.column(name).counts
     if kind in ("text", "bool"):
-        levels, counts = np.unique(np.asarray(values, dtype=object).astype(str), return_counts=True)
-        common = levels[np.argsort(-counts, kind="stable")][:4].tolist()
-        shown = ", ".join(map(in_comment, common)) + ", ..." * (len(levels) > len(common))
-        what = f"{kind}, {len(distinct):,} levels: {shown}"
-    elif kind == "date":
-        what = f"date, {DATES.shown(min(values))} to {DATES.shown(max(values))}, {len(distinct):,} different values"
+        common = values[np.argsort(-counts, kind="stable")][:4].tolist()
+        shown = ", ".join(in_comment(str(level)) for level in common) + ", ..." * (len(values) > len(common))
+        what = f"{kind}, {len(values):,} levels: {shown}"
     else:
-        what = f"{kind}, {min(values):.6g} to {max(values):.6g}, {len(distinct):,} different values"
-    missing = rows - len(values)
+        low, high = (DATES.shown(end) if kind == "date" else f"{end:.6g}" for end in (values[0], values[-1]))
+        what = f"{kind}, {low} to {high}, {len(values):,} different values"
+    rows = len(sample.columns[name])
+    missing = rows - counts.sum()
     return what + (f", {max(100 * missing / rows, 0.1):.2g} % missing" if missing else "")

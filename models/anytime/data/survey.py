@@ -25,12 +25,15 @@ from anytime.families import default_family, family_of
 from anytime.features.bases import LEVEL_ROWS, MIN_LEVEL_ROWS, Clamp, parsed_basis
 from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of, sample_size
 from anytime.features.readers import DATES
-from anytime.groups import FeatureGroups
+from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.target import Target, check_family, word_in_target
 from anytime.types import FamilyName, Task
 
 FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
+
+ANYTHING = ColumnBasis(basis="categories", levels=(), other=True, missing=False)
+"""What a column without values becomes. Its values in other tables are levels of which nothing is known."""
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""
@@ -48,7 +51,7 @@ class Survey:
     table, columns
         The name of the table, and its target columns.
     rows : int
-        Number of rows of the table, including `missing` rows without a target and `unweighted` rows of weight 0.
+        Number of rows of the table; `missing` of them have no target, and `used` have one and a weight above 0.
     types : Mapping[str, ReadAs]
         What the target, the features and other used columns are read as.
     values : tuple[frozenset[Any], ...]
@@ -69,7 +72,7 @@ class Survey:
     columns: tuple[str, ...]
     rows: int
     missing: int
-    unweighted: int
+    used: int
     types: Mapping[str, ReadAs]
     values: tuple[frozenset[Any], ...]
     sample: Sample | None = None
@@ -81,16 +84,10 @@ class Survey:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return what users should know of the columns: which are unusable and why, and what else they lose."""
-        if not self.unusable:
-            return self.remarks
         reasons = "; ".join(f"{name!r} {why}" for name, why in self.unusable.items())
         count = f"{len(self.unusable)} column{'s' * (len(self.unusable) != 1)}"
-        return f"left out {count}: {reasons}; {UNUSABLE_REMEDY}", *self.remarks
-
-    @property
-    def used(self) -> int:
-        """Return the number of rows to learn from."""
-        return self.rows - self.missing - self.unweighted
+        left_out = [f"left out {count}: {reasons}; {UNUSABLE_REMEDY}"] if self.unusable else []
+        return *left_out, *self.remarks
 
 
 def survey(
@@ -118,8 +115,8 @@ def survey(
     Raises
     ------
     TableError
-        A column does not exist or is named twice, a target is infinite, or rows have no target (with `drop_missing`:
-        all rows).
+        A column does not exist or is named twice, the table has no rows, a target is infinite, or rows have no target
+        (with `drop_missing`: all rows).
     """
     if len(set(target)) < len(target):
         raise TableError(f"the target {target[0]!r} is named more than once; name each column once")
@@ -132,11 +129,11 @@ def survey(
                 "days since a fixed date, for example"
             )
     found: list[set[Any]] = [set() for _ in target]
-    rows = missing = unweighted = 0
+    rows = missing = used = 0
     first: list[int] = []
 
     def samples() -> Iterator[Sample]:
-        nonlocal rows, missing, unweighted, first
+        nonlocal rows, missing, used, first
         for batch in table.batches(names, limit or ROWS, types=types):
             try:
                 gaps, row_weights, kept = rows_to_learn_from(batch, target, weights)
@@ -146,19 +143,21 @@ def survey(
                 raise TableError(f"{table.name}: {error}") from None
             rows += batch.rows
             missing += int(gaps.sum())
-            unweighted += int((~gaps).sum() - kept.sum())
+            used += int(kept.sum())
             first += (batch.start + np.flatnonzero(gaps)[: 5 - len(first)]).tolist()
             for name, seen in zip(target, found, strict=True):
                 if len(seen) <= MAX_CLASSES:
                     seen.update(np.unique(batch.column(name)[kept])[: MAX_CLASSES + 1].tolist())
             if features:
                 columns = {name: batch.column(name)[kept] for name in dict.fromkeys((*features, *target))}
-                used = None if row_weights is None else row_weights[kept]
-                yield Sample(columns, used, batch.start + np.flatnonzero(kept))
-            if limit is not None and rows - missing - unweighted >= limit:
+                of_kept = None if row_weights is None else row_weights[kept]
+                yield Sample(columns, of_kept, batch.start + np.flatnonzero(kept))
+            if limit is not None and used >= limit:
                 return
 
     sample = sample_of(samples(), limit, seed=seed)
+    if not rows:
+        raise table.no_rows()
     if missing and not drop_missing:
         where = ", ".join(map(str, first)) + (", ..." if missing > len(first) else "")
         raise TableError(
@@ -174,12 +173,19 @@ def survey(
         tuple(target),
         rows,
         missing,
-        unweighted,
+        used,
         types,
         tuple(map(frozenset, found)),
         sample if features else None,
         table.layout,
     )
+
+
+def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
+    for batch in table.batches([name], types={name: "text"}):
+        values = batch.column(name)
+        for row in np.flatnonzero(present(values)).tolist():
+            yield batch.start + row, values[row]
 
 
 def check_words(table: Table, found: Survey, stated: Collection[str] = ()) -> None:
@@ -292,12 +298,14 @@ def surveyed(
         Columns that are read as such.
     stated : Mapping[str, ReadAs]
         Types that the user states besides those of the groups; other text must not look like numbers.
-    option, clamp, complete, extrapolates, further
+    option, clamp, complete, extrapolates
         As in `learned_groups`.
     min_level_rows : int | Literal["auto"]
         Rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed
         As in `survey`.
+    further : bool
+        Whether rows of other tables follow: values may lie beyond the range, or in columns that have none here.
 
     Raises
     ------
@@ -306,11 +314,13 @@ def surveyed(
     GroupsError
         A basis does not fit its column.
     """
-    known: dict[str, ReadAs] = {**groups.known_types, **stated}
+    as_text = {f: b for f, b in groups.bases.items() if b.basis and "text" in parsed_basis(b.basis)[0].fits}
+    quoted: dict[str, ReadAs] = {f: "text" for f, b in as_text.items() if f in table.quoted and not b.levels}
+    known: dict[str, ReadAs] = {**quoted, **groups.known_types, **stated}
     table.require(stated, ", whose type is stated")
     roles: tuple[tuple[str | None, ReadAs], ...] = ((query, "key"), (weights, "number"))
-    used = known | {name: kind for name, kind in roles if name is not None}
-    names = [*groups.features, *target, *(name for name, _ in roles if name is not None)]
+    others = {name: kind for name, kind in roles if name is not None}
+    names, used = [*groups.features, *target, *others], known | others
     unusable: dict[str, TableError] = {}
     try:
         types = table.types(names, used)
@@ -318,41 +328,35 @@ def surveyed(
         for name in groups.features:
             with _collected(unusable, name):
                 table.types([name], used)
-        if not unusable:
-            raise
-        types = table.types([name for name in names if name not in unusable], used)
-    groups = _without(groups, unusable, table.name)
-    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in groups.features]
-    features = (
-        groups.features if complete or needs_sample(groups, kinds, option, clamp, extrapolates=extrapolates) else ()
-    )
-    found = survey(table, target, features, weights=weights, types=types, drop_missing=drop_missing, seed=seed)
-    shown = {name: types[name] for name in groups.features if types[name] in ("text", "bool", "date")}
-    remarks = decisions = tuple[str, ...]()
-    if found.sample is None:
-        limit = min(FIRST_ROWS, sample_size(len(groups.features)))
-        first = survey(table, target, groups.features, weights=weights, types=types, drop_missing=True, limit=limit)
-        sample = first.sample or Sample({})
-        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
-    else:
-        sample = replace(
-            found.sample, min_level_rows=LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),)
-        )
-        as_text = {
-            f for f, basis in groups.bases.items() if basis.basis and "text" in parsed_basis(basis.basis)[0].fits
-        }
-        free = [f for f, kind in shown.items() if kind == "text" and f not in known and f not in table.factors]
-        sample, dates = with_dates(sample, [f for f in free if f not in as_text])
-        unstated = [name for name in free if name not in dates and name not in groups.bases]
-        _check_numbers(table, sample, unstated)
-        for name in unstated:
-            with _collected(unusable, name):
-                _check_levels(table, name, sample)
-        wild = [f for f in groups.features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+        types = table.types([name for name in names if name not in unusable], used)  # raises an error about the table
+        groups = _without(groups, unusable, table.name)
+    features, limit = groups.features, min(FIRST_ROWS, sample_size(len(groups.features)))
+    kinds: list[Any] = ["factor" if f in table.factors and types[f] != "date" else types[f] for f in features]
+    needed = complete or needs_sample(groups, kinds, option, clamp, extrapolates=extrapolates)
+    given: dict[str, Any] = {"weights": weights, "types": types}
+    found = survey(table, target, features if needed else (), drop_missing=drop_missing, seed=seed, **given)
+    first = found if needed else survey(table, target, features, drop_missing=True, limit=limit, **given)
+    least = LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),)
+    sample = replace(first.sample or Sample({}), min_level_rows=least)
+    text = [f for f in features if types[f] == "text" and f not in known and f not in table.factors]
+    dates, remarks, decisions = list[str](), tuple[str, ...](), tuple[str, ...]()
+    if text:
+        sample, dates = with_dates(sample, [f for f in text if f not in as_text])
+        unstated = [name for name in text if name not in dates and name not in groups.bases]
+        remarks = _checked_text(table, sample, unstated, unusable)
+    free = () if further or complete else [f for f in features if not (f in known or f in groups.bases)]
+    empty = [name for name in free if not present(sample.columns[name]).any()]
+    for batch in table.batches(empty, types=types) if empty else ():  # also rows beyond the sample
+        empty = [name for name in empty if not present(batch.column(name)).any()]
+    sample = replace(sample, columns={**sample.columns, **dict.fromkeys(empty, np.full(sample.rows, None, object))})
+    wild = [f for f in features if (cells := sample.columns[f]).dtype.kind == "f" and np.isinf(cells).any()]
+    if needed and wild:
         unusable |= {each.column: each for each in infinite_columns(table, wild, types)}
-        groups = _without(groups, {name: unusable[name] for name in groups.features if name in unusable}, table.name)
-        shown = {name: "date" if name in dates else kind for name, kind in shown.items() if name not in unusable}
-        groups = groups.with_bases(groups.bases, {**shown, **groups.types})  # type: ignore[dict-item]  # no feature is a "key"
+    groups = _without(groups, {name: unusable[name] for name in features if name in unusable}, table.name)
+    shown: dict[str, Any] = {**types, **dict.fromkeys(dates, "date"), **dict.fromkeys(empty, "text")}
+    shown = {f: shown[f] for f in groups.features if shown[f] in ("text", "bool", "date")}
+    groups = groups.with_bases({**groups.bases, **dict.fromkeys(empty, ANYTHING)}, {**shown, **groups.types})
+    if needed:
         stated_bases = set(groups.bases)
         groups = learned_groups(
             groups,
@@ -368,10 +372,12 @@ def surveyed(
         if not complete:
             rare = {name: TableError(f"column {name!r} {why}; expected levels of more rows") for name, why in lost}
             groups, unusable = _without(groups, rare, table.name), unusable | rare
-        remarks = tuple(filter(None, [_same_but_for_blanks(sample, unstated)]))
-    remarks += suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
+    suspect = suspicions(sample, [name for name, kind in groups.column_types.items() if kind != "date"], target)
     return groups, replace(
-        found, unusable={f: _reason(error) for f, error in unusable.items()}, remarks=remarks, decisions=decisions
+        found,
+        unusable={f: _reason(error) for f, error in unusable.items()},
+        remarks=remarks + suspect,
+        decisions=decisions,
     )
 
 
@@ -406,8 +412,7 @@ def _without(groups: FeatureGroups, unusable: Mapping[str, TableError], table: s
 
 def _reason(error: TableError) -> str:
     """Return why a column is unusable, from a message `column NAME is ...; expected ...`."""
-    reason = str(error).partition("column ")[2].partition("; expected")[0]
-    return re.sub(r"^(\'.*?\'|\".*?\") ", "", reason)
+    return re.sub(r"^(\'.*?\'|\".*?\") ", "", str(error).partition("column ")[2].partition("; expected")[0])
 
 
 UNUSABLE_REMEDY = (
@@ -416,26 +421,39 @@ UNUSABLE_REMEDY = (
 )
 
 
-def _check_numbers(table: Table, sample: Sample, columns: Sequence[str]) -> None:
-    """Raise TableError if the text of some columns is numbers in another form: a table with another locale or units."""
-    found = {name: foreign_number(sample.column(name).values.tolist()) for name in columns}
-    if cells := {name: cell for name, cell in found.items() if cell is not None}:
-        name, *others = cells
-        cell = cells[name]
-        row = next(row for row, value in _cells(table, name) if value == cell)
-        too = f", and so {'does' if len(others) == 1 else 'do'} {listed(others, 10)}" if others else ""
+def _checked_text(
+    table: Table, sample: Sample, columns: Sequence[str], unusable: dict[str, TableError]
+) -> tuple[str, ...]:
+    """Return a remark on columns of text whose levels differ in blanks only; add those that are mostly no levels.
+
+    Raises TableError if the text of some is numbers in another form: a table with another locale or units.
+    """
+    cells = {name: sample.column(name).values.tolist() for name in columns}
+    foreign = {name: cell for name, values in cells.items() if (cell := foreign_number(values)) is not None}
+    if foreign:
+        (name, cell), *others = foreign.items()
+        row = sample.numbers[(sample.columns[name] == cell).argmax()]
+        too = f", and so {'does' if len(others) == 1 else 'do'} {listed(dict(others), 10)}" if others else ""
         raise TableError(
             f"{table.name}: column {name!r} holds numbers in another form, as {clipped(cell, 40)!r} in row {row} "
             f"(counted from 0){table.layout}{too}; expected numbers such as 1234.56: give --decimal and --thousands as "
             f"the file has them, rewrite them, or state `types: {{{name}: text}}` in the groups file if they are levels"
         )
+    said: list[str] = []
+    for name, values in cells.items():
+        with _collected(unusable, name):
+            _check_levels(table, name, sample)
+        levels = {*values}
+        same = sorted(level for level in levels if level != level.strip() and level.strip() in levels)
+        said += [f"{level!r} and {level.strip()!r} of {name!r}" for level in same[:1]]
+    named = ", ".join(said[:5])
+    remark = f"levels that differ in blanks only are different levels: {named}; write them alike if they are the same"
+    return (remark,) if said else ()
 
 
 def _check_levels(table: Table, name: str, sample: Sample) -> None:
     """Raise TableError if the text of a column is mostly dates or numbers, which would become rare levels."""
     values = sample.column(name).values.tolist()
-    if not values:
-        return
     _, counts = sample.column(name).counts
     has_levels = (
         2 * counts[counts >= sample.min_level_rows[0]].sum() >= counts.sum()
@@ -450,24 +468,9 @@ def _check_levels(table: Table, name: str, sample: Sample) -> None:
     plain = [is_number(value) for value in values]
     if 2 * sum(plain) < len(values) or (all(plain) and has_levels):
         return
-    other = next(((row, value) for row, value in _cells(table, name) if not is_number(value)), None)
-    raise TableError(f"{table.name}: {not_numbers(name, *((values[0], 0) if other is None else other[::-1]))}")
-
-
-def _same_but_for_blanks(sample: Sample, columns: Sequence[str]) -> str:
-    """Return a remark on columns of text with levels that differ only in the blanks around them; empty if none has."""
-    said = []
-    for name in columns:
-        levels = sorted({str(value) for value in sample.column(name).values.tolist()})
-        same = next((level for level in levels if level != level.strip() and level.strip() in levels), None)
-        if same is not None:
-            said.append(f"{same!r} and {same.strip()!r} of {name!r}")
-    return (
-        f"levels that differ in blanks only are different levels: {', '.join(said[:5])}; write them alike if they are "
-        "the same"
-        if said
-        else ""
-    )
+    for _ in table.batches([name], types={name: "number"}):
+        pass  # raises an error that names the first cell that is no number
+    raise TableError(f"{table.name}: {not_numbers(name, values[0], sample.numbers[present(sample.columns[name])][0])}")
 
 
 def _is_missing(value: str) -> bool:
@@ -489,13 +492,6 @@ def _are_dates(values: list[str]) -> bool:
     """Return whether some texts are dates and words for missing values; the first date decides of most columns."""
     first = next((value for value in values if not _is_missing(value)), "")
     return _is_date(first) and all(_is_date(value) or _is_missing(value) for value in set(values))
-
-
-def _cells(table: Table, name: str) -> Iterator[tuple[int, str]]:
-    for batch in table.batches([name], types={name: "text"}):
-        values = batch.column(name)
-        for row in np.flatnonzero(present(values)).tolist():
-            yield batch.start + row, values[row]
 
 
 def checked_dataset(dataset: Dataset) -> tuple[Dataset, Survey]:

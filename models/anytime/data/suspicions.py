@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,75 +64,58 @@ def suspicions(sample: Sample, features: Sequence[str], target: Sequence[str]) -
     fewer = sample.part(slice(None, None, max(1, sample.rows // MAX_LOOKED_AT)))
     numeric = [name for name in features if sample.columns[name].dtype.kind in "iuf"]
     targets = [_Labels.of(fewer.columns[name]) for name in target]
-    found = [
-        _wild_values(sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]),
-        _named(
-            [repr(name) for name in features if _predicts_any(fewer.columns[name], targets)],
-            "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
-            "out (--drop)",
-        ),
-        _named(
-            [repr(name) for name in numeric if _numbers_rows(sample.columns[name])],
-            "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
-            "leave it out (--drop) unless it measures something",
-        ),
-        _named(
-            _telling_gaps(fewer, features, targets),
-            "missing values predict the target: those of {}; make sure that they have the same cause when the model "
-            "is used, or leave the columns out (--drop)",
-        ),
-    ]
-    return tuple(filter(None, found))
-
-
-def _named(texts: Sequence[str], sentence: str) -> str:
-    """Return a sentence on some columns, as they are described; empty without columns."""
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return sentence.format(", ".join(texts[:MAX_NAMED]) + more) if texts else ""
-
-
-def _wild_values(sample: Sample, names: Iterable[str]) -> str:
-    """Return which columns have a few values far from all others, the worst first, and in which rows."""
-    worst: list[tuple[float, str]] = []
-    for name in _perhaps_wild(sample, [*dict.fromkeys(names)]):
-        values = np.asarray(sample.columns[name], dtype=np.float64)
-        known = np.flatnonzero(np.isfinite(values))
-        if len(known) < MIN_ROWS:
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):  # values near the largest number
-            low, middle, high = np.quantile(values[known], [0.1, 0.5, 0.9])
-            if not high > low:
-                continue
-            distance = np.abs(values[known] - middle) / (high - low)
-        wild = np.flatnonzero(distance > WILD)
-        if 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
-            order = wild[np.argsort(-distance[wild], kind="stable")]
-            rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
-            rows += ["..."] * (len(order) > MAX_NAMED)
-            worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
-    return _named(
-        [text for _, text in sorted(worst, key=lambda each: -each[0])],
+    alone = [repr(n) for n in features if any(_predicts(fewer.columns[n], target) for target in targets)]
+    found = {
         "wild values, far from all others: {}; rows are counted from 0; fix or remove them, or limit the influence of "
-        "columns by --clamp 0.01",
-    )
+        "columns by --clamp 0.01": _wild_values(
+            sample, [*numeric, *(name for name in target if sample.columns[name].dtype.kind in "iuf")]
+        ),
+        "{} alone predicts the target almost perfectly: if its value is known only once the target is, leave it "
+        "out (--drop)": alone,
+        "{} has a different whole number in every row, like an identifier or a row number: new rows have others; "
+        "leave it out (--drop) unless it measures something": [
+            repr(name) for name in numeric if _numbers_rows(sample.columns[name])
+        ],
+        "missing values predict the target: those of {}; make sure that they have the same cause when the model "
+        "is used, or leave the columns out (--drop)": _telling_gaps(fewer, features, targets),
+    }
+    said = []
+    for sentence, columns in found.items():
+        more = f" and {len(columns) - MAX_NAMED} more" if len(columns) > MAX_NAMED else ""
+        if columns:
+            said.append(sentence.format(", ".join(columns[:MAX_NAMED]) + more))
+    return tuple(said)
 
 
-def _perhaps_wild(sample: Sample, names: Sequence[str]) -> Iterator[str]:
-    """Yield the columns that may have wild values: all but those that two limits and the range prove to have none.
+def _wild_values(sample: Sample, names: Iterable[str]) -> list[str]:
+    """Return the columns with a few values far from all others, described with their rows, the worst first.
 
-    If over a tenth of the values are at most `low`, and over a tenth at least `high`, the deciles are at least as far
-    apart, and no value is farther from the median than the range. Counting takes a third of the time of quantiles.
+    Most columns are seen to have none by two limits and the range, in a third of the time of exact quantiles: if over a
+    tenth of the values are at most `low`, and over a tenth at least `high`, the deciles are at least as far apart, and
+    no value is farther from the median than the range.
     """
-    if sample.rows < MIN_ROWS:
-        return
-    step, tenth = max(1, CHUNK // sample.rows), 0.1 * sample.rows + 2  # quantiles lie between two values
-    for some in (names[start : start + step] for start in range(0, len(names), step)):
-        values = np.array([sample.columns[name] for name in some], dtype=np.float64)
+    columns, worst = [*dict.fromkeys(names)] if sample.rows >= MIN_ROWS else [], list[tuple[float, str]]()
+    step, tenth = max(1, CHUNK // max(sample.rows, 1)), 0.1 * sample.rows + 2  # quantiles lie between two values
+    for some in (columns[start : start + step] for start in range(0, len(columns), step)):
+        table = np.array([sample.columns[name] for name in some], dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            low, high = np.quantile(values[:, :: max(1, sample.rows // FEW)], [0.2, 0.8], axis=1)[:, :, np.newaxis]
-            beyond = [np.count_nonzero(side, axis=1) for side in (values <= low, values >= high)]
-            near = (np.minimum(*beyond) > tenth) & (np.ptp(values, axis=1) <= 0.9 * WILD * (high - low)[:, 0])
-        yield from itertools.compress(some, ~near)
+            low, high = np.quantile(table[:, :: max(1, sample.rows // FEW)], [0.2, 0.8], axis=1)[:, :, np.newaxis]
+            beyond = [np.count_nonzero(side, axis=1) for side in (table <= low, table >= high)]
+            near = (np.minimum(*beyond) > tenth) & (np.ptp(table, axis=1) <= 0.9 * WILD * (high - low)[:, 0])
+        for name, values in itertools.compress(zip(some, table, strict=True), ~near):
+            known = np.flatnonzero(np.isfinite(values))
+            if len(known) < MIN_ROWS:
+                continue
+            with np.errstate(all="ignore"):  # values near the largest number, and equal deciles
+                first, middle, last = np.quantile(values[known], [0.1, 0.5, 0.9])
+                distance = np.abs(values[known] - middle) / (last - first)
+            wild = np.flatnonzero(distance > WILD)
+            if last > first and 0 < len(wild) <= max(MAX_WILD_ROWS, MAX_WILD_SHARE * len(known)):
+                order = wild[np.argsort(-distance[wild], kind="stable")]
+                rows = [f"{values[i]:.4g} in row {sample.numbers[i]}" for i in known[order[:MAX_NAMED]].tolist()]
+                rows += ["..."] * (len(order) > MAX_NAMED)
+                worst.append((float(distance[order[0]]), f"{name!r} ({', '.join(rows)})"))
+    return [text for _, text in sorted(worst, key=lambda each: -each[0])]
 
 
 @dataclass(frozen=True)
@@ -150,14 +133,7 @@ class _Labels:
         return cls(values, codes, len(labels), np.cumsum(np.sort(counts)[::-1]))
 
 
-def _predicts_any(column: Values, targets: Sequence[_Labels]) -> bool:
-    """Return whether a column alone predicts one of some targets; its ranks are found once."""
-    ranked = column.dtype.kind in "iufb" and any(each.classes == 2 for each in targets)
-    ranks = rankdata(column[present(column)]) if ranked else None
-    return any(_predicts(column, each, ranks=ranks) for each in targets)
-
-
-def _predicts(column: Values, target: _Labels, least: float = ALONE, *, ranks: Float | None = None) -> bool:
+def _predicts(column: Values, target: _Labels, least: float = ALONE) -> bool:
     """Return whether a column alone predicts a target nearly in every row, or with `least` 1 in every row.
 
     It does where the target is a linear function of its numbers, a threshold on them separates two classes, or nearly
@@ -172,7 +148,7 @@ def _predicts(column: Values, target: _Labels, least: float = ALONE, *, ranks: F
         if values.dtype.kind in "iuf" and _squared_correlation(column, values) >= min(least, 1 - SAME):
             return True
         if target.classes == 2:
-            area = _area(rankdata(column) if ranks is None else ranks, codes)
+            area = _area(rankdata(column), codes)
             return max(area, 1 - area) >= least
     most_levels = len(column) // MIN_LEVEL
     if target.most[min(most_levels, target.classes) - 1] < least * len(column):  # if each has a class of its own
@@ -206,27 +182,25 @@ def _numbers_rows(column: Values) -> bool:
         return False
     numbers = np.asarray(column[present(column)], dtype=np.float64)
     whole = len(numbers) >= MIN_ROWS and (numbers == np.floor(numbers)).all()
-    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or _are_consecutive(numbers)))
-
-
-def _are_consecutive(numbers: Float) -> bool:
-    """Return whether numbers differ by 1 when they are sorted."""
-    ordered = np.sort(numbers)
-    return bool((ordered[1:] == ordered[:-1] + 1).all())
+    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or (np.diff(np.sort(numbers)) == 1).all()))
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:
     """Return the columns whose missing values predict a target, as numbers or as an indicator of a class, described."""
+    responses = [
+        values
+        for target in targets
+        for values in (
+            [target.values]
+            if target.values.dtype.kind in "iufb"
+            else [target.codes == k for k in range(min(target.classes, MAX_CLASSES))]
+        )
+    ]
     found: list[str] = []
-    responses: list[Values] = []
-    for target in targets:
-        is_numeric = target.values.dtype.kind in "iufb"
-        classes = range(min(target.classes, MAX_CLASSES))
-        responses += [target.values] if is_numeric else [target.codes == k for k in classes]
-    for name in features if responses else ():
+    for name in features:
         gap = ~present(sample.columns[name])
         if 0.01 <= gap.mean() <= 0.99:
-            explained = max(_squared_correlation(gap, each) for each in responses)
+            explained = max((_squared_correlation(gap, each) for each in responses), default=0.0)
             if explained >= GAPS_EXPLAIN and explained * len(gap) >= GAPS_ERRORS**2:
                 found.append(f"{name!r} ({100 * gap.mean():.2g} % of its values; they explain {explained:.2g})")
     return found
@@ -241,7 +215,7 @@ def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
     if (
         len(values) >= MIN_ROWS
         and distinct == len(values)
-        and (kind == "text" or (kind != "date" and _are_consecutive(np.asarray(values, dtype=np.float64))))
+        and (kind == "text" or (kind != "date" and (np.diff(np.sort(np.asarray(values, dtype=np.float64))) == 1).all()))
     ):
         return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)

@@ -56,9 +56,9 @@ class Levels:
         return "text" if kinds <= {str} else "true or false" if kinds <= {bool} else "a whole number"
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a value is missing or of the type of the levels, whichever of them it is."""
+        """Return whether a value is missing or of the type of the levels; without levels, of any type."""
         if self.holds == "text":
-            return isinstance(value, str) or is_missing(value)
+            return isinstance(value, str) or is_missing(value) or not self.labels
         if self.holds == "true or false":
             is_number = isinstance(value, int | float)
             return isinstance(value, bool | np.bool_) or (is_number and value in (0, 1)) or is_missing(value)
@@ -68,7 +68,7 @@ class Levels:
         """Return a number that is no index, and what was expected."""
         right = (codes == np.trunc(codes)) & (codes >= -1) & (codes < len(self.labels)) | np.isnan(codes)
         expected = f"the index of a level, 0 to {len(self.labels) - 1}, or -1 for another level"
-        return None if right.all() else (codes[~right][0], expected)
+        return None if right.all() or not self.labels else (codes[~right][0], expected)
 
     def shown(self, code: float) -> Label | None:
         return self.labels[int(code)] if code >= 0 else None

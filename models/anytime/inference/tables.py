@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from anytime.data.dataset import array_columns, check_finite, feature_matrix
 from anytime.data.formats import ROWS, Batch, ReadAs, Table, open_table, table_of
-from anytime.data.formats.memory import is_frame
+from anytime.data.formats.arrow import read_as
+from anytime.data.formats.memory import arrow_array, is_frame
 from anytime.errors import TableError, ValuesError, listed
 from anytime.groups import FeatureGroups, joined_names
 from anytime.inference.conformal import covering, model_outputs
@@ -109,7 +110,9 @@ class TableAnswer:
         found: dict[str, NDArray[Any]] = {}
 
         def add(name: str, values: NDArray[Any], ends: Sequence[str] = ends) -> None:
-            found.update({f"{name}{end}": column for end, column in zip(ends, values.reshape(rows, -1).T, strict=True)})
+            found.update(
+                {f"{name}{end}": column for end, column in zip(ends, values.reshape(rows, len(ends)).T, strict=True)}
+            )
 
         add("prediction", self.prediction)
         if proba and self.probabilities is not None:
@@ -148,23 +151,24 @@ class TableAnswer:
         return f"<TableAnswer: {len(self)} rows by prefix {self.prefix} of {self.steps}, cost {self.cost:g}>"
 
 
-def joined(answers: Sequence[TableAnswer]) -> TableAnswer:
-    """Return the answer for the rows of several batches of one table, at least one."""
+def joined(answers: Sequence[TableAnswer], rows: slice = slice(None)) -> TableAnswer:
+    """Return the answer for some rows, all by default, of several batches of one table, at least one."""
     first = answers[0]
-    if len(answers) == 1:
+    if len(answers) == 1 and rows == slice(None):
         return first
 
     found: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in answers])
+        name: np.concatenate([getattr(each, name) for each in answers])[rows]
         for name in ("prediction", "probabilities", "scores", "interval", "prediction_set")
         if getattr(first, name) is not None
     }
     for name in ("imputed", "clamped"):
-        found[name] = tuple(dict.fromkeys(column for each in answers for column in getattr(each, name)))
+        marked = dict.fromkeys(column for each in answers for column in getattr(each, name))
+        found[name] = tuple(marked) if len(found["scores"]) else ()
     if first.contributions is not None:
         parts = {
             part: {
-                name: np.concatenate([getattr(each.contributions, part)[name] for each in answers])
+                name: np.concatenate([getattr(each.contributions, part)[name] for each in answers])[rows]
                 for name in getattr(first.contributions, part)
             }
             for part in ("groups", "features")
@@ -181,7 +185,7 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         return open_table(data)
     if is_frame(data, groups.features):
         return table_of("the table", data)
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and not hasattr(data, "tocsr"):  # a sparse matrix may be a dict
         data = [data]
     if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
         return _table_of_rows(data)
@@ -189,8 +193,9 @@ def as_table(data: Any, groups: FeatureGroups) -> Table:
         data = data if hasattr(data, "dtype") else np.asarray(data)
     except ValueError as error:
         raise TableError(f"the table is a list of rows of different lengths ({error}); expected a matrix") from error
-    if data.ndim != 2 or not data.shape[0]:
-        raise TableError(f"the table has shape {data.shape}; expected (rows, columns), with one row or more")
+    data = np.empty((0, len(groups.features))) if data.shape == (0,) else data  # a list of no rows
+    if data.ndim != 2:
+        raise TableError(f"the table has shape {data.shape}; expected (rows, columns)")
     return table_of("the table", data, array_columns(data.shape[1], groups))
 
 
@@ -278,41 +283,52 @@ class TableScorer:
             if not self.table.has(column)
         )
 
-    def answers(
-        self, keep: Sequence[str] = (), kept_as: Mapping[str, ReadAs] = {}
-    ) -> Iterator[tuple[TableAnswer, Batch]]:
-        """Yield the answers of the batches, each with its rows of the columns `keep`."""
+    def answers(self, keep: Sequence[str] = ()) -> Iterator[tuple[TableAnswer, Batch]]:
+        """Yield the answers of the batches, each with its rows: the columns `keep` as the table has them.
+
+        A table without rows has one answer for none.
+        """
         features = [
             column for name in self.groups for column in self.model.places[name].features if self.table.has(column)
         ]
         types = self.model.groups.column_types
-        stated: dict[str, ReadAs] = {**kept_as, **{name: types[name] for name in features}}
+        stated: dict[str, ReadAs] = {**{name: types[name] for name in features}, **dict.fromkeys(keep, "cells")}
         # The base rate needs no column, but its number of rows.
-        read = list(dict.fromkeys((*features, *keep))) or list(self.table.columns[:1])
-        if not features and not keep:
-            stated[read[0]] = "key"
+        read = list(stated) or list(self.table.columns[:1])
+        if not stated:
+            stated[read[0]] = "cells"
+        twice = [name for name in keep if name in features]
         terms = len(self.model.prefixes.mean)
         store = np.empty((0, terms))  # of all batches: fresh pages take longer than the arithmetic
         for batch in self.table.batches(read, max(1, min(ROWS, MAX_VALUES // (terms + len(read)))), types=stated):
-            if len(store) != batch.rows:
-                store = np.empty((batch.rows, terms), order="F")
+            if len(store) != max(batch.rows, 1):
+                store = np.empty((max(batch.rows, 1), terms), order="F")
             try:
+                used = {
+                    name: read_as(
+                        name, arrow_array(name, batch.columns[name]), types[name], batch.start, self.table.style
+                    )
+                    for name in twice
+                }
+                values = replace(batch, columns={**batch.columns, **used})
                 try:
-                    answer = self._answer(batch, features, store)
+                    answer = self._answer(values, features, store)
                 except ValuesError:
                     for name in features:
-                        check_finite(batch, name, types[name])
+                        check_finite(values, name, types[name])
                     raise
             except (TableError, ValuesError) as error:
                 raise TableError(f"{self.table.name}: {error}") from error
-            yield answer, batch
+            yield answer if batch.rows else joined([answer], slice(0)), batch
 
     def _answer(self, batch: Batch, features: Sequence[str], store: Float) -> TableAnswer:
-        model, prediction = self.model, Prediction(self.model, batch.rows)
+        model, prediction = self.model, Prediction(self.model, max(batch.rows, 1))
         prediction.store_in(store)
         known = {column.name: column.levels for name in self.groups for column in model.places[name].expansion.columns}
         levels = {j: each for j, name in enumerate(features) if (each := known[name]) is not None}
         X, at = feature_matrix(batch, features, levels) if features else None, 0
+        if not batch.rows:  # a prediction has a row
+            X = np.full((1, len(features)), np.nan)
         for group in self.groups:
             columns = model.places[group].features
             own = list(map(self.table.has, columns))
@@ -320,7 +336,7 @@ class TableScorer:
             values = np.asarray(dense(X[:, at : at + sum(own)]), dtype=np.float64)  # consecutive, in this order
             at += sum(own)
             if not all(own):
-                given, values = values, np.full((batch.rows, len(columns)), np.nan, order="F")
+                given, values = values, np.full((len(values), len(columns)), np.nan, order="F")
                 values[:, own] = given
             prediction.add_checked(group, prediction.checked(group, values, coded=True))
         best = prediction.best(self.budget, self.policy, arrived_model, limit=self.limit)

@@ -278,7 +278,7 @@ def open_training(
         min_level_rows=MIN_LEVEL_ROWS if least == "auto" and not selects else least,
         seed=options.seed,
         extrapolates=expected.family.extrapolates,
-        further=streamed or partial,
+        further=streamed or partial or learned is not None,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         if not (options.task in ("binary", "multiclass") or expected.family.by_class):
@@ -292,7 +292,7 @@ def open_training(
     count = options.folds
     if count is None:
         chooses = options.alpha == "cv" or options.nested or "auto" in (options.pairs, options.basis)
-        count = FOLDS if chooses or len(dataset.expansion.choices) > 1 else 0
+        count = FOLDS if chooses or len(dataset.terms.choices) > 1 else 0
     if not (streamed or roles.folds is not None):  # at most one fold per row
         count = min(count, max(found.used, 2))
     folds, family = max(count, 1), None

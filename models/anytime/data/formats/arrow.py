@@ -1,6 +1,6 @@
 """Columns and cells of Arrow as a table has them, and the tables that pyarrow reads: Parquet and Arrow files.
 
-Arrow files are IPC files (also known as Feather) or IPC streams. A Parquet table is a file or a directory of files.
+Arrow files are IPC files (also known as Feather) or IPC streams.
 `type_of` and `read_as` are where Arrow's types become those of a table.
 
 A cell of a text column is missing only if it is empty; a cell of numbers or dates also where it is one of pyarrow's
@@ -18,43 +18,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, pc, required, visible
-from anytime.errors import AnytimeError, TableError, clipped, listed, unusable
+from anytime.data.formats.table import (
+    PLAIN,
+    Batch,
+    NumberStyle,
+    ReadAs,
+    Table,
+    damaged,
+    pa,
+    pa_csv,
+    pa_ipc,
+    pa_parquet,
+    pc,
+)
+from anytime.errors import AnytimeError, TableError, clipped, unusable
 from anytime.features.readers import DATES
 from anytime.types import ColumnType
-
-
-@dataclass(frozen=True)
-class NumberStyle:
-    """How the numbers of a CSV file are written: the decimal mark, and the mark between groups of three digits."""
-
-    decimal: str = "."
-    thousands: str | None = None
-
-    def __post_init__(self) -> None:
-        for option, mark in (("--decimal", self.decimal), ("--thousands", self.thousands)):
-            if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '+-"\r\n'):
-                raise TableError(f"{option} is {mark!r}; expected one character, such as ',' or '.'")
-        if self.decimal == self.thousands:
-            raise TableError(f"--decimal and --thousands are both {self.decimal!r}; expected different marks")
-
-    def plain(self, cells: pa.Array) -> pa.Array:
-        """Return the cells with the numbers of this style in the usual form; other cells become a word."""
-        decimal, thousands = re.escape(self.decimal), "" if self.thousands is None else re.escape(self.thousands)
-        whole = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d*)" if thousands else r"\d*"
-        fits = pc.match_substring_regex(cells, rf"^[+-]?{whole}({decimal}\d*)?([eE][+-]?\d+)?$")
-        changed = pc.replace_substring(cells, self.thousands, "") if self.thousands else cells
-        return pc.if_else(fits, pc.replace_substring(changed, self.decimal, "."), pa.scalar("text"))
-
-
-PLAIN = NumberStyle()
 
 
 def numbers_of(cells: pa.Array, kind: pa.DataType, style: NumberStyle = PLAIN) -> pa.Array | None:
@@ -85,7 +71,7 @@ def with_missing_words(cells: pa.Array) -> pa.Array:
 @cache
 def missing_words() -> frozenset[str]:
     """Return the words that are missing among numbers, booleans and dates; the empty text is one of them."""
-    return frozenset(required("pyarrow.csv").ConvertOptions().null_values)
+    return frozenset(pa_csv.ConvertOptions().null_values)
 
 
 @cache
@@ -102,21 +88,19 @@ class Recognition:
 
     style: NumberStyle = PLAIN
     kinds: set[ColumnType] = field(default_factory=set)
-    wholes: int = 0
-    """Number of cells in the pieces of whole numbers."""
     codes: int = 0
-    """Number of these that have a leading zero."""
+    """Number of whole numbers with a leading zero, minus that of others."""
 
     @property
     def kind(self) -> ColumnType:
-        is_code = self.kinds == {"integer"} and 2 * self.codes >= self.wholes
+        is_code = self.kinds == {"integer"} and self.codes >= 0
         if "text" in self.kinds or self.kinds > {"bool"} or is_code:
             return "text"
         return next((kind for kind in ("bool", "number", "integer") if kind in self.kinds), "number")
 
     def add(self, cells: pa.Array) -> pa.Array:
         """Add a piece of a column, cells of text; return it converted, unless it holds text or codes."""
-        if "text" in self.kinds:
+        if "text" in self.kinds or cells.null_count == len(cells):
             return cells
         numbers = numbers_of(cells, pa.float64(), self.style)
         if numbers is None:
@@ -132,9 +116,9 @@ class Recognition:
             return numbers
         # Cells with a leading zero, as "01", are the digits of a code.
         zero = pc.and_(pc.starts_with(cells, "0"), pc.greater(pc.binary_length(cells), 1))
-        codes, wholes = int(pc.sum(zero).as_py() or 0), len(integers) - integers.null_count
-        self.codes, self.wholes = self.codes + codes, self.wholes + wholes
-        return cells if 2 * codes >= wholes else integers
+        codes = 2 * int(pc.sum(zero).as_py() or 0) - (len(integers) - integers.null_count)
+        self.codes += codes
+        return cells if codes >= 0 else integers
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
@@ -193,7 +177,9 @@ def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     return next((kind for kind, tests in kinds.items() if any(test(arrow_type) for test in tests)), None)
 
 
-def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[Any]:
+def read_as(
+    name: str, column: pa.Array, kind: ReadAs, row: int = 0, style: NumberStyle = PLAIN
+) -> NDArray[Any] | pa.Array:
     """Return a column as (rows,) of a type, as `Batch` holds it; the array may share memory and be read-only.
 
     Raises TableError, which names the cell, if a value does not fit the type; `row` is the table's row of the first.
@@ -205,17 +191,35 @@ def read_as(name: str, column: pa.Array, kind: ReadAs, row: int = 0) -> NDArray[
         is_view = pa.types.is_string_view(column.type.value_type)
         column = (column.dictionary.cast(pa.string()) if is_view else column.dictionary).take(column.indices)
     own = type_of(column.type)
+    if kind == "cells":
+        return column
     if kind == "date":
         return _dates(name, column, own, row)
     if kind in ("key", "text"):
         whole = kind == "key" and own in ("integer", "bool") and not column.null_count
         return _array(column if whole else _texts(name, column))
     if own == "text":
-        column = parsed(name, column, kind, row)
-        own = type_of(column.type)
+        column = parsed(name, column, kind, row, style)
     elif own not in ("number", "integer", "bool"):
         raise TableError(f"column {name!r} is {column.type}; expected numbers, as elsewhere in the data")
-    return _numbers(name, column, kind, row)
+    is_bool = pa.types.is_boolean(column.type)
+    if kind == "bool" and is_bool and not column.null_count:
+        return _array(column)
+    if kind == "integer" and pa.types.is_integer(column.type) and not column.null_count:
+        with suppress(pa.ArrowInvalid):  # beyond int64
+            return _array(column.cast(pa.int64()))
+    # Unsafe, because integers past 2^53 should round.
+    values = _array(column.cast(pa.float64(), safe=False))
+    if kind == "bool" and not is_bool:
+        other = ~(np.isnan(values) | (values == 0) | (values == 1))
+        if other.any():
+            at = int(other.argmax())
+            raise TableError(
+                f"column {name!r} holds {values[at]:g} in row {row + at} (counted from 0); "
+                "expected true or false, or 1 and 0"
+            )
+        return values if np.isnan(values).any() else values.astype(np.bool_)
+    return values
 
 
 def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDArray[Any]:
@@ -237,7 +241,7 @@ def _dates(name: str, column: pa.Array, own: ColumnType | None, row: int) -> NDA
             )
         seconds = np.array([known[value] for value in values], dtype=np.float64)
     elif own in ("number", "integer"):
-        seconds = _numbers(name, column, "number", row)
+        seconds = read_as(name, column, "number", row)
     else:
         raise TableError(f"column {name!r} is {column.type}; expected dates, as elsewhere in the data")
     if (wrong := DATES.invalid(seconds)) is not None:
@@ -261,15 +265,11 @@ def _nan() -> pa.Scalar:
 
 
 def _texts(name: str, column: pa.Array) -> pa.Array:
-    """Return a column as text, null where it is empty; whole numbers stored as floats have no decimals."""
+    """Return a column as text, null where it is empty; Arrow writes whole numbers stored as floats without decimals."""
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.nulls(1, column.type)[0], column)
-        if pc.all(pc.equal(column, pc.trunc(column))).as_py() and (pc.max(pc.abs(column)).as_py() or 0) < 2**63:
-            column = column.cast(pa.int64())
-    if pa.types.is_nested(column.type):
-        raise TableError(unusable(repr(name), column.type))
     try:
         cells = column.cast(pa.string())
     except pa.ArrowException as error:
@@ -285,14 +285,8 @@ def parsed(name: str, cells: pa.Array, kind: ReadAs, row: int, style: NumberStyl
     for arrow_type in (pa.int64(), pa.float64()) if kind == "integer" else (pa.float64(),):
         if (found := numbers_of(cells, arrow_type, style)) is not None:
             return found
-    low, high = 0, len(cells)  # around the first cell that is no number: two conversions of all cells in total
-    while high - low > 1:
-        middle = (low + high) // 2
-        if numbers_of(cells.slice(low, middle - low), pa.float64(), style) is None:
-            high = middle
-        else:
-            low = middle
-    raise not_numbers(name, cells[low].as_py(), row + low)
+    at = next(at for at in range(len(cells)) if numbers_of(cells.slice(at, 1), pa.float64(), style) is None)
+    raise not_numbers(name, cells[at].as_py(), row + at)
 
 
 def not_numbers(name: str, cell: str, row: int) -> TableError:
@@ -304,25 +298,16 @@ def not_numbers(name: str, cell: str, row: int) -> TableError:
     )
 
 
-def _numbers(name: str, column: pa.Array, kind: ReadAs, row: int) -> NDArray[Any]:
-    is_bool = pa.types.is_boolean(column.type)
-    if kind == "bool" and is_bool and not column.null_count:
-        return _array(column)
-    if kind == "integer" and pa.types.is_integer(column.type) and not column.null_count:
-        with suppress(pa.ArrowInvalid):  # beyond int64
-            return _array(column.cast(pa.int64()))
-    # Unsafe, because integers past 2^53 should round.
-    values = _array(column.cast(pa.float64(), safe=False))
-    if kind == "bool" and not is_bool:
-        other = ~(np.isnan(values) | (values == 0) | (values == 1))
-        if other.any():
-            at = int(other.argmax())
-            raise TableError(
-                f"column {name!r} holds {values[at]:g} in row {row + at} (counted from 0); "
-                "expected true or false, or 1 and 0"
-            )
-        return values if np.isnan(values).any() else values.astype(np.bool_)
-    return values
+def is_written_as(cells: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether values of a type are written exactly as some cells of text: 007, 1.10 and TRUE are no values."""
+    try:
+        values = cells.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    if not pa.types.is_floating(kind):
+        return bool(values.cast(pa.string()).equals(cells))
+    pairs = zip(cells.to_pylist(), values.to_pylist(), strict=True)
+    return all(cell is None or cell in (repr(value), repr(value).removesuffix(".0")) for cell, value in pairs)
 
 
 class ArrowTable(Table):
@@ -333,26 +318,27 @@ class ArrowTable(Table):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         with self._reading():
-            self._columns = self._stored = self._open()
-        self.factors = frozenset(name for name, kind in self._stored.items() if pa.types.is_dictionary(kind))
+            schema = self._open()
+            self._check_names(schema.names)
+            self._columns = {field.name: field.type for field in schema}
+        if schema.metadata:
+            self._stored_index = index_of(schema.metadata)
+        self.factors = frozenset(name for name, kind in self._columns.items() if pa.types.is_dictionary(kind))
 
     @abstractmethod
-    def _open(self) -> dict[str, pa.DataType]:
-        """Run cheap checks of the file; return its columns and their types."""
+    def _open(self) -> pa.Schema:
+        """Run cheap checks of the file; return its columns."""
 
     @abstractmethod
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
         """Read these columns, in any order, from one of the `starts`; pieces may have any length."""
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        kinds = {name: type_of(self._stored[name]) for name in names}
+        kinds = {name: type_of(self._columns[name]) for name in names if stated.get(name) != "cells"}
         for name, kind in kinds.items():
             if kind is None:
                 raise TableError(f"{self.name}: {unusable(repr(name), self.described(name))}")
         return {name: kind for name, kind in kinds.items() if kind is not None and name not in stated}
-
-    def described(self, name: str) -> str:
-        return str(self._stored[name])
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         with self._reading():
@@ -360,15 +346,15 @@ class ArrowTable(Table):
                 for first in range(0, piece.num_rows, rows):
                     part = piece.slice(first, rows)
                     try:
-                        arrays = {name: read_as(name, part.column(name), kind, begin) for name, kind in types.items()}
+                        arrays = {n: read_as(n, part.column(n), kind, begin, self.style) for n, kind in types.items()}
                     except TableError as error:
                         raise TableError(f"{self.name}: {error}") from None
                     yield Batch(begin, arrays)
                     begin += part.num_rows
 
     @contextmanager
-    def _reading(self, path: Path | None = None) -> Iterator[None]:
-        """Convert pyarrow's errors to one line that names the file, or the one of several files."""
+    def _reading(self) -> Iterator[None]:
+        """Convert pyarrow's errors to one line that names the file."""
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
@@ -377,10 +363,10 @@ class ArrowTable(Table):
                 size is None or int(size[1]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
             ):
                 raise
-            raise self._complaint(error, path) from error
+            raise self._complaint(error) from error
 
-    def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
-        return damaged(str(path or self.path), self.format, error)
+    def _complaint(self, error: Exception) -> AnytimeError:
+        return damaged(self.name, self.format, error)
 
 
 def index_of(metadata: Mapping[bytes, bytes] | None) -> frozenset[str]:
@@ -397,16 +383,9 @@ class ArrowFileTable(ArrowTable):
 
     format = "Arrow"
 
-    def _open(self) -> dict[str, pa.DataType]:
-        with self.path.open("rb") as file:
-            if file.read(4) == b"FEA1":
-                raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
-        with self._batches(None) as (schema, batches):
-            self._check_names(schema.names)
-            self._stored_index = index_of(schema.metadata)
-            if not any(batch.num_rows for batch in batches):
-                raise self._no_rows()
-        return {field.name: field.type for field in schema}
+    def _open(self) -> pa.Schema:
+        with self._batches(None) as (schema, _):
+            return schema
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (from the start)
         with self._batches(sorted(self.columns.index(name) for name in types)) as (_, batches):
@@ -417,12 +396,14 @@ class ArrowFileTable(ArrowTable):
 
     @contextmanager
     def _batches(self, fields: list[int] | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-        ipc = required("pyarrow.ipc")
         with pa.memory_map(self.name, "r") as source:
-            is_file = source.read(6) == b"ARROW1"
+            magic = source.read(6)
             source.seek(0)
-            opened = ipc.open_file if is_file else ipc.open_stream
-            with opened(source, options=ipc.IpcReadOptions(included_fields=fields)) as reader:
+            if magic[:4] == b"FEA1":
+                raise TableError(f"{self.name} is a Feather file of version 1; convert it to version 2 or Parquet")
+            is_file = magic == b"ARROW1"
+            opened = pa_ipc.open_file if is_file else pa_ipc.open_stream
+            with opened(source, options=pa_ipc.IpcReadOptions(included_fields=fields)) as reader:
                 batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
                 yield reader.schema, batches
 
@@ -432,47 +413,26 @@ _BUFFER = 1 << 16
 
 
 class ParquetTable(ArrowTable):
-    """A Parquet file, or the visible `*.parquet` files of a directory by name; row groups are streamed one by one.
+    """A Parquet file; row groups are streamed one by one.
 
     Statistics in the footer are not read: in a damaged file pyarrow crashes the process when it reads them.
     """
 
     format = "Parquet"
 
-    def _open(self) -> dict[str, pa.DataType]:
-        paths = (
-            [path for path in visible(self.path) if path.suffix.lower() == ".parquet"]
-            if self.path.is_dir()
-            else [self.path]
-        )
-        if not paths:
-            raise TableError(f"{self.name} is a directory without tables; expected files such as *.parquet or *.csv")
-        types: dict[str, pa.DataType] = {}
-        self._groups: dict[tuple[Path, int], int] = {}  # the rows of each row group, by its file and its number there
-        for path in paths:
-            with self._reading(path), _file(path) as file:
-                found = {field.name: field.type for field in file.schema_arrow}
-                if not types:
-                    self._check_names(file.schema_arrow.names)
-                    self._stored_index = index_of(file.schema_arrow.metadata)
-                    types = found
-                elif found != types:
-                    other = [name for name in {**types, **found} if found.get(name) != types.get(name)]
-                    raise TableError(f"{path} has other columns or types than {paths[0].name}: {listed(other)}")
-                sizes = (file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
-                self._groups |= {(path, number): size for number, size in enumerate(sizes) if size}
-        if not self._groups:
-            raise self._no_rows()
-        *starts, self.known_rows = accumulate(self._groups.values(), initial=0)
-        self.starts = tuple(starts)
-        return types
+    def _open(self) -> pa.Schema:
+        with self._file() as file:
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+            self._groups = [i for i, size in enumerate(sizes) if size]
+            *starts, self.known_rows = accumulate(filter(None, sizes), initial=0)
+            self.starts = tuple(starts) or (0,)
+            return file.schema_arrow
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:
-        for path, groups in groupby(list(self._groups)[self.starts.index(begin) :], key=lambda group: group[0]):
-            with self._reading(path), _file(path) as file:
-                yield from file.iter_batches(rows, row_groups=[number for _, number in groups], columns=list(types))
+        with self._file() as file:
+            groups = self._groups[self.starts.index(begin) :]
+            yield from file.iter_batches(rows, row_groups=groups, columns=list(types))
 
-
-def _file(path: Path) -> Any:
-    # Pre-buffering would keep the columns of the whole file in memory.
-    return required("pyarrow.parquet").ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)
+    def _file(self) -> Any:
+        # Pre-buffering would keep the columns of the whole file in memory.
+        return pa_parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=_BUFFER)

@@ -8,6 +8,8 @@ A column is integer if every cell is an integer, number if every cell is a numbe
 `false` (in any case), and text otherwise. Whole numbers are text if most of them have a leading zero ("01"). Cells of
 numbers and booleans are missing where they are empty or a usual word (NA, N/A, NaN, null, NULL ...), quoted or not;
 cells of text only where they are empty.
+
+A first line such as `sep=;`, as spreadsheets write it, names the separator; `.tsv` files have tabs.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+from weakref import finalize
 
-from anytime.data.formats.arrow import PLAIN, ArrowTable, NumberStyle, Recognition, parsed
-from anytime.data.formats.table import ReadAs, damaged, pa, required
+from anytime.data.formats.arrow import ArrowTable, Recognition, is_written_as
+from anytime.data.formats.table import PLAIN, NumberStyle, ReadAs, damaged, pa, pa_csv, pa_ipc
 from anytime.errors import AnytimeError, TableError
 from anytime.types import ColumnType
 
@@ -38,63 +41,46 @@ STORE_SHARE = 0.5
 
 @dataclass(eq=False)
 class Store:
-    """Converted cells of some columns, block by block: in memory, else in a temporary file, else nowhere.
+    """Cells of some columns, block by block: in memory, then in a temporary file, or nowhere."""
 
-    A column has the type of its first block. One with another type later is not in the store, nor one that is
-    requested as text after its cells were converted to numbers.
-    """
-
-    _schema: pa.Schema | None = None
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    types: dict[str, set[pa.DataType]] = field(default_factory=dict)
+    """What the blocks of each column are stored as."""
+    _blocks: list[pa.RecordBatch] | None = field(default_factory=list)
     _bytes: int = 0
     _file: IO[bytes] | None = None
-    _writer: Any = None
-    _lost: set[str] = field(default_factory=set)
-    is_full: bool = False
 
     def add(self, columns: Mapping[str, pa.Array]) -> None:
-        if self.is_full:
+        if self._blocks is None:
             return
-        if self._schema is None:
-            self._schema = pa.schema({name: column.type for name, column in columns.items()})
-        other = {kept.name for kept in self._schema if columns[kept.name].type != kept.type}
-        self._lost |= {name for name in other if columns[name].null_count < len(columns[name])}
-        arrays = [
-            pa.nulls(len(columns[kept.name]), kept.type) if kept.name in other else columns[kept.name]
-            for kept in self._schema
-        ]
-        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        self._bytes += self._batches[-1].nbytes
-        if self._bytes > STORE_BYTES:
-            try:
-                self._write()
-            except OSError:  # the temporary folder is full or not writable: each pass parses the file again
-                self.is_full, self._batches, self._schema, self._file, self._writer = True, [], None, None, None
+        block = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        for name, column in columns.items():
+            self.types.setdefault(name, set()).add(column.type)
+        self._bytes += block.nbytes
+        if self._bytes <= STORE_BYTES:
+            self._blocks.append(block)
+            return
+        try:
+            self._write(block)
+        except OSError:  # the temporary folder is full or not writable: each pass parses the file again
+            self._blocks, self._file, self.types = None, None, {}
 
-    def _write(self) -> None:
-        """Move the cells in memory to the file."""
+    def _write(self, block: pa.RecordBatch) -> None:
         if self._file is None:
             self._file = tempfile.NamedTemporaryFile(prefix="anytime-", suffix=".arrow")  # noqa: SIM115
-            self._free = STORE_SHARE * shutil.disk_usage(self._file.name).free
-            self._writer = required("pyarrow.ipc").new_stream(self._file, self._schema)
-        if self._bytes > self._free:
+            finalize(self, self._file.close)
+            self._limit = STORE_BYTES + STORE_SHARE * shutil.disk_usage(self._file.name).free
+        if self._bytes > self._limit:
             raise OSError("the temporary folder has too little space")
-        for batch in self._batches:
-            self._writer.write_batch(batch)
-        self._batches = []
+        with pa_ipc.new_stream(self._file, block.schema) as stream:  # its own: blocks have different types
+            stream.write_batch(block)
 
-    def has(self, name: str, kind: ReadAs) -> bool:
-        if self._schema is None or name in self._lost or name not in self._schema.names:
-            return False
-        return bool(pa.types.is_string(self._schema.field(name).type)) == (kind in ("text", "key", "date"))
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        if self._file is None:
-            yield from self._batches
-            return
-        self._file.flush()
-        with pa.memory_map(self._file.name) as source:
-            yield from required("pyarrow.ipc").open_stream(source)
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        yield from self._blocks or ()
+        if self._file is not None:
+            self._file.flush()
+            with pa.memory_map(self._file.name) as source:
+                while source.tell() < source.size():
+                    yield from pa_ipc.open_stream(source)
 
 
 class CsvTable(ArrowTable):
@@ -113,45 +99,53 @@ class CsvTable(ArrowTable):
     def __init__(self, path: Path, separator: str | None = None, style: NumberStyle = PLAIN) -> None:
         if separator is not None and (len(separator) != 1 or separator in '"\r\n' or separator == style.decimal):
             raise TableError(f"--separator is {separator!r}; expected one character other than the decimal mark")
-        self._separator, self._style = separator, style
+        self._separator = separator
         self._compression = "gzip" if path.suffix.lower() == ".gz" else None
         self._store, self._found = Store(), dict[str, ColumnType]()
         super().__init__(path)
+        self.style = style
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_store": Store()}
 
-    def _open(self) -> dict[str, pa.DataType]:
+    def _open(self) -> pa.Schema:
         with pa.input_stream(self.path, compression=self._compression) as stream:
             head = stream.read(1 << 16)
         if not head.strip():
             raise TableError(f"{self.path} is empty; expected a header line and rows")
         if b"\0" in head or head[:2] == b"\x1f\x8b":
             raise damaged(str(self.path), self.format, "it is binary or UTF-16, not UTF-8 text")
+        text = head.decode("utf-8-sig", errors="replace")
+        named = re.match(r'"?sep=(.)"?\r?\n', text)
+        self._skipped = int(named is not None)
+        if named is not None:
+            text, self._separator = text[named.end() :], self._separator or named[1]
+        elif self._separator is None and self.path.name.lower().removesuffix(".gz").endswith(".tsv"):
+            self._separator = "\t"
+        header, _, body = text.lstrip().partition("\n")
         if self._separator is None:  # a comma, or the other mark that the header has, outside of quotes
-            header = re.sub(r'"[^"]*"', "", head.decode(errors="replace").lstrip().partition("\n")[0])
-            others = [mark for mark in (";", "\t", "|") if mark in header]
-            self._separator = others[0] if len(others) == 1 and "," not in header else ","
+            names = re.sub(r'"[^"]*"', "", header)
+            others = [mark for mark in (";", "\t", "|") if mark in names]
+            self._separator = others[0] if len(others) == 1 and "," not in names else ","
         self.layout = "" if self._separator == "," else f" (cells are separated by {self._separator!r})"
         with self._reader() as reader:
-            names = reader.schema.names
-            self._check_names(names)
-            if not any(batch.num_rows for batch in reader):
-                raise self._no_rows()
-        return dict.fromkeys(names, pa.string())
+            schema = reader.schema
+        mark = re.escape(self._separator)
+        cells = re.findall(rf'("(?:[^"]|"")*"|[^"{mark}\r\n]*)(?:{mark}|\r?\n|$)', body.lstrip())
+        self.quoted = frozenset(name for name, cell in zip(schema.names, cells, strict=False) if cell[:1] == '"')
+        return pa.schema([(name, pa.string()) for name in schema.names])
 
     @contextmanager
     def _reader(self, names: Sequence[str] = ()) -> Iterator[Any]:
         """Open the file for pyarrow, which parses these columns, all by default, as text."""
-        csv = required("pyarrow.csv")
         with (
             pa.input_stream(self.path, compression=self._compression) as stream,
-            csv.open_csv(
+            pa_csv.open_csv(
                 stream,
                 # With one thread, pyarrow reports the number of a broken row; several threads are not faster here.
-                read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK),
-                parse_options=csv.ParseOptions(newlines_in_values=True, delimiter=self._separator),
-                convert_options=csv.ConvertOptions(
+                read_options=pa_csv.ReadOptions(use_threads=False, block_size=BLOCK, skip_rows=self._skipped),
+                parse_options=pa_csv.ParseOptions(newlines_in_values=True, delimiter=self._separator),
+                convert_options=pa_csv.ConvertOptions(
                     include_columns=list(names),
                     column_types=dict.fromkeys(names, pa.string()),
                     strings_can_be_null=True,
@@ -161,63 +155,50 @@ class CsvTable(ArrowTable):
         ):
             yield reader
 
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        kinds = {name: [pa.int64(), pa.float64(), pa.bool_()] for name in names}
+        for batch in self.batches(names, types=dict.fromkeys(names, "cells")):
+            for name, cells in batch.columns.items():
+                kinds[name] = [kind for kind in kinds[name] if is_written_as(cells, kind)]
+        return {name: [*found, pa.string()][0] for name, found in kinds.items()}
+
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        seen = {name: Recognition(self._style) for name in names if name not in stated}
+        seen = {name: Recognition(self.style) for name in names if name not in stated}
         if not seen.keys() <= self._found.keys():  # find the types in one pass, which stores the cells
-            self._store, row = Store(), 0
+            self._store = Store()
             with self._reading(), self._reader(names) as reader:
                 for cells in reader:
-                    self._store.add(
-                        {
-                            name: seen[name].add(column)
-                            if name in seen
-                            else self._converted(name, column, stated[name], row)
-                            for name, column in zip(names, cells.columns, strict=True)
-                        }
-                    )
-                    row += cells.num_rows
-            self._found |= {name: recognition.kind for name, recognition in seen.items()}
+                    columns = dict(zip(names, cells.columns, strict=True))
+                    self._store.add(columns | {name: found.add(columns[name]) for name, found in seen.items()})
+            self._found |= {name: found.kind for name, found in seen.items()}
         return {name: self._found[name] for name in seen}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (blocks are parsed by bytes)
-        stored = [name for name, kind in types.items() if self._store.has(name, kind)]
+        numeric = [name for name, kind in types.items() if kind not in ("text", "key", "cells")]  # or dates
+        stored = [
+            n for n, found in self._store.types.items() if n in types and (n in numeric or found == {pa.string()})
+        ]
         others = [name for name in types if name not in stored]
+        blocks = self._store.blocks()
         if not others:
-            yield from self._store.batches()
+            yield from blocks
             return
-        row = 0
-        blocks = self._store.batches()
         with self._reader(others) as reader:
             for cells in reader:
                 block = next(blocks) if stored else cells  # blocks have the same rows whatever columns are parsed
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        block.column(name) if name in stored else self._converted(name, cells.column(name), kind, row)
-                        for name, kind in types.items()
-                    ],
-                    names=list(types),
-                )
-                row += cells.num_rows
+                arrays = [(block if name in stored else cells).column(name) for name in types]
+                yield pa.RecordBatch.from_arrays(arrays, names=list(types))
 
-    def _converted(self, name: str, cells: pa.Array, kind: ReadAs, row: int) -> pa.Array:
-        """Return cells as booleans, or as numbers of the file's style; as they are for text."""
-        if kind in ("text", "key", "date"):
-            return cells
-        try:
-            return parsed(name, cells, kind, row, self._style)
-        except TableError as error:
-            raise TableError(f"{self.name}: {error}") from None
-
-    def _complaint(self, error: Exception, path: Path | None) -> AnytimeError:
+    def _complaint(self, error: Exception) -> AnytimeError:
         message = str(error)
         if broken := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", message):
-            # pyarrow counts from 1 and counts the header.
-            where = f"row {int(broken[1]) - 2} (counted from 0)" if broken[1] else "a row"
+            # pyarrow counts from 1, and counts the lines before.
+            where = f"row {int(broken[1]) - 2 - self._skipped} (counted from 0)" if broken[1] else "a row"
             return TableError(f"{self.name}: {where} has {broken[3]} cells; expected {broken[2]}, as in the header")
         if "Empty CSV file" in message:
-            return self._no_rows()
+            return self.no_rows()
         if "straddling" in message:
             return TableError(f"{self.name} has a row of more than {BLOCK >> 20} MiB; look for an unclosed quote")
         if isinstance(error, UnicodeDecodeError) or "UTF8" in message:
             return TableError(f"{self.name} is not UTF-8 text; save it in that encoding")
-        return super()._complaint(error, path)
+        return super()._complaint(error)

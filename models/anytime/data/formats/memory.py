@@ -20,30 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anytime.data.formats.arrow import ArrowTable, Recognition, index_of, read_as, type_of
-from anytime.data.formats.table import Batch, ReadAs, Table, damaged, pa, required
+from anytime.data.formats.table import Batch, Extra, ReadAs, Table, damaged, pa
 from anytime.errors import TableError, clipped
 from anytime.moments.accumulate import MAX_PART_ROWS
-from anytime.types import ColumnType
-
-_TYPES: Mapping[str, ColumnType] = {
-    **dict.fromkeys("iu", "integer"),
-    "f": "number",
-    "b": "bool",
-    **dict.fromkeys("UST", "text"),
-    "M": "date",
-}
-"""The type of a column by the kind of its NumPy array; one of another kind is neither number, text nor date."""
-
-
-def array_as(name: str, values: NDArray[Any], kind: ReadAs, row: int = 0) -> NDArray[Any]:
-    """Return a column (rows,) as a type, as `read_as`."""
-    values = as_native(values)
-    own = values.dtype.kind
-    if kind == "number" and own in "iufb":
-        return values.astype(np.float64, copy=False)
-    if (kind, own) in (("key", "i"), ("key", "u"), ("integer", "i"), ("bool", "b")):
-        return values.astype(np.int64, copy=False) if kind == "integer" else values
-    return read_as(name, arrow_array(name, values), kind, row)
 
 
 def arrow_array(name: str, values: Any) -> pa.Array:
@@ -84,78 +63,71 @@ def as_native(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class MatrixTable(Table):
-    """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns."""
+    """A matrix (rows, columns) of numbers or booleans, an array or scipy sparse, and further columns of Arrow."""
 
-    def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, NDArray[Any]] = {}) -> None:
+    def __init__(self, name: str, matrix: Any, names: Sequence[str], further: Mapping[str, pa.Array] = {}) -> None:
         super().__init__(Path(name))
-        if _TYPES.get(matrix.dtype.kind) is None:
+        if matrix.dtype.kind not in "iufb":
             raise TableError(f"{name} is {matrix.dtype}; expected numbers or text")
         self._matrix, self._further = matrix, further
         self.rows = int(matrix.shape[0])
         self._check_names(names)
         self._places = {column: j for j, column in enumerate(names)}
-        self._columns = {**self._places, **further}
+        self._columns = {**dict.fromkeys(names, matrix.dtype), **{name: array.type for name, array in further.items()}}
 
     def block_rows(self, columns: int, jobs: int) -> int:  # noqa: ARG002
         """Return equal parts for the threads: a block is a view."""
         return -(-self.rows // (jobs * -(-self.rows // (jobs * MAX_PART_ROWS))))
 
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> MatrixTable:
+    def with_columns(self, columns: Mapping[str, Any]) -> MatrixTable:
         """Return the table with further columns, (rows,) each."""
-        return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **columns})
+        further = {name: arrow_array(name, values) for name, values in columns.items()}
+        return MatrixTable(self.name, self._matrix, list(self._places), {**self._further, **further})
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
         # A matrix stays as it is, whatever its numbers.
-        own: ReadAs = "number" if self._matrix.dtype.kind in "iu" else _TYPES[self._matrix.dtype.kind]
-        further = self._further
-        return {
-            name: own
-            if name not in further
-            else _TYPES.get(further[name].dtype.kind) or type_of(arrow_array(name, further[name]).type) or "text"
-            for name in names
-            if name not in stated
-        }
-
-    def described(self, name: str) -> str:
-        return str(self._matrix.dtype if name in self._places else self._further[name].dtype)
+        own: ReadAs = "bool" if self._matrix.dtype.kind == "b" else "number"
+        further = {name: type_of(column.type) or "text" for name, column in self._further.items()}
+        return {name: further.get(name, own) for name in names if name not in stated}
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         own = self._types(tuple(name for name in types if name in self._places), {})
         as_stored = all(types[name] == kind for name, kind in own.items())
         for start in range(begin, self.rows, rows):
-            part = self._matrix[start : start + rows]
             columns = {
-                name: array_as(name, self._further[name][start : start + rows], types[name], start)
-                for name in types
+                name: read_as(name, self._further[name].slice(start, rows), kind, start)
+                for name, kind in types.items()
                 if name not in own
             }
-            batch = Batch(start, columns, part, self._places)
+            batch = Batch(start, columns, self._matrix[start : start + rows], self._places)
             if not as_stored:
-                columns |= {name: array_as(name, batch.column(name), types[name], start) for name in own}
-                batch = Batch(start, {name: columns[name] for name in types})
+                found = {name: read_as(name, arrow_array(name, batch.column(name)), types[name], start) for name in own}
+                batch = Batch(start, {name: (found if name in own else columns)[name] for name in types})
             yield batch
 
 
 class FrameTable(ArrowTable):
-    """An Arrow table."""
+    """An Arrow table; the types of `numbers` are those of columns of text that holds numbers, as in a CSV file."""
 
     format = "a frame"
 
-    def __init__(self, name: str, frame: pa.Table) -> None:
-        self._frame = frame
+    def __init__(self, name: str, frame: pa.Table, numbers: Mapping[str, ReadAs] = {}) -> None:
+        self._frame, self._numbers = frame, numbers
         self.rows = int(frame.num_rows)
         super().__init__(Path(name))
+        self.quoted = frozenset(numbers)
 
-    def with_columns(self, columns: Mapping[str, NDArray[Any]]) -> FrameTable:
+    def with_columns(self, columns: Mapping[str, Any]) -> FrameTable:
         """Return the table with further columns, (rows,) each."""
-        frame = self._frame
-        for name, values in columns.items():
-            frame = frame.append_column(name, [arrow_array(name, values)])
-        return FrameTable(self.name, frame)
+        arrays = [*self._frame.columns, *(arrow_array(name, values) for name, values in columns.items())]
+        names = [*self._frame.column_names, *columns]
+        return FrameTable(self.name, pa.Table.from_arrays(arrays, names=names), self._numbers)
 
-    def _open(self) -> dict[str, pa.DataType]:
-        self._check_names(self._frame.column_names)
-        return {field.name: field.type for field in self._frame.schema}
+    def _open(self) -> pa.Schema:
+        return self._frame.schema
+
+    def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
+        return {name: self._numbers.get(name, kind) for name, kind in super()._types(names, stated).items()}
 
     def _pieces(self, types: Mapping[str, ReadAs], rows: int, begin: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         yield from self._frame.select(list(types)).to_batches(max_chunksize=rows)
@@ -214,8 +186,10 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
     if not (_is_pandas(X) or is_frame(X)):
         names = [f"x{j}" for j in range(X.shape[1])] if names is None else names
         if X.dtype.kind not in "OUSTM":
-            return MatrixTable(name, as_native(X) if isinstance(X, np.ndarray) else X, names)
-        columns = [_recognised(column, X[:, j]) for j, column in enumerate(names)]
+            # Rows of other sparse formats have no slices, or slow ones.
+            return MatrixTable(name, X.tocsr() if hasattr(X, "tocsr") else as_native(X), names)
+        columns = [arrow_array(column, X[:, j]) for j, column in enumerate(names)]
+        objects = [*range(len(columns))]
     elif not _is_pandas(X):
         return FrameTable(name, collected(X))
     else:
@@ -224,28 +198,25 @@ def table_of(name: str, X: Any, names: Sequence[str] | None = None) -> MemoryTab
         if dtypes and len(set(dtypes)) == 1 and isinstance(dtypes[0], np.dtype) and dtypes[0].kind == "f":
             return MatrixTable(name, X.to_numpy(), names)
         columns = [
-            _recognised(column, series.to_numpy())
-            if series.dtype == np.dtype(object)
             # Only a sparse series has the attribute `sparse`.
-            else arrow_array(
+            arrow_array(
                 column,
                 np.asarray(series) if isinstance(series.dtype, np.dtype) or hasattr(series, "sparse") else series,
             )
             for column, series in X.items()
         ]
-    return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)))
+        objects = [j for j, dtype in enumerate(dtypes) if dtype == np.dtype(object)]
+    numbers: dict[str, ReadAs] = {}
+    for j in objects:
+        if type_of(columns[j].type) == "text":  # numbers, if it is one in every row
+            seen = Recognition()
+            seen.add(columns[j].cast(pa.string()))
+            if seen.kind in ("integer", "number"):
+                numbers[names[j]] = seen.kind
+    return FrameTable(name, pa.Table.from_arrays(columns, names=list(names)), numbers)
 
 
-def _recognised(name: str, values: NDArray[Any]) -> pa.Array:
-    """Return a column of Python objects; text that is a number in every row is numbers, as in a CSV file."""
-    column = arrow_array(name, values)
-    if type_of(column.type) != "text":
-        return column
-    seen = Recognition()
-    found = seen.add(column.cast(pa.string()))
-    return found if seen.kind in ("integer", "number") else column
-
-
+_datasets: Any = Extra("sklearn.datasets")
 _FEATURE = re.compile(r"f(0|[1-9][0-9]*)")
 
 
@@ -261,43 +232,45 @@ class SvmlightTable(Table):
         super().__init__(path)
         from scipy import sparse  # noqa: PLC0415  (a server never needs it)
 
-        load = required("sklearn.datasets").load_svmlight_file
+        load = _datasets.load_svmlight_file
         try:
             with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
                 matrix, target, query = load(file, zero_based=True, query_id=True)
         except (ValueError, OverflowError, EOFError, OSError, zlib.error) as error:
             raise damaged(self.name, "svmlight", error) from error
         if not len(target):
-            raise self._no_rows()
+            raise self.no_rows()
         if len(query) not in (0, len(target)):
             raise TableError(f"{self.name}: {len(query)} of {len(target)} rows have a qid; expected all or none")
         found = np.unique(matrix.indices)
         places = np.searchsorted(found, matrix.indices)
-        # One column per feature present, whatever the indices: the memory of a slice grows with the width.
-        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found)))
+        # One column per feature present, whatever the indices, since the memory of a slice grows with the width; the
+        # last, of zeros, is that of every other feature.
+        self._features = sparse.csr_array((matrix.data, places, matrix.indptr), shape=(len(target), len(found) + 1))
         self._places = {f"f{index}": place for place, index in enumerate(found.tolist())}
         # Beyond 2^53, float64 skips integers.
         integral = np.all((np.abs(target) <= 2.0**53) & (target == np.trunc(target)))
         self._labels: dict[str, NDArray[Any]] = {"target": target.astype(np.int64) if integral else target}
         if len(query):
             self._labels["qid"] = query.astype(np.int64)
-        self._columns = {**self._labels, **self._places}
+        types = {name: "integer" if values.dtype.kind == "i" else "number" for name, values in self._labels.items()}
+        self._columns = {**types, **dict.fromkeys(self._places, "number")}
 
     def has(self, name: str) -> bool:
         return name in self._labels or _FEATURE.fullmatch(name) is not None
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        whole = {name for name, values in self._labels.items() if values.dtype.kind == "i"}
-        return {name: "integer" if name in whole else "number" for name in names if name not in stated}
+        return {name: self._columns.get(name, "number") for name in names if name not in stated}
 
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002  (all of it is in memory)
-        inside = {name: self._places[name] for name in types if name in self._places}
+        names = [name for name in types if name not in self._labels]
+        places = [self._places.get(name, -1) for name in names]
         for start in range(0, self._features.shape[0], rows):
             part = slice(start, start + rows)
-            dense = self._features[part][:, list(inside.values())].toarray(order="F")
-            found = dict(zip(inside, dense.T, strict=True))
-            found |= {name: labels[part] for name, labels in self._labels.items()}
-            zeros = np.zeros(len(dense))
-            yield Batch(
-                start, {name: array_as(name, found.get(name, zeros), kind, start) for name, kind in types.items()}
-            )
+            dense = self._features[part][:, places].toarray(order="F")
+            found = {
+                **dict(zip(names, dense.T, strict=True)),
+                **{n: labels[part] for n, labels in self._labels.items()},
+            }
+            arrays = {n: read_as(n, arrow_array(n, found[n]), kind, start) for n, kind in types.items()}
+            yield Batch(start, arrays)

@@ -11,8 +11,8 @@ text     `str` objects; None where missing
 date     float64, seconds since 1970 UTC; NaN where missing
 =======  ============================================================================
 
-and the keys of queries ("key") as whatever compares exactly: integers, else text. Rows are counted from 0,
-without the header.
+and the keys of queries ("key") as whatever compares exactly: integers, else text. A column that is only passed on
+("cells") is what the table stores, such as an array of Arrow. Rows are counted from 0, without the header.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -35,29 +36,31 @@ from anytime.moments.accumulate import dense
 from anytime.types import ColumnType
 
 
-def required(module: str) -> Any:
-    """Import a module of the `train` extra, or raise TableError with the package to install."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0].replace("sklearn", "scikit-learn")
-        raise TableError(
-            f"reading this table needs {name}; install it with: pip install 'anytime-linear[train]'"
-        ) from error
-
-
 class Extra:
-    """A module of the `train` extra, which is imported where something of it is first used."""
+    """A module of the `train` extra, which is imported where something of it is first used.
+
+    Raises TableError, with the package to install, if it is not installed.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return vars(self).setdefault(name, getattr(required(self._module), name))
+        try:
+            module = import_module(self._module)
+        except ImportError as error:
+            package = self._module.partition(".")[0].replace("sklearn", "scikit-learn")
+            raise TableError(
+                f"reading this table needs {package}; install it with: pip install 'anytime-linear[train]'"
+            ) from error
+        return vars(self).setdefault(name, getattr(module, name))
 
 
 pa: Any = Extra("pyarrow")
 pc: Any = Extra("pyarrow.compute")
+pa_csv: Any = Extra("pyarrow.csv")
+pa_ipc: Any = Extra("pyarrow.ipc")
+pa_parquet: Any = Extra("pyarrow.parquet")
 
 ROWS = 16_384
 """Default number of rows in a batch: 64 MiB at 512 columns."""
@@ -66,8 +69,37 @@ BLOCK_VALUES = 2**22
 """Numbers of features or scores in a block: 32 MiB. A few blocks are in memory at a time."""
 
 
-ReadAs: TypeAlias = ColumnType | Literal["key"]
+ReadAs: TypeAlias = ColumnType | Literal["key", "cells"]
 """What a column is read as."""
+
+_DTYPES: Mapping[ReadAs, Any] = {"bool": np.bool_, "integer": np.int64, "number": np.float64, "date": np.float64}
+"""The dtype of a column without missing values; others hold objects."""
+
+
+@dataclass(frozen=True)
+class NumberStyle:
+    """How the numbers of a CSV file are written: the decimal mark, and the mark between groups of three digits."""
+
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        for option, mark in (("--decimal", self.decimal), ("--thousands", self.thousands)):
+            if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '+-"\r\n'):
+                raise TableError(f"{option} is {mark!r}; expected one character, such as ',' or '.'")
+        if self.decimal == self.thousands:
+            raise TableError(f"--decimal and --thousands are both {self.decimal!r}; expected different marks")
+
+    def plain(self, cells: pa.Array) -> pa.Array:
+        """Return the cells with the numbers of this style in the usual form; other cells become a word."""
+        decimal, thousands = re.escape(self.decimal), "" if self.thousands is None else re.escape(self.thousands)
+        whole = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d*)" if thousands else r"\d*"
+        fits = pc.match_substring_regex(cells, rf"^[+-]?{whole}({decimal}\d*)?([eE][+-]?\d+)?$")
+        changed = pc.replace_substring(cells, self.thousands, "") if self.thousands else cells
+        return pc.if_else(fits, pc.replace_substring(changed, self.decimal, "."), pa.scalar("text"))
+
+
+PLAIN = NumberStyle()
 
 
 @dataclass(frozen=True)
@@ -97,26 +129,20 @@ class Batch:
         column = dense(self.stored[:, [self.places[name]]])[:, 0]
         return column if column.dtype.kind == "b" else column.astype(np.float64)
 
-    def matrix(self, names: Sequence[str]) -> Any:
-        """Return columns of numbers as a matrix (rows, columns), float64, or as stored where the table is a matrix."""
-        if self.stored is not None and self.places.keys() >= set(names):
-            places = [self.places[name] for name in names]
-            return self.stored if places == list(range(self.stored.shape[1])) else self.stored[:, places]
-        X = np.empty((self.rows, len(names)), order="F")
-        for j, name in enumerate(names):
-            X[:, j] = self.columns[name]
-        return X
-
 
 class Table(ABC):
     """Named columns that can be read repeatedly; the base class of all formats. Each read opens the file."""
 
     layout = ""
     """What was recognised of the file, for messages about its cells."""
+    style = PLAIN
+    """How numbers are written where they are text."""
     known_rows: int | None = None
     """Number of rows if it is known without reading them."""
     factors: frozenset[str] = frozenset()
     """Columns that the file encodes by a dictionary of levels."""
+    quoted: frozenset[str] = frozenset()
+    """Columns that the table has as text, also those whose type is numbers."""
     starts: tuple[int, ...] = (0,)
     """Rows, ascending from 0, at which reading can start without the rows before."""
     _stored_index: frozenset[str] = frozenset()
@@ -125,7 +151,7 @@ class Table(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        self._columns: Mapping[str, object] = {}  # by name, in the order of the file; each format fills it
+        self._columns: Mapping[str, Any] = {}  # what each is stored as, in the order of the file; each format fills it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {len(self.columns)} columns>"
@@ -161,7 +187,13 @@ class Table(ABC):
         """
         names = tuple(dict.fromkeys(columns))
         self.require(names)
-        return {**self._types(names, stated), **{name: stated[name] for name in names if name in stated}}
+        own = self._types(names, stated)
+        return {name: stated[name] if name in stated else own[name] for name in names}
+
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the type of Arrow that keeps every cell of some columns as it stands."""
+        batch = next(self.batches(names, 1, types=dict.fromkeys(names, "cells")))
+        return {name: pa.array(batch.columns[name]).type for name in names}
 
     def batches(
         self,
@@ -174,42 +206,44 @@ class Table(ABC):
     ) -> Iterator[Batch]:
         """Read some columns (at least one) from row `start` to before `stop`, at most `rows` rows at a time.
 
-        Columns are read as `types` states, the others as their own type. Raises TableError: at the call, as `types`,
-        later, for a value that does not fit the type, or a damaged file.
+        Columns are read as `types` states, the others as their own type. A table without rows has one batch of none.
+        Raises TableError: before the first batch, as `types`; later, for a value that does not fit, or a damaged file.
         """
         if not columns:
             raise TableError(f"{self.name}: no column was requested; expected at least one")
         if rows < 1:
             raise TableError(f"{self.name}: batches of {rows} rows were requested; expected 1 or more")
-        return self._between(self.types(columns, types), rows, start, stop)
-
-    def described(self, name: str) -> str:  # noqa: ARG002
-        """Return the type of a column of dates, for messages."""
-        return "a date"
-
-    def _between(self, types: Mapping[str, ReadAs], rows: int, start: int, stop: int | None) -> Iterator[Batch]:
-        empty = True
-        for batch in self._read(types, rows, self.starts[bisect_right(self.starts, start) - 1]):
-            empty = False
+        found, read = self.types(columns, types), start
+        for batch in self._read(found, rows, self.starts[bisect_right(self.starts, start) - 1]):
             if stop is not None and batch.start >= stop:
                 return
+            read += batch.rows
             low = max(start - batch.start, 0)
             high = batch.rows if stop is None else min(stop - batch.start, batch.rows)
             if low < high:
                 yield batch if high - low == batch.rows else batch.part(low, high)
-        if empty and start == 0:
-            raise self._no_rows()
+        if not read:
+            empty = {n: pa.nulls(0) if k == "cells" else np.empty(0, _DTYPES.get(k, object)) for n, k in found.items()}
+            yield Batch(0, empty)
+
+    def described(self, name: str) -> str:
+        """Return the type of a column as the table states it, for messages."""
+        return str(self._columns[name])
+
+    def no_rows(self) -> TableError:
+        """Return the error for a table without rows, where some are needed."""
+        return TableError(f"{self.name} has no rows; expected at least one")
 
     @abstractmethod
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        """Return the own type of each column that is not stated; raise for one that is unusable."""
+        """Return the own type of each column that is not stated; raise for one that is unusable.
+
+        A column that is stated to be "cells" may be of any type.
+        """
 
     @abstractmethod
     def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
         """Yield batches of 1 to `rows` rows from row `begin` on, one of `starts`; the columns exist."""
-
-    def _no_rows(self) -> TableError:
-        return TableError(f"{self.name} has no rows; expected at least one")
 
     def _check_names(self, names: Sequence[str]) -> None:
         if not names:
@@ -221,46 +255,59 @@ class Table(ABC):
 class JoinedTable(Table):
     """The rows of several tables with the same columns, one table after the other.
 
-    A column is text if it is text in one of them, and numbers if it has no other type in those where it has values.
+    A column is text if it is text in one of them, and numbers, which is also the type of a column without values, if it
+    has no other type in those where it has values.
     """
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
         super().__init__(path)
-        self._tables = tables
-        self._columns = dict.fromkeys(tables[0].columns)
-        self.factors = tables[0].factors
-        self._stored_index = tables[0].index
+        first = tables[0]
         for table in tables[1:]:
-            if set(table.columns) != set(tables[0].columns):
-                other = sorted(set(table.columns) ^ set(tables[0].columns))
-                raise TableError(f"{table.name} has other columns than {tables[0].path.name}: {listed(other)}")
+            if other := sorted({*table.columns} ^ {*first.columns}):
+                raise TableError(f"{table.name} has other columns than {first.path.name}: {listed(other)}")
+        self._tables = [table for table in tables if table.known_rows != 0] or [first]
+        self._columns, self._stored_index = first._columns, first.index
+        self.style, self.layout = first.style, first.layout
+        self.factors = frozenset.intersection(*(table.factors for table in self._tables))
+        self.quoted = frozenset.intersection(*(table.quoted for table in self._tables))
+        sizes = [table.known_rows for table in self._tables]
+        if None not in sizes:
+            *offsets, self.known_rows = accumulate(filter(None, sizes), initial=0)
+            pairs = zip(offsets, self._tables, strict=False)  # a table without rows has no offset
+            self.starts = tuple(offset + start for offset, table in pairs for start in table.starts) or (0,)
 
-    def described(self, name: str) -> str:
-        return self._tables[0].described(name)
+    def cell_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        parts = [table.cell_types(names) for table in self._tables]
+        kinds = {name: {part[name] for part in parts} - {pa.null()} for name in names}
+        whole = {pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()}
+        common = {name: pa.int64() if found <= whole else pa.string() for name, found in kinds.items()}
+        return {name: next(iter(found)) if len(found) == 1 else common[name] for name, found in kinds.items()}
 
     def _types(self, names: tuple[str, ...], stated: Mapping[str, ReadAs]) -> dict[str, ReadAs]:
-        found = [table.types(names, stated) for table in self._tables]
+        found = [table._types(names, stated) for table in self._tables]
 
         def joined(name: str) -> ReadAs:
             kinds = {types[name] for types in found}
             if kinds <= {"number", "integer"}:
                 return "number" if "number" in kinds else "integer"
-            kinds -= {"number"}  # the type of a column without values
+            kinds -= {"number"}
             return "text" if len(kinds) > 1 else kinds.pop()
 
         return {name: joined(name) for name in names if name not in stated}
 
-    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:  # noqa: ARG002
-        start = 0
+    def _read(self, types: Mapping[str, ReadAs], rows: int, begin: int) -> Iterator[Batch]:
+        # Integers and text do not compare: keys are text unless all tables store them as one type.
+        keys = [name for name, kind in types.items() if kind == "key"]
+        mixed = [name for name in keys if len({table.described(name) for table in self._tables}) > 1]
+        types = {**types, **dict.fromkeys(mixed, "text")}
+        offset = 0
         for table in self._tables:
-            for batch in table.batches(list(types), rows, types=types):
-                yield replace(batch, start=start)
-                start += batch.rows
-
-
-def visible(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of their names, without those that begin with `.` or `_`."""
-    return sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
+            size = table.known_rows
+            if size is None or begin < offset + size:
+                for batch in table.batches(list(types), rows, start=max(begin - offset, 0), types=types):
+                    yield replace(batch, start=offset + batch.start)
+                size = batch.start + batch.rows
+            offset += size
 
 
 def damaged(name: str, kind: str, reason: object) -> AnytimeError:

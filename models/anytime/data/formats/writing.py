@@ -4,98 +4,86 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from numpy.typing import NDArray
-
-from anytime.data.formats.table import pa, required
+from anytime._files import replacing
+from anytime.data.formats.table import Table, pa, pa_csv, pa_ipc, pa_parquet
 from anytime.errors import TableError, file_error
 
-WRITABLE = (".csv", ".gz", ".parquet", ".arrow", ".feather")
-"""Suffixes of tables that can be written; `.gz` is that of `.csv.gz`."""
+TEXTS = {".csv": ",", ".tsv": "\t", ".gz": ","}
+"""The mark between cells of text files, by suffix; `.gz` is that of `.csv.gz`."""
+
+WRITABLE = (*TEXTS, ".parquet", ".arrow", ".feather")
+"""Suffixes of tables that can be written."""
 
 ROW_GROUP = 1 << 18
 """Rows of a row group of a Parquet file."""
 
 
-class TableWriter:
-    """A new table, which gets its name when the `with` block ends without an error; the first batch states the types.
+def types_to_write(table: Table, columns: Sequence[str], path: Path) -> dict[str, pa.DataType]:
+    """Return what some columns of a table are written as to keep their cells as they stand: text in a file of text."""
+    if path.suffix.lower() in TEXTS or not columns:
+        return dict.fromkeys(columns, pa.string())
+    return table.cell_types(columns)
+
+
+def write_table(path: Path, batches: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType] = {}) -> None:
+    """Write a table, at least one batch of arrays (rows,) by name; NaN stays a number, and None is missing.
+
+    Columns have the types that are stated, the others that of their first batch. The file gets its name when it is
+    complete.
 
     Raises
     ------
     TableError
-        Writing the file fails.
+        Writing the file fails, or it cannot have a value.
     """
+    suffix = path.suffix.lower()
+    schema: pa.Schema = None
+    writer: Any = None
+    waiting: list[pa.RecordBatch] = []
+    try:
+        with replacing(path) as temporary, ExitStack() as opened:
+            for columns in batches:
+                arrays = {name: pa.array(values) for name, values in columns.items()}
+                if schema is None:
+                    schema = pa.schema({name: types.get(name, array.type) for name, array in arrays.items()})
+                    writer = opened.enter_context(_writer(temporary, suffix, schema, opened))
+                cells = [_as_type(name, array, schema.field(name).type, path) for name, array in arrays.items()]
+                waiting.append(pa.RecordBatch.from_arrays(cells, schema=schema))
+                if suffix != ".parquet" or sum(batch.num_rows for batch in waiting) >= ROW_GROUP:
+                    writer.write_table(pa.Table.from_batches(waiting))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting))
+    except OSError as error:
+        raise file_error(TableError, f"write {str(path)!r}", error) from error
+    except pa.ArrowException as error:
+        raise TableError(f"cannot write {str(path)!r}: {' '.join(str(error).split())}") from error
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        self._writer: Any = None
-        self._opened = ExitStack()
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
 
-    def __enter__(self) -> Self:
-        return self
+def _as_type(name: str, array: pa.Array, kind: pa.DataType, path: Path) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowException:
+        raise TableError(
+            f"column {name!r} is {array.type}, and {str(path)!r} cannot have its values; write Parquet or Arrow "
+            "(*.parquet, *.arrow), or leave the column out"
+        ) from None
 
-    def add(self, columns: Mapping[str, NDArray[Any] | pa.Array]) -> None:
-        """Write some rows: arrays (rows,) by name; NaN stays a number, and None is missing."""
-        arrays = {name: pa.array(values) for name, values in columns.items()}
-        try:
-            if self._writer is None:
-                self._open(pa.schema({name: array.type for name, array in arrays.items()}))
-            else:  # a column without values in a batch has no type of its own
-                arrays = {name: array.cast(self._schema.field(name).type) for name, array in arrays.items()}
-            batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=self._schema)
-            self._waiting.append(batch)
-            self._rows += batch.num_rows
-            if self.path.suffix.lower() != ".parquet" or self._rows >= ROW_GROUP:
-                self._flush()
-        except OSError as error:
-            raise file_error(TableError, f"write {str(self.path)!r}", error) from error
 
-    def _open(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._temporary.open("xb").close()  # Arrow's errors name the temporary file
-        suffix = self.path.suffix.lower()
-        if suffix == ".parquet":
-            writer = required("pyarrow.parquet").ParquetWriter(self._temporary, schema)
-        else:
-            compression = "gzip" if suffix == ".gz" else None
-            sink = self._opened.enter_context(pa.output_stream(self._temporary, compression=compression))
-            if suffix in (".csv", ".gz"):
-                # Arrow quotes every name of a header that it writes.
-                header = io.StringIO()
-                csv.writer(header, lineterminator="\n").writerow(schema.names)
-                sink.write(header.getvalue().encode())
-                files = required("pyarrow.csv")
-                writer = files.CSVWriter(sink, schema, write_options=files.WriteOptions(include_header=False))
-            else:
-                writer = required("pyarrow.ipc").new_file(sink, schema)
-        self._writer = self._opened.enter_context(writer)
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting, self._rows = [], 0
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._flush()
-            self._opened.close()
-            if kind is None and self._writer is not None:
-                os.replace(self._temporary, self.path)
-        except OSError as failed:
-            if kind is None:
-                raise file_error(TableError, f"write {str(self.path)!r}", failed) from failed
-        finally:
-            self._temporary.unlink(missing_ok=True)
+def _writer(path: Path, suffix: str, schema: pa.Schema, opened: ExitStack) -> Any:
+    """Return a writer of Arrow for a file; `opened` closes the file after it."""
+    if suffix == ".parquet":
+        return pa_parquet.ParquetWriter(path, schema)
+    sink = opened.enter_context(pa.output_stream(path, compression="gzip" if suffix == ".gz" else None))
+    if suffix not in TEXTS:
+        return pa_ipc.new_file(sink, schema)
+    header = io.StringIO()  # Arrow quotes every name of a header that it writes
+    csv.writer(header, delimiter=TEXTS[suffix], lineterminator="\n").writerow(schema.names)
+    sink.write(header.getvalue().encode())
+    options = pa_csv.WriteOptions(include_header=False, delimiter=TEXTS[suffix])
+    return pa_csv.CSVWriter(sink, schema, write_options=options)
