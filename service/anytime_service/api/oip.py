@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy as np
 from starlette.routing import Route
 from starlette.types import Scope
 
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -27,24 +29,25 @@ from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyEr
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
-from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
     InferModelState,
     InferParameters,
+    InferReply,
     InferRequest,
     InferServerState,
     Tensor,
     check_outputs,
     encode_inference,
     infer_problem,
+    json_values,
     model_metadata,
     overload_of,
     read_infer,
     tensors_of,
 )
-from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed
+from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed, shortest
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.values import Array
 
@@ -55,15 +58,37 @@ JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the s
 _PARAMETERS = tuple(name for name in PARAMETERS if name != "model")  # the path has it
 
 
+@dataclass(slots=True, eq=False)
+class _Sink:
+    """The sink of an inference; `request` is its JSON, once that is received."""
+
+    exchange: Exchange
+    model: Model
+    request: InferRequest | None = None
+
+    def encode(self, answer: Answer) -> tuple[InferReply, list[bytes]]:
+        return encode_inference(self.model, answer, self.request)
+
+    def send(self, encoded: tuple[InferReply, list[bytes]], elapsed_ms: float) -> None:
+        reply, contents = encoded
+        reply.parameters["elapsed_ms"] = elapsed_ms
+        head = msgspec.json.encode(reply)
+        headers = ((JSON_BYTES.lower().encode(), b"%d" % len(head)),) if contents else ()
+        self.exchange.reply(Reply(200, BINARY if contents else JSON.media_type, b"".join((head, *contents)), headers))
+
+    def fail(self, error: Exception) -> None:
+        self.exchange.reply(oip_problem_reply(error))
+
+
 class InferBody:
     """Body of one inference request and its prediction: first the JSON, then one tensor at a time.
 
     Parameters
     ----------
-    predictions : list[ActivePrediction]
-        Receives the predictions that are predictions for the request.
-    head : PredictionOptions
-        The request options in the head of the request, which the server read at `begun`.
+    active : ActivePrediction
+        The prediction, with the options in the head of the request.
+    sink : _Sink
+        Its sink, which gets the JSON.
     lengths : tuple[int | None, int | None]
         Bytes of JSON and bytes of the body, each None if the head does not give it.
     received : bytes
@@ -76,31 +101,21 @@ class InferBody:
         self,
         service: PredictionService,
         exchange: Exchange,
-        predictions: list[ActivePrediction],
-        head: PredictionOptions,
-        begun: float,
+        active: ActivePrediction,
+        sink: _Sink,
         lengths: tuple[int | None, int | None],
-        account: Account,
         received: bytes,
         *,
         admitted: bool,
     ) -> None:
-        self._service = service
-        self._exchange = exchange
-        self._predictions = predictions
-        self._head = head
-        self._begun = begun
-        self._account = account
+        self._service, self._exchange, self._active, self._sink = service, exchange, active, sink
         self._json_bytes, self._length = lengths
-        self._request: InferRequest | None = None
         self._buffer = bytearray(received)
         self._arrays: dict[str, Array] = {}
         self._parts: dict[str, Array] = {}
         self._received: Counter[str] = Counter()  # columns of `_parts`
         self._waiting: deque[Tensor] = deque()
-        self._model = service.registry.get(head.model)
         self._admitted = admitted
-        self._active = self._open(head, admitted=admitted or head.overload != "prior")
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
         if self._buffer:
@@ -114,16 +129,16 @@ class InferBody:
 
     async def _advance(self) -> None:
         """Use what has been received, once the JSON is complete; without its length, that is at the end of the body."""
-        if self._request is None and self._json_bytes is not None and len(self._buffer) >= self._json_bytes:
+        if self._sink.request is None and self._json_bytes is not None and len(self._buffer) >= self._json_bytes:
             await self._begin(self._cut(self._json_bytes))
-        if self._request is not None:
+        if self._sink.request is not None:
             self._forward()
 
     async def _end(self) -> None:
         if self._json_bytes is None:
             await self._begin(self._cut(len(self._buffer)))
             self._forward()
-        elif self._request is None:
+        elif self._sink.request is None:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
         if not self._active.answered:
             if self._waiting or self._buffer:
@@ -133,36 +148,38 @@ class InferBody:
             self._active.end()
 
     async def _begin(self, content: bytes) -> None:
-        """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        await self._service.turn(len(content))
-        request = read_infer(content, self._service.list_limits)
+        """Amend the prediction by the options of the JSON; any invalid part of the JSON is an error."""
+        service, active = self._service, self._active
+        await service.turn(len(content))
+        request = read_infer(content, service.list_limits)
         tensors: list[Tensor] = []
-        after_one = self._service.slices()
-        for tensor in tensors_of(self._model, request, self._service.settings.max_rows):
+        after_one = service.slices()
+        for tensor in tensors_of(active.model, request.inputs, service.settings.max_rows):
             tensors.append(tensor)
             await after_one()
-        check_outputs(self._model, request)
+        check_outputs(active.model, request)
         self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        options = _merged(self._head, request, tensors)
+        options = _merged(active.machine.options, request, tensors)
         arrays: list[tuple[Tensor, Array]] = []
-        for tensor in tensors:
+        for tensor, each in zip(tensors, request.inputs, strict=True):
             if tensor.size is None:
-                arrays.append((tensor, tensor.from_json()))
+                arrays.append((tensor, tensor.array(json_values(each.data, tensor.field))))
                 await after_one()
-        if self._active.answered:  # the deadline in the head expired before the turn of long JSON
+        if active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
             self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        self._request = request
-        self._active.drop()
-        self._active = self._open(options, admitted=self._admitted)
+        self._sink.request = request
+        if not self._admitted:
+            service.shed("prior")
+        active.amend(options, overloaded=not self._admitted)
 
     def _forward(self) -> None:
         """Add the tensors received so far to the prediction, in one call."""
         while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
             tensor = self._waiting.popleft()
-            self._put(tensor, tensor.from_bytes(self._cut(tensor.size or 0)))
+            self._put(tensor, tensor.array(self._cut(tensor.size or 0)))
         if self._arrays and not self._active.answered:
             arrays, self._arrays = self._arrays, {}
             self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
@@ -195,33 +212,6 @@ class InferBody:
         del self._buffer[:size]
         return content
 
-    def _open(self, options: PredictionOptions, *, admitted: bool) -> ActivePrediction:
-        # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
-        shared = Prediction(self._model, options.rows)
-        active = self._service.open(
-            *(options, self._begun, self._exchange.reply, self._fail),
-            shared=shared,
-            admitted=admitted,
-            account=self._account,
-            encode=self._encode,
-        )
-        self._predictions.append(active)
-        return active
-
-    def _encode(self, _: str, answer: Answer) -> Callable[[float], Reply]:
-        complete = encode_inference(self._model, answer, self._request)
-
-        def reply(elapsed_ms: float) -> Reply:
-            content, json_bytes = complete(elapsed_ms)
-            if json_bytes is None:
-                return Reply(200, JSON.media_type, content)
-            return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
-
-        return reply
-
-    def _fail(self, error: Exception) -> None:
-        self._exchange.reply(oip_problem_reply(error))
-
 
 def _merged(head: PredictionOptions, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionOptions:
     """Return the options of the JSON, completed by those of the head; the shortest deadline applies."""
@@ -229,17 +219,16 @@ def _merged(head: PredictionOptions, request: InferRequest, tensors: Sequence[Te
     for name in ("model", *STREAM_ONLY):
         if getattr(parameters, name) != getattr(DEFAULTS, name):
             raise FieldError(f"parameters.{name}", f"{name} is no parameter of this protocol; omit it")
-    for given in (parameters.rows, head.rows):
-        if tensors and given not in (None, tensors[0].rows):
-            rows = tensors[0].rows
-            raise FieldError("rows", f"rows is {given}, and the inputs have {rows}; send {rows}, or omit rows")
-    given_options: dict[str, Any] = {"rows": tensors[0].rows} if tensors else {}
+    timeout_ms = parameters.timeout / 1000.0 if parameters.timeout else None
+    given: dict[str, Any] = {"deadline_ms": shortest(parameters.deadline_ms, timeout_ms)}
+    if tensors:
+        given["rows"] = rows = tensors[0].rows
+        for stated in (parameters.rows, head.rows):
+            if stated not in (None, rows):
+                raise FieldError("rows", f"rows is {stated}, and the inputs have {rows}; send {rows}, or omit rows")
     if any(output.name == "ranking" for output in request.outputs or ()):
-        given_options["ranking"] = True
-    if parameters.timeout:
-        deadlines = [parameters.timeout / 1000.0, parameters.deadline_ms]
-        given_options["deadline_ms"] = min(each for each in deadlines if each is not None)
-    return completed(head, msgspec.structs.replace(parameters, **given_options))
+        given["ranking"] = True
+    return completed(head, msgspec.structs.replace(parameters, **given))
 
 
 MAX_UNADMITTED = 256 * 1024  # largest JSON in bytes in which a request that is not admitted may request the base rate
@@ -273,13 +262,16 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        admitted = service.admits(begun, admission_of(scope)[0])
-        request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), service.accounts.of(scope)
-        chunks, received = exchange.body(), b""
-        if not admitted and request.overload != "prior":
+        admitted, account = service.admits(begun, admission_of(scope)[0]), service.accounts.of(scope)
+        options = msgspec.structs.replace(head.options, model=_model_name(scope))
+        chunks, received, accepts_prior = exchange.body(), b"", options.overload == "prior"
+        if not (admitted or accepts_prior):
             received = await self._read_unadmitted(exchange, chunks, lengths[0])
-        body = InferBody(service, exchange, predictions, request, begun, lengths, account, received, admitted=admitted)
-        await body.read(chunks)
+        sink = _Sink(exchange, service.registry.get(options.model))
+        opens = admitted or not accepts_prior  # the JSON that was read accepts the base rate, for which it amends
+        active = service.open(options, begun, sink, admitted=opens, account=account)
+        predictions.append(active)
+        await InferBody(service, exchange, active, sink, lengths, received, admitted=admitted).read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.

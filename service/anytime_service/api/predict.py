@@ -6,12 +6,11 @@ as it is received. A line received after the answer still contributes to the mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from starlette.types import Scope
 
-from anytime.inference.prediction import Prediction
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
@@ -19,9 +18,9 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import Endpoint, answer_callbacks
+from anytime_service.http.responses import Endpoint, ReplySink
 from anytime_service.schemas.codecs import JSON, too_large
-from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
+from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
 from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
 
@@ -82,7 +81,7 @@ class Lines:
             if active.answered:  # its deadline expired before its turn
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
-                active.group(line.group, values, line.took_ms)
+                active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
@@ -124,46 +123,28 @@ class Predict(Endpoint):
         decided, store = admission_of(scope)
         head = read_head(scope, service.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, service.settings, lines=head.lines))
-        send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form, store)
-        account, admitted = service.accounts.of(scope), service.admits(begun, decided)
-
-        def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
-            active = service.open(
-                options,
-                begun,
-                send_answer,
-                send_error,
-                shared=shared,
-                admitted=admitted,
-                account=account,
-                encode=encode,
-            )
-            predictions.append(active)
-            return active
-
-        active = begin(head.options)
+        admitted, account = service.admits(begun, decided), service.accounts.of(scope)
+        sink = ReplySink(exchange, head.reply_form, store)
+        active = service.open(head.options, begun, sink, admitted=admitted, account=account)
+        predictions.append(active)
         if head.lines:  # even if answered: late lines contribute to the group timings
             await Lines(exchange, active, service).read()
         elif not active.answered:
-            await self._read_body(exchange, active, head, begin)
+            await self._read_body(exchange, active, head)
 
-    async def _read_body(
-        self, exchange: Exchange, active: ActivePrediction, head: Head, begin: Callable[..., ActivePrediction]
-    ) -> None:
-        content = await exchange.read_all()
+    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
+        service, content = self.service, await exchange.read_all()
         if active.answered or not exchange.ended:
             return
         if len(content) > AT_ONCE:
-            await self.service.turn(len(content))
+            await service.turn(len(content))
         if active.answered:  # its deadline expired before its turn
             return
-        request = read_request(head.form, content, self.service.list_limits)
+        request = read_request(head.form, content, service.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)
-        self.service.check_rows(options.rows)
-        groups = received(active.model, request.groups, self.service.settings.max_rows)
+        groups = received(active.model, request.groups, service.settings.max_rows)
         if options is not head.options:
-            active.drop()
-            active = begin(options, Prediction(active.model, options.rows))
+            active.amend(options)
         if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
             await self._add_in_slices(active, groups, exchange.ended_ms)
         elif not active.answered:

@@ -38,7 +38,7 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import is_oip
-from anytime_service.schemas.codecs import Form, encode_answer
+from anytime_service.schemas.codecs import Form, answer_fields
 from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
@@ -214,29 +214,34 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
     await send({"type": "websocket.http.response.body", "body": reply.content})
 
 
-def answer_callbacks(
-    exchange: Exchange, form: Form, store: Callable[[Reply], None] | None = None
-) -> tuple[Callable[[Reply], None], Callable[[Exception], None], Callable[[str, Answer], Callable[[float], Reply]]]:
-    """Return callables that send an answer as the response, send an error, and encode an answer.
+class ReplySink:
+    """The sink of a prediction whose answer is the response of an exchange.
 
-    `store` receives the response if it is the base rate that the server sends because of overload.
+    `store` receives the response if it is the base rate that the server sends because of overload. `noted` returns the
+    answer with the note of a session.
     """
-    stored = False
 
-    def encode(_: str, answer: Answer) -> Callable[[float], Reply]:
-        nonlocal stored
-        stored, complete = answer.reason == "overload", encode_answer(form, answer)
-        return lambda elapsed_ms: Reply(200, form.media_type, complete(elapsed_ms))
+    def __init__(
+        self,
+        exchange: Exchange,
+        form: Form,
+        store: Callable[[Reply], None] | None = None,
+        noted: Callable[[Answer], Answer] | None = None,
+    ) -> None:
+        self._exchange, self._form, self._store, self._noted = exchange, form, store, noted
 
-    def send_answer(reply: Reply) -> None:
-        exchange.reply(reply)
-        if store is not None and stored:
-            store(reply)
+    def encode(self, answer: Answer) -> dict[str, Any]:
+        """Return the fields of an answer; raise FieldError if it is not finite."""
+        return answer_fields(self._form, answer if self._noted is None else self._noted(answer))
 
-    def send_error(error: Exception) -> None:
-        exchange.reply(problem_reply(error))
+    def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
+        reply = Reply(200, self._form.media_type, self._form.encode(fields | {"elapsed_ms": elapsed_ms}))
+        self._exchange.reply(reply)
+        if self._store is not None and fields["reason"] == "overload":
+            self._store(reply)
 
-    return send_answer, send_error, encode
+    def fail(self, error: Exception) -> None:
+        self._exchange.reply(problem_reply(error))
 
 
 class Endpoint(ABC):

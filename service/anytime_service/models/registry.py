@@ -80,7 +80,7 @@ class ModelRegistry:
             return self._version(name)
         if len(self.models) > 1:
             raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
-        return next(iter(self))
+        return next(iter(self.models.values()))[0]
 
     def _version(self, requested: str) -> Model:
         name, at, version = requested.rpartition("@")

@@ -91,6 +91,12 @@ def of_field(field: str, error: ValuesError) -> FieldError:
     return FieldError(field + "".join(f"[{number}]" for number in getattr(error, "index", ())), str(error))
 
 
+def check_rows(rows: int | None, most: int, field: str = "rows") -> None:
+    """Raise FieldError if there are more rows than a prediction may have; None is not known yet."""
+    if rows is not None and not 1 <= rows <= most:
+        raise FieldError(field, f"there are {rows} rows; expected 1 to {most}; use several predictions for more rows")
+
+
 def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, max_rows: int) -> Values | Array:
     """Return the decoded values of a group for a prediction: lists unchanged, packed values as an array.
 
@@ -106,11 +112,7 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
         raise FieldError(
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
         )
-    rows = count_rows(values)
-    if rows > max_rows:
-        raise FieldError(
-            "rows", f"there are {rows} rows; expected at most {max_rows}; send more in several predictions"
-        )
+    check_rows(count_rows(values), max_rows)
     received: Values | Array = values
     return received
 

@@ -225,7 +225,7 @@ def test_wide_sets_of_a_likelihood_are_solved_beside_the_loop_and_small_ones_at_
         assert [found.approximate for found in reported] == [True, True, False]
         assert arrived_model(model, wide) is reported[1]
 
-    assert solving.AT_ONCE < 80
+    assert solving.MAX_SMALL < 80
     run(main())
 
 

@@ -127,7 +127,7 @@ def test_the_other_groups_are_refused_with_the_one_that_is_wrong(service: Runnin
         ({"hog": [1.0, float("inf")]}, 422, "groups.hog", "infinite"),
         ({"hog": {"dtype": "f8", "values": np.array([-np.inf, 1.0]).tobytes()}}, 422, "groups.hog", "infinite"),
         ({"none": {"dtype": "f8", "values": b"x" * 8}}, 422, "groups.none", "there is no group"),
-        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "at most 50"),
+        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "1 to 50"),
         ({1: [1.0]}, 400, "groups", "expected `str`"),
     ],
 )

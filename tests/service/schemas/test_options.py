@@ -8,9 +8,16 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from anytime_service.client.engine import PredictOptions
 from anytime_service.errors import FieldError
-from anytime_service.schemas.options import DEFAULTS, NAMES, STREAM_ONLY, PredictionOptions, completed, read_query
+from anytime_service.schemas.options import (
+    DEFAULTS,
+    NAMES,
+    STREAM_ONLY,
+    PredictionOptions,
+    PredictOptions,
+    completed,
+    read_query,
+)
 
 A_NEW_FIELD = '''
 import importlib.util, sys

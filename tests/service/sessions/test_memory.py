@@ -20,7 +20,7 @@ from anytime_service.sessions import memory
 from anytime_service.sessions.memory import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import VALUES, logged, small_model
+from service.serving import VALUES, Collecting, logged, small_model
 
 MODEL = small_model()
 ANYONE = Account(MemoryBudget())
@@ -160,18 +160,21 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
         core = PredictionService(ModelRegistry.of([MODEL]), Settings())
         sessions = MemorySessions(10, ttl_s=60)
         session = await begun(sessions)
-        answers: list[Answer] = []
-        failures: list[Exception] = []
+        collecting = Collecting()
+        answers, failures = collecting.answers, collecting.failures
 
-        def explode(_: object) -> None:
-            raise RuntimeError("this client cannot be reached")
+        class Unreachable(Collecting):
+            def send(self, _answer: Answer, _elapsed_ms: float) -> None:
+                raise RuntimeError("this client cannot be reached")
+
+            def fail(self, error: Exception) -> None:
+                if broken == "the error too":
+                    raise error
+                collecting.fail(error)
 
         for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
-            failing = number % 3 == 0
-            fail = explode if failing and broken == "the error too" else failures.append
-            on_answer = explode if failing else answers.append
-            live = core.open(PredictionOptions(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction)
-            session.join(live)
+            sink = collecting if number % 3 else Unreachable()
+            session.join(core.open(PredictionOptions(deadline_ms=5_000), now_ms(), sink, shared=session.prediction))
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
             while session.waiting:  # those that do not fit into one turn of the loop are answered in the next

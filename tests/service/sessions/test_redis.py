@@ -40,7 +40,7 @@ from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
 from service.redis_server import RedisServer
-from service.serving import VALUES, logged, small_model
+from service.serving import VALUES, Collecting, logged, small_model
 from waiting import until_async
 
 MODEL = small_model()
@@ -64,16 +64,14 @@ class Replica:
         self.service = PredictionService(ModelRegistry.of([MODEL]), Settings())
         self.models = ModelVersions(lambda: self.service.registry, retain_s=60, max_rows=max_rows)
         self.store = RedisSessions(redis.url(DATABASE), timeout_ms, most, ttl_s, self.models, Tuning(**tuning))  # type: ignore[arg-type]
-        self.answers: list[Answer] = []
-        self.failures: list[Exception] = []
+        self.sink = Collecting()
+        self.answers, self.failures = self.sink.answers, self.sink.failures
 
     async def wait(self, name: str, deadline_ms: float = 5_000.0) -> ActivePrediction:
         begun = now_ms()
         async with self.store.read(name, begun + deadline_ms, self.service.accounts.anonymous) as session:
             request = PredictionOptions(deadline_ms=deadline_ms)
-            live = self.service.open(
-                request, begun, self.answers.append, self.failures.append, shared=session.prediction
-            )
+            live = self.service.open(request, begun, self.sink, shared=session.prediction)
             if not live.answered:
                 session.join(live)
         return live
