@@ -13,7 +13,7 @@ from anytime_service.http.options import body_form, body_limit, check_length, he
 from anytime_service.http.responses import Endpoint, ReplySink
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form
-from anytime_service.schemas.options import PARAMETERS, shortest
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.predict import (
     SessionCreated,
     SessionRequest,
@@ -100,7 +100,7 @@ class PredictSession(_SessionEndpoint):
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
         deadline_ms, account = head.options.deadline_ms, service.accounts.of(scope)
-        due = None if deadline_ms is None else begun + (shortest(deadline_ms, service.limits.max_deadline_ms) or 0.0)
+        due = None if deadline_ms is None else begun + service.limits.deadline_ms(deadline_ms)
         async with self.sessions.read(session_id, due, account) as session:
             active = service.open(
                 head.options,

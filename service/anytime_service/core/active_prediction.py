@@ -203,7 +203,8 @@ class ActivePrediction:
         result = self.machine.groups(now, values, self._allow)
         if timings.rows is None:
             timings.rows = prediction.rows
-            self._reserve()
+            if self.machine.numbers(prediction.rows):
+                self._reserve()
         self._store(prediction.nbytes)
         if alone:
             again = took_ms is None and prediction.replacements > before
@@ -273,15 +274,24 @@ class ActivePrediction:
         machine = self.machine
         if result is not None:
             self._release(memory=not isinstance(result, Settled))
-            self._send(result)
-            return
-        if not machine.solving:
+        elif not machine.solving:
             machine.prepare()
         elif not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
             self._solve_due = True
             self._service.fair_queue.submit(self._solve)
-        if machine.options.updates and self._making is None and (better := machine.update(now_ms())) is not None:
-            self._send(better)
+        if result is None and machine.options.updates and self._making is None:
+            result = machine.update(now_ms())
+        if isinstance(result, Settled):
+            self._make(result)
+        elif result is not None:
+            try:
+                encoded = self._sink.encode(result)
+            except AnytimeError as error:
+                if not self.answered:  # it is an update
+                    raise
+                self.fail(error)
+            else:
+                self._deliver(result, encoded)
 
     def allow(self, rows: int, more: int = 0, field: str | None = None) -> None:
         """Raise OverloadedError if the answer for some rows, and `more` bytes of values, do not fit into the memory."""
@@ -360,21 +370,8 @@ class ActivePrediction:
                 _log.exception("a prediction of model %r failed", self.model.name)
                 self.fail(error)
 
-    def _send(self, result: Result) -> None:
-        """Encode and send an answer or update; the worker makes and encodes it first if it is large."""
-        if isinstance(result, Settled):
-            self._make(result)
-            return
-        try:
-            encoded = self._sink.encode(result)
-        except AnytimeError as error:
-            if result.reason is None:
-                raise
-            self.fail(error)
-        else:
-            self._deliver(result, encoded)
-
     def _make(self, settled: Settled) -> None:
+        """Have the worker make and encode an answer or update."""
         encode = self._sink.encode
 
         def work() -> tuple[float, Answer, Any]:

@@ -38,7 +38,7 @@ from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
-from anytime_service.schemas.options import DEFAULTS, PredictionOptions, shortest
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions
 from anytime_service.schemas.values import check_rows, of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
@@ -109,6 +109,10 @@ class Limits(NamedTuple):
     max_rows: int = sys.maxsize
     at_once: float = math.inf
     max_contributions: int = TUNING.max_contributions
+
+    def deadline_ms(self, requested_ms: float | None) -> float:
+        """Return the deadline that applies when one is requested, or none."""
+        return self.max_deadline_ms if requested_ms is None else min(requested_ms, self.max_deadline_ms)
 
 
 UNLIMITED = Limits()
@@ -208,8 +212,7 @@ class OpenPrediction:
         self._filled = "complete" if model.affordable(budget) == model.steps else "budget"
         self.options, self._allowed = options, allowed
         self.begun_ms = now_ms if event == "begin" else self.begun_ms
-        deadline_ms = shortest(options.deadline_ms, self._limits.max_deadline_ms)
-        self.deadline_at = self.begun_ms + (deadline_ms or 0.0)
+        self.deadline_at = self.begun_ms + self._limits.deadline_ms(options.deadline_ms)
         if options.deadline_ms == 0:
             return self._proceed(targets, now_ms, "deadline", waits=False)
         if overloaded and self._awaited:

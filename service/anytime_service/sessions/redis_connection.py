@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -100,7 +101,7 @@ class RedisConnection:
         self._background, self._on_subscription = background, on_subscription
         self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
         self._redis: Any = Redis(connection_pool=self._pool)
-        self._scripts: dict[str, Any] = {}
+        self._script: Callable[[str], Any] = cache(self._redis.register_script)
         self._running: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
         self._log_limit = LogLimit()
@@ -146,10 +147,7 @@ class RedisConnection:
         Raise SessionsUnreachableError if there was no answer in time, or Redis answered with an error; the script may
         still be executed. Raise DamagedSessionError if a key has a value of another type.
         """
-        known = self._scripts.get(script)
-        if known is None:
-            known = self._scripts[script] = self._redis.register_script(script)
-        return await self._reply(known(keys=keys, args=arguments), keys[0], limit_ms)
+        return await self._reply(self._script(script)(keys=keys, args=arguments), keys[0], limit_ms)
 
     async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
         """Return a hash, empty without one; raises as `run`."""

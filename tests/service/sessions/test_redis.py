@@ -33,9 +33,8 @@ from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.memory import MemorySessions
-from anytime_service.sessions.mirrors import FULL
 from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
-from anytime_service.sessions.redis_store import MAX_RETAINED, ModelVersions, RedisSessions
+from anytime_service.sessions.redis_store import FULL, MAX_RETAINED, ModelVersions, RedisSessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
@@ -159,7 +158,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
             (answer,) = both[1].answers
             assert answer.reason == ("complete" if due else "end")
             assert replace(answer, reason="end", elapsed_ms=0.0) == (due or so_far)
-            assert not len(both[1].store._mirrors._all)
+            assert not len(both[1].store._mirrors)
         await memory.close()
 
     run(main())
@@ -349,7 +348,7 @@ def test_damaged_data_is_an_error_and_never_reaches_an_answer(
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
-            assert (len(a.store._mirrors._all), len(b.store._mirrors._all)) == (0, 1)
+            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
             await post_groups(a.store, other, VALUES)
             await until_async(lambda: bool(b.answers))
             assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
@@ -454,7 +453,7 @@ def test_a_waiting_prediction_fails_when_its_session_is_damaged(
             await post_groups(a.store, name, {"lab": [1.0]})
             await until_async(lambda: bool(b.failures))
             assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors._all), len(b.service.active)) == ([], 0, 0)
+            assert (b.answers, len(b.store._mirrors), len(b.service.active)) == ([], 0, 0)
 
     run(main())
 
@@ -492,7 +491,7 @@ def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
             assert b.store.trouble is None
             await until_async(lambda: followed.note is None)  # it was read again too
             await a.store.delete(idle)
-            await until_async(lambda: not len(b.store._mirrors._all))
+            await until_async(lambda: not len(b.store._mirrors))
 
     run(main())
 
@@ -506,10 +505,10 @@ def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
             await b.wait(name)
             waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
             assert waiting == [b.store._replica.encode()]
-            assert (len(a.store._mirrors._all), len(b.store._mirrors._all), len(c.store._mirrors._all)) == (0, 1, 0)
+            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
             await post_groups(c.store, name, VALUES)
             await until_async(lambda: bool(b.answers))
-            assert len(b.store._mirrors._all) == 0
+            assert len(b.store._mirrors) == 0
 
     run(main())
 
@@ -530,14 +529,14 @@ def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory
             held.most = a.service.memory.most = 24
             with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
                 await a.wait(other)
-            assert (held.bytes, len(a.store._mirrors._all)) == (24, 1), "the first prediction still waits"
+            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
             await post_groups(b.store, name, {"lab": [0.5]})
-            mirrored = a.store._mirrors.find(name)
-            await until_async(lambda: mirrored.session.note == FULL)
+            mirrored = a.store._mirrors.get(name)
+            await until_async(lambda: mirrored.note == FULL)
             assert (a.failures, a.answers) == ([], []), "the begun prediction still waits for its deadline"
             mirrored.end()
             assert (a.answers[0].groups, a.failures) == (("speed", "hog"), [])
-            assert (held.bytes, len(a.store._mirrors._all), b.service.memory.bytes) == (0, 0, 0)
+            assert (held.bytes, len(a.store._mirrors), b.service.memory.bytes) == (0, 0, 0)
             assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
             held.most = a.service.memory.most = 32
             await a.wait(name)
@@ -562,7 +561,7 @@ def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replic
                 "it served that version when the session began"
             )
             assert (await answered(a.store, name)).version == "v1"
-            assert not len(b.store._mirrors._all)
+            assert not len(b.store._mirrors)
 
     run(main())
 
@@ -654,7 +653,7 @@ def test_a_read_ends_at_its_deadline_though_redis_is_slow(
             finally:
                 shared_redis.go_on()
             await until_async(lambda: a.store.trouble is None)
-            assert not len(a.store._mirrors._all)
+            assert not len(a.store._mirrors)
 
     run(main())
 
