@@ -29,7 +29,7 @@ from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
 from service.doors import bearer
 from service.loops import run

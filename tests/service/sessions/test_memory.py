@@ -16,8 +16,8 @@ from anytime_service.errors import FieldError, GoneSessionError, OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions import memory
-from anytime_service.sessions.memory import REMEMBERED, MemorySession, MemorySessions
+from anytime_service.sessions import store
+from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import VALUES, Collecting, logged, small_model
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(memory, "now_ms", clock)
+    monkeypatch.setattr(store, "now_ms", clock)
     return clock  # type: ignore[return-value]
 
 

@@ -32,10 +32,9 @@ from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_of, pack_values
 from anytime_service.sessions.redis_store import FULL, MAX_RETAINED, ModelVersions, RedisSessions
-from anytime_service.sessions.store import SessionStore
+from anytime_service.sessions.store import MemorySessions, SessionStore
 from anytime_service.settings import Settings
 from service.loops import run
 from service.redis_server import RedisServer
