@@ -124,7 +124,9 @@ def checked_address(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        valid = _has_target(parts) and re.fullmatch("[0-9]+", _database(parts) or "0")
+        in_file = parts.scheme == "unix" and parts.path.startswith("/") and not parts.hostname
+        has_target = in_file or server_url(text, ("redis", "rediss")) is not None
+        valid = has_target and not parts.fragment and (_database(parts) or "0").isdecimal()
     except ValueError:
         valid = False
     if not valid:
@@ -136,11 +138,9 @@ def checked_address(text: str) -> str:
 
 def shown_address(text: str) -> str:
     """Return the address of a session store for messages, without user, password and parameters."""
-    if text == MEMORY:
-        return text
     parts = urlsplit(text)
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}"
+    if text == MEMORY or parts.scheme == "unix":
+        return text if text == MEMORY else f"unix://{parts.path}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or 6379}/{_database(parts) or 0}"
 
@@ -149,11 +149,3 @@ def _database(parts: SplitResult) -> str | None:
     """Return the number of the database as written; None if the address has none."""
     number = dict(parse_qsl(parts.query)).get("db")
     return number if number is not None or parts.scheme == "unix" else parts.path.removeprefix("/") or None
-
-
-def _has_target(parts: SplitResult) -> bool:
-    if parts.fragment:
-        return False
-    if parts.scheme == "unix":
-        return parts.path.startswith("/") and not parts.hostname
-    return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0

@@ -123,9 +123,5 @@ async def scrape(request: Request, service: Service) -> Response:
 
 def _split(model: Model, have: list[str]) -> list[str]:
     """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
-    split: list[str] = []
-    for text in have:
-        split += (
-            [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
-        )
-    return split
+    known = model.groups.positions
+    return [name for text in have for name in ([text] if text in known else map(str.strip, text.split(","))) if name]

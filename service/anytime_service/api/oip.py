@@ -113,32 +113,20 @@ class InferBody:
         self._buffer = bytearray(received)
         self._arrays: dict[str, Array] = {}
         self._parts: dict[str, Array] = {}
-        self._received: Counter[str] = Counter()  # columns of `_parts`
+        self._received: Counter[str] = Counter()  # columns of each group
         self._waiting: deque[Tensor] = deque()
         self._admitted = admitted
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        if self._buffer:
-            await self._advance()
+        await self._advance(self._json_bytes)
         async for chunk in chunks:
             self._buffer += chunk
             self._exchange.retain(len(self._buffer))
-            await self._advance()
-        if self._exchange.ended and not self._active.answered:
-            await self._end()
-
-    async def _advance(self) -> None:
-        """Use what has been received, once the JSON is complete; without its length, that is at the end of the body."""
-        if self._sink.request is None and self._json_bytes is not None and len(self._buffer) >= self._json_bytes:
-            await self._begin(self._cut(self._json_bytes))
-        if self._sink.request is not None:
-            self._forward()
-
-    async def _end(self) -> None:
-        if self._json_bytes is None:
-            await self._begin(self._cut(len(self._buffer)))
-            self._forward()
-        elif self._sink.request is None:
+            await self._advance(self._json_bytes)
+        if not self._exchange.ended or self._active.answered:
+            return
+        await self._advance(len(self._buffer) if self._json_bytes is None else self._json_bytes)
+        if self._sink.request is None and not self._active.answered:
             raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
         if not self._active.answered:
             if self._waiting or self._buffer:
@@ -146,6 +134,17 @@ class InferBody:
                     "the number of bytes after the JSON differs from the sum of the inputs' binary_data_size"
                 )
             self._active.end()
+
+    async def _advance(self, json_bytes: int | None) -> None:
+        """Use what has been received, once the JSON of some bytes is complete; their number may be still unknown."""
+        if self._sink.request is None and json_bytes is not None and len(self._buffer) >= json_bytes:
+            await self._begin(self._cut(json_bytes))
+        while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
+            tensor = self._waiting.popleft()
+            self._put(tensor, tensor.array(self._cut(tensor.size or 0)))
+        if self._arrays and not self._active.answered:
+            arrays, self._arrays = self._arrays, {}
+            self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
 
     async def _begin(self, content: bytes) -> None:
         """Amend the prediction by the options of the JSON; any invalid part of the JSON is an error."""
@@ -175,26 +174,16 @@ class InferBody:
             service.shed("prior")
         active.amend(options, overloaded=not self._admitted)
 
-    def _forward(self) -> None:
-        """Add the tensors received so far to the prediction, in one call."""
-        while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
-            tensor = self._waiting.popleft()
-            self._put(tensor, tensor.array(self._cut(tensor.size or 0)))
-        if self._arrays and not self._active.answered:
-            arrays, self._arrays = self._arrays, {}
-            self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
-
     def _put(self, tensor: Tensor, array: Array) -> None:
         """Store the values of a tensor; the group counts when all of its tensors are there."""
-        width = len(tensor.position.features)
-        if len(tensor.columns) == width:
-            self._arrays[tensor.group] = array
-            return
-        part = self._parts.setdefault(tensor.group, np.empty((tensor.rows, width)))
-        part[:, tensor.columns] = array
-        self._received[tensor.group] += len(tensor.columns)
-        if self._received[tensor.group] == width:
-            self._arrays[tensor.group] = part
+        group, width = tensor.group, len(tensor.position.features)
+        if len(tensor.columns) < width:
+            part = self._parts.setdefault(group, np.empty((tensor.rows, width)))
+            part[:, tensor.columns] = array
+            array = part
+        self._received[group] += len(tensor.columns)
+        if self._received[group] == width:
+            self._arrays[group] = array
 
     def _check_length(self, binary: int) -> None:
         if self._json_bytes is None:
@@ -290,10 +279,10 @@ class Infer(_InferenceEndpoint):
         content = bytes(received[:json_bytes])
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
-        if not (may_accept and overload_of(content) == "prior"):
-            self.service.shed("refused")
-            raise self.service.overloaded()
-        return bytes(received)
+        if may_accept and overload_of(content) == "prior":
+            return bytes(received)
+        self.service.shed("refused")
+        raise self.service.overloaded()
 
 
 class Metadata(_InferenceEndpoint):

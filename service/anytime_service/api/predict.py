@@ -31,9 +31,7 @@ class Lines:
     """Reader of the lines of one request."""
 
     def __init__(self, exchange: Exchange, active: ActivePrediction, service: PredictionService) -> None:
-        self._exchange = exchange
-        self._active = active
-        self._service = service
+        self._exchange, self._active, self._service = exchange, active, service
         self._number = 0
         self._tail = bytearray()
         self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
@@ -44,40 +42,40 @@ class Lines:
         async for chunk in exchange.body():
             after_one = self._service.slices()
             for line in self._split(chunk):
-                if active.answered:
-                    self._record_late(line)
-                else:
-                    await self._add_line(line)
+                await self._add_line(line)
                 await after_one()
-            self._check_length(self._tail)
         if exchange.ended and not active.answered:
             await self._add_line(bytes(self._tail))
             if not active.answered:
                 active.end()
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that this chunk completes, each when it is needed."""
+        """Yield the lines that this chunk completes, each when it is needed; raise BodyTooLargeError for a long one."""
         end = chunk.find(b"\n")
         end += len(self._tail) if end >= 0 else 0
         self._tail += chunk
-        received, begun = self._tail, 0
+        received, begun, limit = self._tail, 0, self._service.settings.max_json_bytes
         if end >= 0:
             self._tail = received[received.rfind(b"\n") + 1 :]
         self._exchange.retain(len(self._tail))
-        while end >= 0:
+        while end >= 0 and end - begun <= limit:
             yield bytes(received[begun:end])
             begun, end = end + 1, received.find(b"\n", end + 1)
+        if max(end - begun, len(self._tail)) > limit:
+            raise too_large(f"a line has more than {limit} bytes", limit)
 
     async def _add_line(self, content: bytes) -> None:
+        active, service = self._active, self._service
+        if active.answered:
+            self._record_late(content)
+            return
         self._number += 1
-        self._check_length(content)
         if not content.strip():
             return
-        active, settings = self._active, self._service.settings
         try:
-            await self._service.turn(len(content))
-            line = read_line(content, self._number, self._service.list_limits)
-            values = received_values(active.model, line.group, line.values, None, settings.max_rows)
+            await service.turn(len(content))
+            line = read_line(content, self._number, service.list_limits)
+            values = received_values(active.model, line.group, line.values, None, service.settings.max_rows)
             if active.answered:  # its deadline expired before its turn
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
@@ -85,18 +83,12 @@ class Lines:
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
-    def _check_length(self, line: bytes | bytearray) -> None:
-        limit = self._service.settings.max_json_bytes
-        if len(line) > limit:
-            raise too_large(f"a line has more than {limit} bytes", limit)
-
     def _read_late(self, chunk: bytes) -> None:
         """Record the group timings of lines that arrive after the answer."""
         if self._late_remaining:
             try:
                 for line in self._split(chunk):
                     self._record_late(line)
-                self._check_length(self._tail)
             except (OverloadedError, BodyTooLargeError):  # the answer does not need these lines
                 self._late_remaining = 0
                 self._tail.clear()

@@ -150,11 +150,9 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     length = _OF_LENGTH.fullmatch(message)
     if length:
         kind, sign, limit = length.groups()
-        elements, than, bound = (
-            _ELEMENTS.get(kind, "items"),
-            *(("fewer", "least") if sign == ">=" else ("more", "most")),
-        )
-        message = f"{'a name' if is_key else 'it'} has {than} than {limit} {elements}; send at {bound} {limit}"
+        than, bound = ("fewer", "least") if sign == ">=" else ("more", "most")
+        has = f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}"
+        message = f"{has}; send at {bound} {limit}"
     return message[:1].lower() + message[1:], place
 
 

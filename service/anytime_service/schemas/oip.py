@@ -16,6 +16,7 @@ list is JSON in a string, and so are contributions.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,17 +132,13 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[InferOutput] | None = None
 
 
-class _Overload(msgspec.Struct, frozen=True):
-    overload: Any = None
-
-
 class _Parametrised(msgspec.Struct, frozen=True):
-    parameters: _Overload | None = None
+    parameters: dict[str, Any] | None = None
 
 
+_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 _REQUEST = msgspec.json.Decoder(InferRequest)
 _DATA = msgspec.json.Decoder(Values)
-_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
@@ -155,8 +152,7 @@ def overload_of(content: bytes) -> Any:
 
     Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
-    request = read(JSON, _PARAMETRISED, content)
-    return None if request.parameters is None else request.parameters.overload
+    return (read(JSON, _PARAMETRISED, content).parameters or {}).get("overload")
 
 
 def json_values(content: msgspec.Raw, field: str) -> Values:
@@ -407,31 +403,27 @@ def _binary(tensor: InferTensor) -> bytes:
 
 
 def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
+    """Return the outputs of an answer by name; one that is not calibrated has neither interval nor set."""
     classes = model.manifest.classes
-    numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
-    width = len(model.manifest.responses if classes is None else classes)
-    shape, flat = [numbers.size // width, width], numbers.ravel()
-    several = isinstance(answer.prediction, list | np.ndarray)
-    if classes is None:
-        tensors = [InferTensor("prediction", "FP64", shape, data=flat)]
-    else:
-        datatype = class_datatype(classes)
-        labels = answer.prediction if several else [answer.prediction]
-        chosen = [str(label) for label in labels] if datatype == TEXT else labels
-        tensors = [
-            InferTensor("prediction", datatype, [len(chosen), 1], data=chosen),
-            InferTensor("probabilities", "FP64", shape, data=flat),
-        ]
-    if answer.interval is not None:
-        ends = np.asarray(answer.interval, dtype=np.float64).ravel()
-        tensors.append(InferTensor("interval", "FP64", [*shape, 2], data=ends))
-    if answer.prediction_set is not None and classes is not None:
-        sets = answer.prediction_set if several else [answer.prediction_set]
-        members = [label in each for each in sets for label in classes]
-        tensors.append(InferTensor("prediction_set", "BOOL", shape, data=members))
+    data: dict[str, Any] = {"prediction": answer.prediction, "interval": answer.interval}
+    if classes is not None:
+        several = isinstance(answer.prediction, list | np.ndarray)
+        labels, sets = answer.prediction if several else [answer.prediction], answer.prediction_set
+        data["prediction"] = [str(label) for label in labels] if class_datatype(classes) == TEXT else labels
+        data["probabilities"] = answer.probabilities
+        if sets is not None:
+            data["prediction_set"] = [label in each for each in (sets if several else [sets]) for label in classes]
+    tensors: dict[str, InferTensor] = {}
+    for kind in _output_kinds(model):
+        values = data.get(kind.name)
+        if values is not None:
+            if classes is None or kind.name == "probabilities":
+                values = np.asarray(values, dtype=np.float64).ravel()
+            shape = [len(values) // math.prod(kind.shape[1:]), *kind.shape[1:]]
+            tensors[kind.name] = InferTensor(kind.name, kind.datatype, shape, data=values)
     if answer.ranking is not None:
-        tensors.append(InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking))
-    return {tensor.name: tensor for tensor in tensors}
+        tensors["ranking"] = InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking)
+    return tensors
 
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
@@ -503,7 +495,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
         name=model.name,
         versions=versions,
         platform="anytime_safetensors",
-        inputs=_input_kinds(model),
+        inputs=list(_input_kinds(model)),
         outputs=_output_kinds(model),
         parameters={
             "task": model.manifest.task,
@@ -516,20 +508,18 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
     )
 
 
-def _input_kinds(model: Model) -> list[InferTensorKind]:
-    kinds: list[InferTensorKind] = []
+def _input_kinds(model: Model) -> Iterator[InferTensorKind]:
     for name, place in model.places.items():
-        cost = float(model.groups.costs[model.groups.positions[name]])
+        own: dict[str, Scalar] = {
+            "cost": float(model.groups.costs[model.groups.positions[name]]),
+            "step": place.step,
+            "prefix_cost": float(model.costs[place.step]),
+        }
         for each, columns in inputs_of(name, place).items():
-            parameters: dict[str, Scalar] = {
-                "features": json_text([place.features[j] for j in columns]),
-                "cost": cost,
-                "step": place.step,
-                "prefix_cost": float(model.costs[place.step]),
-            }
-            datatype = "FP64" if each == name else TEXT
-            kinds.append(InferTensorKind(each, datatype, [-1, len(columns)], parameters))
-    return kinds
+            features = json_text([place.features[j] for j in columns])
+            yield InferTensorKind(
+                each, "FP64" if each == name else TEXT, [-1, len(columns)], {"features": features, **own}
+            )
 
 
 def _output_kinds(model: Model) -> list[InferTensorKind]:

@@ -334,11 +334,9 @@ def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> Se
     if form != FORMAT.encode():
         raise damaged(session, f"its format is {(form or b'missing')[:10].decode(errors='replace')}; expected {FORMAT}")
     try:
-        model, number = (name or b"").decode(), (version or b"").decode()
+        model, number = (name or b"\xff").decode(), (version or b"").decode()
     except UnicodeDecodeError as error:
-        raise damaged(session, "the name or version of its model is not UTF-8") from error
-    if not model:
-        raise damaged(session, "the name of its model is empty")
+        raise damaged(session, "the name or version of its model is missing or not UTF-8") from error
     return SessionInfo(model, number, read_rows(session, rows, max_rows))
 
 
