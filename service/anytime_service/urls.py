@@ -126,7 +126,7 @@ def checked_address(text: str) -> str:
         parts = urlsplit(text)
         in_file = parts.scheme == "unix" and parts.path.startswith("/") and not parts.hostname
         has_target = in_file or server_url(text, ("redis", "rediss")) is not None
-        valid = has_target and not parts.fragment and (_database(parts) or "0").isdecimal()
+        valid = has_target and not parts.fragment and bool(re.fullmatch("[0-9]+", _database(parts) or "0"))
     except ValueError:
         valid = False
     if not valid:

@@ -393,7 +393,7 @@ ANSWERS: dict[str, Row | Elsewhere] = {
     "prediction_set": Row(query(model="binomial"), "prediction_set"),
     "elapsed_ms": Elsewhere("tests/service/core/test_open_prediction.py", "elapsed_ms"),
     "late_groups": Elsewhere("tests/service/core/test_open_prediction.py", "late_groups"),
-    "replaced": Elsewhere("tests/service/api/test_websocket.py", "replaced"),
+    "replaced": Elsewhere("tests/service/core/test_open_prediction.py", "replaced"),
     "ranking": Row(query(ranking=True), "ranking", given=SEVERAL),
     "note": Row(query(policy="arrived"), "note", given=query(model="multinomial") | SOME),
     "approximate": Row(query(policy="arrived"), "approximate", given=query(model="binomial") | SOME),

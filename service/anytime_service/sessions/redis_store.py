@@ -158,7 +158,7 @@ class RedisSession:
         replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
         names = {field[2:].decode(errors="replace") for field in fields if field.startswith(b"g:")}
         complete = bisect_left(self.model.needed, True, key=lambda needed: not needed <= names) - 1
-        return AcceptedGroups(complete, {name.decode() for name in replaced}, rows or 1)
+        return complete, {name.decode() for name in replaced}, rows or 1
 
 
 class RedisSessions:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
@@ -32,12 +32,8 @@ from anytime_service.urls import MEMORY
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 
 
-class AcceptedGroups(NamedTuple):
-    """Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
-
-    prefix: int
-    replaced: Container[str]
-    rows: int
+AcceptedGroups: TypeAlias = tuple[int, Container[str], int]
+"""Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
 
 
 class OpenSession(Protocol):
@@ -181,7 +177,7 @@ class MemorySession(Session):
                 each.allow(len(next(iter(arrays.values()))), more, "groups")
             self.account.add(more)
         self.put(arrays)
-        return AcceptedGroups(self.prediction.prefix, self.prediction.replaced, self.prediction.rows)
+        return self.prediction.prefix, self.prediction.replaced, self.prediction.rows
 
 
 class MemorySessions:

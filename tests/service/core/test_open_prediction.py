@@ -206,13 +206,6 @@ def test_begin_can_be_retried_after_an_error(wrong: dict[str, Any]) -> None:
     assert opened.begin(0.0) is None
 
 
-def test_a_budget_and_a_deadline_without_end_are_refused_alike_by_every_binding() -> None:
-    for wrong in ("budget", "deadline_ms"):
-        options: dict[str, Any] = {wrong: float("inf")}
-        with pytest.raises(FieldError, match="expected a number, 0 or more"):
-            OpenPrediction(MODEL).begin(0.0, PredictionOptions(**options))
-
-
 @pytest.mark.parametrize(
     "options",
     [

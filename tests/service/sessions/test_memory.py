@@ -12,7 +12,7 @@ import pytest
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
@@ -20,7 +20,7 @@ from anytime_service.sessions import store
 from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import VALUES, Collecting, logged, small_model
+from service.serving import Collecting, logged, small_model
 
 MODEL = small_model()
 ANYONE = Account(MemoryBudget())
@@ -195,24 +195,5 @@ def test_closing_ends_the_sweep() -> None:
         await sessions.close()
         await sessions.close()
         assert sessions._timer is None
-
-    run(main())
-
-
-def test_groups_are_stored_all_or_none() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        session = await begun(sessions, None)
-        wrong = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0]]}
-        with pytest.raises(FieldError, match="different numbers of rows") as error:
-            await session.add_groups(wrong)
-        assert error.value.field == "groups"
-        with pytest.raises(FieldError) as refused:
-            await session.add_groups({"speed": [1.0], "hog": [1.0]})
-        assert refused.value.field == "groups.hog"
-        assert session.prediction.received == ()
-        await session.add_groups(VALUES)
-        assert session.prediction.prefix == 3
-        await sessions.close()
 
     run(main())

@@ -278,7 +278,7 @@ def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callabl
                 "values of group 'hog' are 1 x 2; expected 2 x 2 values (rows x features)",
             )
             assert (await answered(b.store, name)).groups == ("speed",)
-            assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]})).prefix == 2
+            assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]}))[0] == 2
 
     run(main())
 
