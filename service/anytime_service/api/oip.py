@@ -11,8 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
+    InferModel,
     InferModelState,
     InferParameters,
     InferReply,
@@ -80,75 +80,60 @@ class _Sink:
         self.exchange.reply(oip_problem_reply(error))
 
 
+@dataclass(eq=False)
 class InferBody:
     """Body of one inference request and its prediction: first the JSON, then one tensor at a time.
 
-    Parameters
-    ----------
-    active : ActivePrediction
-        The prediction, with the options in the head of the request.
-    sink : _Sink
-        Its sink, which gets the JSON.
-    lengths : tuple[int | None, int | None]
-        Bytes of JSON and bytes of the body, each None if the head does not give it.
-    received : bytes
-        The part of the body that was read before.
-    admitted : bool
-        Whether admission control accepts the request; if not, it requests the base rate.
+    `active` has the options in the head of the request, and its sink gets the JSON. `json_bytes` and `length` are the
+    bytes of the JSON and of the body, each None if the head does not give it. `buffer` has the part of the body that
+    was read before. If the request is not `admitted`, it requests the base rate.
     """
 
-    def __init__(
-        self,
-        service: PredictionService,
-        exchange: Exchange,
-        active: ActivePrediction,
-        sink: _Sink,
-        lengths: tuple[int | None, int | None],
-        received: bytes,
-        *,
-        admitted: bool,
-    ) -> None:
-        self._service, self._exchange, self._active, self._sink = service, exchange, active, sink
-        self._json_bytes, self._length = lengths
-        self._buffer = bytearray(received)
-        self._arrays: dict[str, Array] = {}
-        self._parts: dict[str, Array] = {}
-        self._received: Counter[str] = Counter()  # columns of each group
-        self._waiting: deque[Tensor] = deque()
-        self._admitted = admitted
+    service: PredictionService
+    exchange: Exchange
+    active: ActivePrediction
+    sink: _Sink
+    json_bytes: int | None
+    length: int | None
+    buffer: bytearray
+    admitted: bool
+    _arrays: dict[str, Array] = field(default_factory=dict)
+    _parts: dict[str, Array] = field(default_factory=dict)
+    _received: Counter[str] = field(default_factory=Counter)  # columns of each group
+    _waiting: deque[Tensor] = field(default_factory=deque)
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        await self._advance(self._json_bytes)
+        await self._advance(self.json_bytes)
         async for chunk in chunks:
-            self._buffer += chunk
-            self._exchange.retain(len(self._buffer))
-            await self._advance(self._json_bytes)
-        if not self._exchange.ended or self._active.answered:
+            self.buffer += chunk
+            self.exchange.retain(len(self.buffer))
+            await self._advance(self.json_bytes)
+        if not self.exchange.ended or self.active.answered:
             return
-        await self._advance(len(self._buffer) if self._json_bytes is None else self._json_bytes)
-        if self._sink.request is None and not self._active.answered:
-            raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
-        if not self._active.answered:
-            if self._waiting or self._buffer:
+        await self._advance(len(self.buffer) if self.json_bytes is None else self.json_bytes)
+        if self.sink.request is None and not self.active.answered:
+            raise MalformedBodyError(f"the body has {len(self.buffer)} bytes; {JSON_BYTES} is {self.json_bytes}")
+        if not self.active.answered:
+            if self._waiting or self.buffer:
                 raise MalformedBodyError(
                     "the number of bytes after the JSON differs from the sum of the inputs' binary_data_size"
                 )
-            self._active.end()
+            self.active.end()
 
     async def _advance(self, json_bytes: int | None) -> None:
         """Use what has been received, once the JSON of some bytes is complete; their number may be still unknown."""
-        if self._sink.request is None and json_bytes is not None and len(self._buffer) >= json_bytes:
+        if self.sink.request is None and json_bytes is not None and len(self.buffer) >= json_bytes:
             await self._begin(self._cut(json_bytes))
-        while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
+        while self._waiting and len(self.buffer) >= (self._waiting[0].size or 0):
             tensor = self._waiting.popleft()
             self._put(tensor, tensor.array(self._cut(tensor.size or 0)))
-        if self._arrays and not self._active.answered:
+        if self._arrays and not self.active.answered:
             arrays, self._arrays = self._arrays, {}
-            self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
+            self.active.groups(arrays, self.exchange.ended_ms if self.exchange.ended else None)
 
     async def _begin(self, content: bytes) -> None:
         """Amend the prediction by the options of the JSON; any invalid part of the JSON is an error."""
-        service, active = self._service, self._active
+        service, active = self.service, self.active
         await service.turn(len(content))
         request = read_infer(content, service.list_limits)
         tensors: list[Tensor] = []
@@ -169,10 +154,10 @@ class InferBody:
         for tensor, array in arrays:
             self._put(tensor, array)
         self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        self._sink.request = request
-        if not self._admitted:
+        self.sink.request = request
+        if not self.admitted:
             service.shed("prior")
-        active.amend(options, overloaded=not self._admitted)
+        active.amend(options, overloaded=not self.admitted)
 
     def _put(self, tensor: Tensor, array: Array) -> None:
         """Store the values of a tensor; the group counts when all of its tensors are there."""
@@ -186,19 +171,19 @@ class InferBody:
             self._arrays[group] = array
 
     def _check_length(self, binary: int) -> None:
-        if self._json_bytes is None:
+        if self.json_bytes is None:
             if binary:
                 raise MalformedBodyError(
                     f"inputs have a binary_data_size, but the header {JSON_BYTES} is missing; "
                     "send it with the number of bytes of JSON"
                 )
-        elif self._length not in (None, self._json_bytes + binary):
-            expected = f"{self._json_bytes} of JSON and {binary} of binary_data_size"
-            raise MalformedBodyError(f"the body has {self._length} bytes; expected {expected}")
+        elif self.length not in (None, self.json_bytes + binary):
+            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
+            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
 
     def _cut(self, size: int) -> bytes:
-        content = bytes(self._buffer[:size])
-        del self._buffer[:size]
+        content = bytes(self.buffer[:size])
+        del self.buffer[:size]
         return content
 
 
@@ -260,7 +245,7 @@ class Infer(_InferenceEndpoint):
         opens = admitted or not accepts_prior  # the JSON that was read accepts the base rate, for which it amends
         active = service.open(options, begun, sink, admitted=opens, account=account)
         predictions.append(active)
-        await InferBody(service, exchange, active, sink, lengths, received, admitted=admitted).read(chunks)
+        await InferBody(service, exchange, active, sink, *lengths, bytearray(received), admitted).read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
@@ -286,67 +271,68 @@ class Infer(_InferenceEndpoint):
 
 
 class Metadata(_InferenceEndpoint):
-    """A `GET` route; `describe` returns its response, of a `page` in the worker thread."""
+    """A `GET` route; `describe` returns its response.
+
+    With `if_ready`, the response is a problem while the server begins no predictions. A `page` is made in the worker
+    thread.
+    """
 
     def __init__(
-        self, service: PredictionService, describe: Callable[[PredictionService, Scope], Reply], *, page: bool = False
+        self,
+        service: PredictionService,
+        describe: Callable[[PredictionService, Scope], msgspec.Struct],
+        *,
+        if_ready: bool = False,
+        page: bool = False,
     ) -> None:
         super().__init__(service)
         self._describe = describe
+        self._if_ready = if_ready
         self._page = page
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
-        describe = partial(self._describe, self.service, scope)
-        exchange.reply(await self.service.worker.page(describe) if self._page else describe())
+        service = self.service
+
+        def content() -> bytes:
+            return msgspec.json.encode(self._describe(service, scope))
+
+        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self._page else content())
+        if self._if_ready and service.unready is not None:
+            problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
+            reply = Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
+        exchange.reply(reply)
 
 
 def oip_routes(service: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
+
+    def state(service: PredictionService, _scope: Scope) -> InferServerState:
+        return InferServerState(live=True, ready=service.unready is None)
+
+    def ready(service: PredictionService, scope: Scope) -> InferModelState:
+        return InferModelState(service.registry.get(_model_name(scope)).name, ready=True)  # every loaded model is ready
+
     routes = [
-        Route("/v2", Metadata(service, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
-        Route("/v2/health/live", Metadata(service, _live), methods=["GET"], name="oip_live"),
-        Route("/v2/health/ready", Metadata(service, _ready), methods=["GET"], name="oip_ready"),
+        Route("/v2", Metadata(service, lambda *_: SERVER), methods=["GET"], name="oip_server"),
+        Route("/v2/health/live", Metadata(service, state), methods=["GET"], name="oip_live"),
+        Route("/v2/health/ready", Metadata(service, state, if_ready=True), methods=["GET"], name="oip_ready"),
     ]
-    for path, (model, ready, infer) in {
-        "/v2/models/{name}": ("oip_model", "oip_model_ready", "oip_infer"),
-        "/v2/models/{name}/versions/{version}": ("oip_version", "oip_version_ready", "oip_version_infer"),
-    }.items():
+    for path, version in (("/v2/models/{name}", "model"), ("/v2/models/{name}/versions/{version}", "version")):
+        infer = "oip_infer" if version == "model" else "oip_version_infer"
         routes += [
-            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=model),
-            Route(f"{path}/ready", Metadata(service, _model_ready), methods=["GET"], name=ready),
+            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=f"oip_{version}"),
+            Route(
+                f"{path}/ready", Metadata(service, ready, if_ready=True), methods=["GET"], name=f"oip_{version}_ready"
+            ),
             Route(f"{path}/infer", Infer(service), methods=["POST"], name=infer),
         ]
     return routes
 
 
-def _live(service: PredictionService, _scope: Scope) -> Reply:
-    return _json(InferServerState(live=True, ready=service.unready is None))
-
-
-def _ready(service: PredictionService, _scope: Scope) -> Reply:
-    return _if_ready(service, InferServerState(live=True, ready=True))
-
-
-def _model(service: PredictionService, scope: Scope) -> Reply:
-    registry = service.registry
-    model = registry.get(_model_name(scope))
-    return _json(model_metadata(model, [each.version for each in registry.models[model.name] if each.version]))
-
-
-def _model_ready(service: PredictionService, scope: Scope) -> Reply:
-    model = service.registry.get(_model_name(scope))  # every loaded model is ready
-    return _if_ready(service, InferModelState(model.name, ready=True))
-
-
-def _if_ready(service: PredictionService, state: msgspec.Struct) -> Reply:
-    if service.unready is None:
-        return _json(state)
-    problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
-    return Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
-
-
-def _json(content: msgspec.Struct) -> Reply:
-    return Reply(200, JSON.media_type, msgspec.json.encode(content))
+def _model(service: PredictionService, scope: Scope) -> InferModel:
+    model = service.registry.get(_model_name(scope))
+    versions = [each.version for each in service.registry.models[model.name] if each.version]
+    return model_metadata(model, versions)
 
 
 def _model_name(scope: Scope) -> str:

@@ -7,6 +7,7 @@ as it is received. A line received after the answer still contributes to the mea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.types import Scope
@@ -22,25 +23,29 @@ from anytime_service.http.responses import Endpoint, ReplySink
 from anytime_service.schemas.codecs import JSON, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
+from anytime_service.schemas.values import count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 
 
+@dataclass(eq=False)
 class Lines:
     """Reader of the lines of one request."""
 
-    def __init__(self, exchange: Exchange, active: ActivePrediction, service: PredictionService) -> None:
-        self._exchange, self._active, self._service = exchange, active, service
-        self._number = 0
-        self._tail = bytearray()
-        self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
+    exchange: Exchange
+    active: ActivePrediction
+    service: PredictionService
+    _number: int = 0
+    _tail: bytearray = field(default_factory=bytearray)
+
+    def __post_init__(self) -> None:
+        self._late_remaining = len(self.active.model.places)  # limits the work for a client that never stops sending
 
     async def read(self) -> None:
-        exchange, active = self._exchange, self._active
+        exchange, active = self.exchange, self.active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
-            after_one = self._service.slices()
+            after_one = self.service.slices()
             for line in self._split(chunk):
                 await self._add_line(line)
                 await after_one()
@@ -54,10 +59,10 @@ class Lines:
         end = chunk.find(b"\n")
         end += len(self._tail) if end >= 0 else 0
         self._tail += chunk
-        received, begun, limit = self._tail, 0, self._service.settings.max_json_bytes
+        received, begun, limit = self._tail, 0, self.service.settings.max_json_bytes
         if end >= 0:
             self._tail = received[received.rfind(b"\n") + 1 :]
-        self._exchange.retain(len(self._tail))
+        self.exchange.retain(len(self._tail))
         while end >= 0 and end - begun <= limit:
             yield bytes(received[begun:end])
             begun, end = end + 1, received.find(b"\n", end + 1)
@@ -65,7 +70,7 @@ class Lines:
             raise too_large(f"a line has more than {limit} bytes", limit)
 
     async def _add_line(self, content: bytes) -> None:
-        active, service = self._active, self._service
+        active, service = self.active, self.service
         if active.answered:
             self._record_late(content)
             return
@@ -92,7 +97,7 @@ class Lines:
             except (OverloadedError, BodyTooLargeError):  # the answer does not need these lines
                 self._late_remaining = 0
                 self._tail.clear()
-            if self._exchange.ended:
+            if self.exchange.ended:
                 self._record_late(bytes(self._tail))
 
     def _record_late(self, content: bytes) -> None:
@@ -100,7 +105,7 @@ class Lines:
             self._late_remaining -= 1
             line = read_late_line(content)
             if line is not None:
-                limit, timings = self._service.settings.max_rows, self._active.record.timings
+                limit, timings = self.service.settings.max_rows, self.active.record.timings
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 
@@ -126,11 +131,8 @@ class Predict(Endpoint):
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
         service, content = self.service, await exchange.read_all()
-        if active.answered or not exchange.ended:
-            return
-        if len(content) > AT_ONCE:
-            await service.turn(len(content))
-        if active.answered:  # its deadline expired before its turn
+        await service.turn(len(content))
+        if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
         request = read_request(head.form, content, service.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)

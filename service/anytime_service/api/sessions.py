@@ -22,7 +22,7 @@ from anytime_service.schemas.predict import (
     read_session,
     received,
 )
-from anytime_service.schemas.values import AT_ONCE, check_rows
+from anytime_service.schemas.values import check_rows
 from anytime_service.sessions.store import SessionStore
 
 _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
@@ -72,8 +72,7 @@ class SessionGroups(_SessionEndpoint):
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
-        if len(content) > AT_ONCE:
-            await self.service.turn(len(content))
+        await self.service.turn(len(content))
         decoded = read_groups(form, content, self.service.list_limits)
         groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)

@@ -135,9 +135,12 @@ class ActivePrediction:
         self.model = model
         self.machine = OpenPrediction(model, shared, service.limits)
         self.record = PredictionRecord(metrics, service.tracing, begun_ms, options.traceparent, options.rows)
-        self.answered = self.done = False
+        self.answered = False
+        self.done = False
         self.on_end: Callable[[], None] | None = None
-        self._service, self._sink, self._account = service, sink, account
+        self._service = service
+        self._sink = sink
+        self._account = account
         self._lateness, self._durations = service.times(model)
         self._making: asyncio.Future[Any] | None = None  # the answer or update that the worker makes
         self._timer: DeadlineTimer | None = None
@@ -151,7 +154,8 @@ class ActivePrediction:
         """Replace the options, as those of a body that has arrived after its head; raises as the constructor."""
         result = self.machine.amend(now_ms(), options, overloaded=overloaded)
         self._release()
-        self.answered, self._timer = False, None
+        self.answered = False
+        self._timer = None
         self.record.timings.rows = options.rows
         self._begun(result)
 
@@ -212,24 +216,29 @@ class ActivePrediction:
         self._after(result)
 
     def took(self, names: Iterable[str]) -> None:
-        """Note groups that the shared prediction has accepted."""
+        """Note groups that the shared prediction has accepted. Never raises."""
         self._reserve()
-        self._safely(lambda: self.machine.took(now_ms(), names))
+        self.apply(lambda machine, now: machine.took(now, names))
 
     def end(self) -> None:
         self._after(self.machine.end(now_ms()))
 
-    def ended(self) -> None:
-        """Answer because the shared prediction has ended. Never raises."""
-        self._safely(lambda: self.machine.end(now_ms()))
-
     def expire(self) -> None:
         """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
-        self._safely(lambda: self.machine.deadline(now_ms(), self._optimum()))
+        self.apply(lambda machine, now: machine.deadline(now, self._optimum()))
 
     def drain(self) -> None:
         """Answer because the service is stopping, with the optimum if it is available at once. Never raises."""
-        self._safely(lambda: self.machine.drain(now_ms(), self._optimum()))
+        self.apply(lambda machine, now: machine.drain(now, self._optimum()))
+
+    def apply(self, event: Callable[[OpenPrediction, float], Result | None]) -> None:
+        """Apply an event that the client did not send; report a failure only to the client of this prediction."""
+        try:
+            self._after(event(self.machine, now_ms()))
+        except Exception as error:
+            with self.record.request():
+                _log.exception("a prediction of model %r failed", self.model.name)
+                self.fail(error)
 
     def drop(self) -> None:
         """Cancel the prediction and release its resources. Idempotent."""
@@ -354,21 +363,12 @@ class ActivePrediction:
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
-            self._safely(lambda: self.machine.solved(now_ms(), groups, found))
+            self.apply(lambda machine, now: machine.solved(now, groups, found))
 
     def _optimum(self) -> ArrivedModel | None:
         """Return the optimum of the received groups if the prediction needs it and it is available at once."""
         groups = self.machine.unsolved
         return None if groups is None else self._service.solver.at_once(self.model, groups)
-
-    def _safely(self, event: Callable[[], Result | None]) -> None:
-        """Apply an event that the client did not send; report a failure only to the client of this prediction."""
-        try:
-            self._after(event())
-        except Exception as error:
-            with self.record.request():
-                _log.exception("a prediction of model %r failed", self.model.name)
-                self.fail(error)
 
     def _make(self, settled: Settled) -> None:
         """Have the worker make and encode an answer or update."""

@@ -147,7 +147,8 @@ class OpenPrediction:
         self.state = State.NEW
         self.prediction = shared or Prediction(model, None)
         self.options = DEFAULTS
-        self.begun_ms, self.deadline_at = 0.0, math.inf
+        self.begun_ms = 0.0
+        self.deadline_at = math.inf
         self.solving = False
         self._limits = limits
         self._allowed = model.steps
@@ -210,7 +211,8 @@ class OpenPrediction:
         awaited = model.needed[model.steps if self.solving else allowed]
         self._awaited = {name for name in awaited if not prediction.has(name)} if prediction.nbytes else {*awaited}
         self._filled = "complete" if model.affordable(budget) == model.steps else "budget"
-        self.options, self._allowed = options, allowed
+        self.options = options
+        self._allowed = allowed
         self.begun_ms = now_ms if event == "begin" else self.begun_ms
         self.deadline_at = self.begun_ms + self._limits.deadline_ms(options.deadline_ms)
         if options.deadline_ms == 0:

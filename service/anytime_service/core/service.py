@@ -74,7 +74,8 @@ class PredictionService:
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), lambda: self._monitor.start())  # noqa: PLW0108  (made below)
         self.memory = MemoryBudget(settings.max_held_bytes, metrics.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.memory, settings.max_share_per_key, keys)
-        self.fair_queue, self.due = FairQueue(), FairQueue()
+        self.fair_queue = FairQueue()
+        self.due = FairQueue()
         lead_s = max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0
         self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
         self._times: dict[str, tuple[LatenessRecord, Durations]] = {}

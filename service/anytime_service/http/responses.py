@@ -214,6 +214,7 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
     await send({"type": "websocket.http.response.body", "body": reply.content})
 
 
+@dataclass(slots=True, eq=False)
 class ReplySink:
     """The sink of a prediction whose answer is the response of an exchange.
 
@@ -221,27 +222,23 @@ class ReplySink:
     answer with the note of a session.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        form: Form,
-        store: Callable[[Reply], None] | None = None,
-        noted: Callable[[Answer], Answer] | None = None,
-    ) -> None:
-        self._exchange, self._form, self._store, self._noted = exchange, form, store, noted
+    exchange: Exchange
+    form: Form
+    store: Callable[[Reply], None] | None = None
+    noted: Callable[[Answer], Answer] | None = None
 
     def encode(self, answer: Answer) -> dict[str, Any]:
         """Return the fields of an answer; raise FieldError if it is not finite."""
-        return answer_fields(self._form, answer if self._noted is None else self._noted(answer))
+        return answer_fields(self.form, answer if self.noted is None else self.noted(answer))
 
     def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
-        reply = Reply(200, self._form.media_type, self._form.encode(fields | {"elapsed_ms": elapsed_ms}))
-        self._exchange.reply(reply)
-        if self._store is not None and fields["reason"] == "overload":
-            self._store(reply)
+        reply = Reply(200, self.form.media_type, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
+        self.exchange.reply(reply)
+        if self.store is not None and fields["reason"] == "overload":
+            self.store(reply)
 
     def fail(self, error: Exception) -> None:
-        self._exchange.reply(problem_reply(error))
+        self.exchange.reply(problem_reply(error))
 
 
 class Endpoint(ABC):

@@ -33,14 +33,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from anytime.errors import AnytimeError
-from anytime_service.clock import now_ms
 from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
-from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
 CONNECTIONS = 16  # number of connections for requests; the subscription has one more
-LOG_S = 60.0  # interval at which an identical error is logged, in seconds
-MAX_LOGGED = 1_000  # number of different errors to remember for that interval
 AT_A_TIME = 16  # messages to receive before other tasks run
 _PAUSES = FullJitterBackoff(cap=1.0, base=0.05)
 
@@ -56,20 +52,6 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 _log = logging.getLogger("anytime_service")
-
-
-class LogLimit:
-    """Limit on repeated log messages: each distinct one passes once in `LOG_S`, since a client may repeat a request."""
-
-    def __init__(self) -> None:
-        self._passed: TTLCache[float] = TTLCache(MAX_LOGGED, LOG_S * 1000.0)
-
-    def passes(self, message: str) -> bool:
-        now, last_ms = now_ms(), self._passed.get(message)
-        if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
-            return False
-        self._passed.add(message, now, now)
-        return True
 
 
 class RedisConnection:
@@ -104,7 +86,6 @@ class RedisConnection:
         self._script: Callable[[str], Any] = cache(self._redis.register_script)
         self._running: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._log_limit = LogLimit()
         self._check_now = asyncio.Event()
         self._received = asyncio.Event()
         self._tried = asyncio.Event()
@@ -164,8 +145,7 @@ class RedisConnection:
                     f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
                 ) from error
             if isinstance(error, ResponseError):
-                if self._log_limit.passes(str(error)):
-                    _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
+                _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
             elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
                 self._check_now.set()
             raise SessionsUnreachableError(self._reason(error, wait_s)) from error

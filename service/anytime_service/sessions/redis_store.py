@@ -41,7 +41,7 @@ from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
-from anytime_service.sessions.redis_connection import LogLimit, RedisConnection
+from anytime_service.sessions.redis_connection import RedisConnection
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
@@ -183,7 +183,6 @@ class RedisSessions:
         self._unread: dict[str, None] = {}
         self._has_unread = asyncio.Event()
         self._subscribed = False
-        self._log_limit = LogLimit()
         self._connection = RedisConnection(
             url,
             timeout_ms,
@@ -282,7 +281,7 @@ class RedisSessions:
         try:
             yield
         except DamagedSessionError as error:
-            self._report(error)
+            _log.warning("%s", error)
             raise
 
     def remember(self, session_id: str, info: SessionInfo) -> SessionInfo:
@@ -376,8 +375,8 @@ class RedisSessions:
 
     def _failed(self, mirror: Mirror | None, error: Exception) -> None:
         """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
-        if isinstance(error, DamagedSessionError):
-            self._report(error)
+        if not isinstance(error, OverloadedError):
+            _log.warning("%s", error)
         if mirror is not None and isinstance(error, OverloadedError):
             mirror.note = FULL
         elif mirror is not None:
@@ -414,12 +413,5 @@ class RedisSessions:
         except (GoneSessionError, UnknownSessionError) as error:
             mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
             mirror.end()
-        except (DamagedSessionError, OverloadedError) as error:
+        except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
             self._failed(mirror, error)
-        except MissingVersionError as error:
-            _log.warning("%s", error)
-            self._failed(mirror, error)
-
-    def _report(self, error: DamagedSessionError) -> None:
-        if self._log_limit.passes(str(error)):
-            _log.warning("%s", error)

@@ -21,7 +21,7 @@ from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.open_prediction import checked_groups
+from anytime_service.core.open_prediction import OpenPrediction, checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.costs import SESSION_BYTES
@@ -129,7 +129,7 @@ class Session:
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
-        self._tell(lambda active: active.ended())
+        self._tell(lambda active: active.apply(OpenPrediction.end))
 
     def fail(self, error: Exception) -> None:
         self._tell(lambda active: active.fail(error))

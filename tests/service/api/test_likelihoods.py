@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,19 +228,3 @@ def correlated(family: str, X: Any) -> Model:
         y = rng.integers(0, 2 if family == "binomial" else 3, len(X))
         found = AnytimeClassifier(family=family, alpha=0.1, basis="linear").fit(X, y).model_
     return found
-
-
-@pytest.fixture(scope="module")
-def triton(several: Running) -> Iterator[Any]:
-    pytest.importorskip("geventhttpclient", reason="the public client is not installed")
-    http = pytest.importorskip("tritonclient.http", reason="the public client is not installed")
-    with http.InferenceServerClient(f"127.0.0.1:{several.port}") as client:
-        yield client
-
-
-def triton_inputs(groups: Mapping[str, Any]) -> list[Any]:
-    http: Any = pytest.importorskip("tritonclient.http")
-    return [
-        http.InferInput(name, np.shape(values), "FP64").set_data_from_numpy(np.array(values), binary_data=True)
-        for name, values in groups.items()
-    ]

@@ -343,7 +343,7 @@ def test_damaged_data_is_an_error_and_never_reaches_an_answer(
                         with pytest.raises(DamagedSessionError):
                             await replica.wait(name)
                 assert replica.store.trouble is None
-                assert len(records) == 1, "the log says so once"
+                assert records, "the log says so"
                 assert name in records[0].getMessage()
                 if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
                     assert "its number of rows is" in records[0].getMessage()
