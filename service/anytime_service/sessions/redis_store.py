@@ -106,10 +106,14 @@ class ModelVersions:
 
 @dataclass(eq=False)
 class Mirror(Session):
-    """A local copy of a session, at some revision; `account` counts the bytes of its values."""
+    """A local copy of a session, at some revision; `account` counts the bytes of its values.
+
+    `is_unread` is whether it is to be read again.
+    """
 
     account: MemoryBudget = field(kw_only=True)
     revision: int = field(kw_only=True)
+    is_unread: bool = False
 
     def add(self, contents: Mapping[str, bytes], revision: int, max_rows: int, again: Iterable[str] = ()) -> None:
         """Add packed groups up to a revision; `again` names those that were sent more than once.
@@ -180,8 +184,7 @@ class RedisSessions:
         self._mirrors: dict[str, Mirror] = {}
         self._reading: Counter[str] = Counter()  # sessions that are read for predictions that will wait
         self._missed: set[str] = set()  # those of them of which a message may have arrived before their first snapshot
-        self._unread: dict[str, None] = {}
-        self._has_unread = asyncio.Event()
+        self._unread: asyncio.Queue[Mirror] = asyncio.Queue()
         self._subscribed = False
         self._connection = RedisConnection(
             url,
@@ -329,7 +332,7 @@ class RedisSessions:
                 revision=snapshot.revision,
             )
             if session_id in self._missed:
-                self._reread(session_id)
+                self._reread(mirror)
         elif snapshot.revision > mirror.revision:
             newer = {name: group for name, group in snapshot.groups.items() if group.revision > mirror.revision}
             again = [name for name, group in newer.items() if group.again]
@@ -353,7 +356,7 @@ class RedisSessions:
                 mirror.note = None  # no message was lost
                 mirror.add(groups, revision, self.bounds.rows)
             elif revision > mirror.revision:
-                self._reread(session_id)
+                self._reread(mirror)
         except (DamagedSessionError, OverloadedError) as error:
             self._failed(mirror, error)
 
@@ -361,9 +364,9 @@ class RedisSessions:
         """Set whether the subscription exists: if so, read all sessions again, else say that they may be behind."""
         self._subscribed = subscribed
         self._missed.update(self._reading)
-        for session_id, mirror in self._mirrors.items():
+        for mirror in self._mirrors.values():
             if subscribed:
-                self._reread(session_id)
+                self._reread(mirror)
             else:
                 mirror.note = BEHIND
 
@@ -382,9 +385,10 @@ class RedisSessions:
         elif mirror is not None:
             mirror.fail(error)
 
-    def _reread(self, session_id: str) -> None:
-        self._unread[session_id] = None
-        self._has_unread.set()
+    def _reread(self, mirror: Mirror) -> None:
+        if not mirror.is_unread:
+            mirror.is_unread = True
+            self._unread.put_nowait(mirror)
 
     async def _read_continuously(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -393,23 +397,19 @@ class RedisSessions:
 
     async def _read_unread(self) -> None:
         while True:
-            while not self._unread:
-                self._has_unread.clear()
-                await self._has_unread.wait()
-            session_id, _ = self._unread.popitem()
-            await self._catch_up(session_id)
+            mirror = await self._unread.get()
+            mirror.is_unread = False
+            if self._mirrors.get(mirror.id) is mirror:  # a prediction waits
+                await self._catch_up(mirror)
 
-    async def _catch_up(self, session_id: str) -> None:
+    async def _catch_up(self, mirror: Mirror) -> None:
         """Read a session again for the predictions that wait for it."""
-        mirror = self._mirrors.get(session_id)
-        if mirror is None:
-            return
         due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
         try:
-            content = await self._snapshot(session_id, max(due_ms - now_ms(), self._tuning.min_read_ms))
-            if self._mirrors.get(session_id) is mirror:  # a prediction still waits
+            content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
+            if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
                 mirror.note = None
-                self.apply(session_id, *content, mirror.account)
+                self.apply(mirror.id, *content, mirror.account)
         except (GoneSessionError, UnknownSessionError) as error:
             mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
             mirror.end()

@@ -35,13 +35,13 @@ class Mirrored(RedisSessions):
         self._missed.clear()
 
     def read_at(self, posts: Posts, revision: int, *, requested: bool = True) -> Mirror:
-        if requested:  # after the messages that made it necessary
-            self._unread.clear()
+        if requested and NAME in self._mirrors:  # after the messages that made it necessary
+            self._mirrors[NAME].is_unread = False
         return self.apply(NAME, posts.snapshot(revision), MODEL, self.account)
 
     @property
     def must_read(self) -> bool:
-        return NAME in self._unread
+        return self._mirrors[NAME].is_unread
 
     def leave(self) -> None:
         del self._reading[NAME]
