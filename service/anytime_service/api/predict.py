@@ -6,26 +6,55 @@ as it is received. A line received after the answer still contributes to the mea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from starlette.types import Scope
 
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
-from anytime_service.http.exchange import Exchange, admission_of
+from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import Endpoint, ReplySink
-from anytime_service.schemas.codecs import JSON, too_large
+from anytime_service.http.responses import Endpoint, problem_reply
+from anytime_service.schemas.codecs import JSON, Form, answer_fields, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
 from anytime_service.schemas.values import count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
+
+
+@dataclass(slots=True, eq=False)
+class ReplySink:
+    """The sink of a prediction whose answer is the response of an exchange.
+
+    `store` receives the response if it is the base rate that the server sends because of overload. `noted` returns the
+    answer with the note of a session.
+    """
+
+    exchange: Exchange
+    form: Form
+    store: Callable[[Reply], None] | None = None
+    noted: Callable[[Answer], Answer] | None = None
+
+    def encode(self, answer: Answer) -> dict[str, Any]:
+        """Return the fields of an answer; raise FieldError if it is not finite."""
+        return answer_fields(self.form, answer if self.noted is None else self.noted(answer))
+
+    def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
+        reply = Reply(200, self.form.media_type, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
+        self.exchange.reply(reply)
+        if self.store is not None and fields["reason"] == "overload":
+            self.store(reply)
+
+    def fail(self, error: Exception) -> None:
+        self.exchange.reply(problem_reply(error))
 
 
 @dataclass(eq=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
+from anytime_service.api.predict import ReplySink
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
-from anytime_service.http.responses import Endpoint, ReplySink
+from anytime_service.http.responses import Endpoint
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form
 from anytime_service.schemas.options import PARAMETERS

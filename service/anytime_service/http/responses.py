@@ -25,7 +25,6 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.prediction import Answer
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
@@ -38,7 +37,6 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import is_oip
-from anytime_service.schemas.codecs import Form, answer_fields
 from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
@@ -212,33 +210,6 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
     headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
     await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": reply.content})
-
-
-@dataclass(slots=True, eq=False)
-class ReplySink:
-    """The sink of a prediction whose answer is the response of an exchange.
-
-    `store` receives the response if it is the base rate that the server sends because of overload. `noted` returns the
-    answer with the note of a session.
-    """
-
-    exchange: Exchange
-    form: Form
-    store: Callable[[Reply], None] | None = None
-    noted: Callable[[Answer], Answer] | None = None
-
-    def encode(self, answer: Answer) -> dict[str, Any]:
-        """Return the fields of an answer; raise FieldError if it is not finite."""
-        return answer_fields(self.form, answer if self.noted is None else self.noted(answer))
-
-    def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
-        reply = Reply(200, self.form.media_type, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
-        self.exchange.reply(reply)
-        if self.store is not None and fields["reason"] == "overload":
-            self.store(reply)
-
-    def fail(self, error: Exception) -> None:
-        self.exchange.reply(problem_reply(error))
 
 
 class Endpoint(ABC):
