@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +100,7 @@ class InferBody:
     _arrays: dict[str, Array] = field(default_factory=dict)
     _parts: dict[str, Array] = field(default_factory=dict)
     _received: Counter[str] = field(default_factory=Counter)  # columns of each group
-    _waiting: deque[Tensor] = field(default_factory=deque)
+    _waiting: deque[tuple[Tensor, int]] = field(default_factory=deque)
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
         await self._advance(self.json_bytes)
@@ -124,9 +124,9 @@ class InferBody:
         """Use what has been received, once the JSON of some bytes is complete; their number may be still unknown."""
         if self.sink.request is None and json_bytes is not None and len(self.buffer) >= json_bytes:
             await self._begin(self._cut(json_bytes))
-        while self._waiting and len(self.buffer) >= (self._waiting[0].size or 0):
-            tensor = self._waiting.popleft()
-            self._put(tensor, tensor.array(self._cut(tensor.size or 0)))
+        while self._waiting and len(self.buffer) >= self._waiting[0][1]:
+            tensor, size = self._waiting.popleft()
+            self._put(tensor, tensor.array(self._cut(size)))
         if self._arrays and not self.active.answered:
             arrays, self._arrays = self._arrays, {}
             self.active.groups(arrays, self.exchange.ended_ms if self.exchange.ended else None)
@@ -136,24 +136,24 @@ class InferBody:
         service, active = self.service, self.active
         await service.turn(len(content))
         request = read_infer(content, service.list_limits)
-        tensors: list[Tensor] = []
+        tensors: list[tuple[Tensor, int | None]] = []
         after_one = service.slices()
-        for tensor in tensors_of(active.model, request.inputs, service.settings.max_rows):
-            tensors.append(tensor)
+        for pair in tensors_of(active.model, request.inputs, service.settings.max_rows):
+            tensors.append(pair)
             await after_one()
         check_outputs(active.model, request)
-        self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        options = _merged(active.machine.options, request, tensors)
+        self._check_length(sum(size or 0 for _, size in tensors))
+        options = _merged(active.machine.options, request, tensors[0][0].rows if tensors else None)
         arrays: list[tuple[Tensor, Array]] = []
-        for tensor, each in zip(tensors, request.inputs, strict=True):
-            if tensor.size is None:
+        for (tensor, size), each in zip(tensors, request.inputs, strict=True):
+            if size is None:
                 arrays.append((tensor, tensor.array(json_values(each.data, tensor.field))))
                 await after_one()
         if active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
             self._put(tensor, array)
-        self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
+        self._waiting = deque((tensor, size) for tensor, size in tensors if size is not None)
         self.sink.request = request
         if not self.admitted:
             service.shed("prior")
@@ -187,16 +187,16 @@ class InferBody:
         return content
 
 
-def _merged(head: PredictionOptions, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionOptions:
-    """Return the options of the JSON, completed by those of the head; the shortest deadline applies."""
+def _merged(head: PredictionOptions, request: InferRequest, rows: int | None) -> PredictionOptions:
+    """Return the options of the JSON, completed by those of the head and the rows of the inputs, if there are any."""
     parameters = request.parameters or InferParameters()
     for name in ("model", *STREAM_ONLY):
         if getattr(parameters, name) != getattr(DEFAULTS, name):
             raise FieldError(f"parameters.{name}", f"{name} is no parameter of this protocol; omit it")
     timeout_ms = parameters.timeout / 1000.0 if parameters.timeout else None
     given: dict[str, Any] = {"deadline_ms": shortest(parameters.deadline_ms, timeout_ms)}
-    if tensors:
-        given["rows"] = rows = tensors[0].rows
+    if rows is not None:
+        given["rows"] = rows
         for stated in (parameters.rows, head.rows):
             if stated not in (None, rows):
                 raise FieldError("rows", f"rows is {stated}, and the inputs have {rows}; send {rows}, or omit rows")

@@ -169,8 +169,8 @@ def json_values(content: msgspec.Raw, field: str) -> Values:
 class Tensor:
     """An input, checked against the model except for its values; `field` is its place in the request, for errors.
 
-    `columns` are the indices of its columns in the group. `size` is the number of its bytes after the JSON; None if its
-    values are in the request. No encoding of the protocol is part of it: a binding passes bytes or a list.
+    `columns` are the indices of its columns in the group. No encoding of the protocol is part of it, so every binding
+    can use it: it passes the bytes or the list that it has received.
     """
 
     field: str
@@ -180,7 +180,11 @@ class Tensor:
     columns: Sequence[int]
     datatype: str
     rows: int
-    size: int | None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Number of its bytes; None if that depends on its values."""
+        return None if self.datatype == TEXT else self.rows * len(self.columns) * DATATYPES[self.datatype].itemsize
 
     def array(self, values: Any) -> Array:
         """Return values (rows, columns), NaN where missing; a category is the index of its level.
@@ -240,15 +244,15 @@ class Tensor:
             )
 
 
-def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[Tensor]:
-    """Yield the inputs of a request, checked against the model except for their values.
+def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[tuple[Tensor, int | None]]:
+    """Yield the inputs of a JSON request, and how many bytes of each follow the JSON; None if its values are in it.
 
     Raise FieldError, which names the place, if an input is not a group of the model, is repeated, or has an invalid
     datatype, shape or size.
     """
     rows, names = None, set[str]()
     for number, each in enumerate(inputs):
-        tensor = _tensor(model, f"inputs[{number}]", each, max_rows)
+        tensor = tensor_of(model, f"inputs[{number}]", each.name, each.datatype, each.shape, max_rows)
         if tensor.name in names:
             raise FieldError(f"{tensor.field}.name", f"input {tensor.name!r} is given more than once; send it once")
         names.add(tensor.name)
@@ -259,7 +263,23 @@ def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Ite
                 f"{tensor.field}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
                 "expected the same number of rows in every input",
             )
-        yield tensor
+        yield tensor, _size(tensor, each)
+
+
+def _size(tensor: Tensor, source: InferInput) -> int | None:
+    size = None if source.parameters is None else source.parameters.binary_data_size
+    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
+        present = "no data" if size is None else "both data and a binary_data_size"
+        raise FieldError(
+            f"{tensor.field}.data",
+            f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
+        )
+    if size is not None and tensor.nbytes not in (None, size):
+        raise FieldError(
+            f"{tensor.field}.parameters.binary_data_size",
+            f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
+        )
+    return size
 
 
 def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
@@ -271,8 +291,8 @@ def inputs_of(group: str, position: GroupPosition) -> dict[str, Sequence[int]]:
     return found | {f"{group}:{position.features[j]}": (j,) for j in texts}
 
 
-def _tensor(model: Model, field: str, source: InferInput, max_rows: int) -> Tensor:
-    name, shape = source.name, source.shape
+def tensor_of(model: Model, field: str, name: str, datatype: str, shape: Sequence[int], max_rows: int) -> Tensor:
+    """Return an input of a model by name, datatype and shape; raise FieldError, which names the place in `field`."""
     group = name if name in model.places else name.partition(":")[0]
     inputs = inputs_of(group, model.places[group]) if group in model.places else {}
     if name not in inputs:
@@ -284,27 +304,15 @@ def _tensor(model: Model, field: str, source: InferInput, max_rows: int) -> Tens
             f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], known)}",
         )
     width = len(inputs[name])
-    if source.datatype not in (DATATYPES if name == group else (TEXT,)):
+    if datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
-        raise FieldError(f"{field}.datatype", f"{field}.datatype is {source.datatype[:50]!r}; expected {one_of}")
-    rows = 1 if shape == [width] else shape[0] if len(shape) == 2 and shape[1] == width else 0
+        raise FieldError(f"{field}.datatype", f"{field}.datatype is {datatype[:50]!r}; expected {one_of}")
+    rows = 1 if [*shape] == [width] else shape[0] if len(shape) == 2 and shape[1] == width else 0
     if rows < 1:
         expected = f"expected [rows, {width}], rows being 1 or more"
         raise FieldError(f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; {expected}")
     check_rows(rows, max_rows, f"{field}.shape")
-    size = None if source.parameters is None else source.parameters.binary_data_size
-    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
-        present = "no data" if size is None else "both data and a binary_data_size"
-        raise FieldError(
-            f"{field}.data", f"{field} has {present}; expected data, or a binary_data_size and bytes after the JSON"
-        )
-    made = rows * width * DATATYPES[source.datatype].itemsize if name == group else size
-    if size not in (None, made):
-        raise FieldError(
-            f"{field}.parameters.binary_data_size",
-            f"{field} has a binary_data_size of {size}; its shape and datatype make it {made}",
-        )
-    return Tensor(field, name, group, model.places[group], inputs[name], source.datatype, rows, size)
+    return Tensor(field, name, group, model.places[group], inputs[name], datatype, rows)
 
 
 class InferProblem(Problem, frozen=True, kw_only=True):

@@ -76,13 +76,12 @@ class ListLimits:
         if size > self.size:
             raise too_large(f"{what} has {size} bytes of JSON", self.size)
         if size > min(self.values, int(FIELDS)):  # fewer bytes than values
-            is_text = isinstance(content, str)
-            commas = content.count("," if is_text else b",")  # type: ignore[arg-type]
-            if commas >= self.values:
-                raise too_large(f"{what} has {commas + 1} values in lists of JSON", self.values)
-            colons = content.count(":" if is_text else b":")  # type: ignore[arg-type]
-            if colons > int(FIELDS):  # a field takes as long as five numbers
-                raise too_large(f"{what} has {colons} colons in JSON", int(FIELDS))
+            # A field takes as long as five numbers.
+            parts = ((",", 1, self.values, "values in lists of JSON"), (":", 0, int(FIELDS), "colons in JSON"))
+            for sign, more, most, name in parts:
+                count = content.count(sign) if isinstance(content, str) else content.count(sign.encode())
+                if count + more > most:
+                    raise too_large(f"{what} has {count + more} {name}", most)
         return False
 
 
