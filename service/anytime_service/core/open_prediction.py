@@ -87,7 +87,7 @@ TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
 """The next state by state, event and outcome. An event that is not listed for a state is illegal."""
 
 Result: TypeAlias = Any
-"""An `Answer`; or, if it has more than `Limits.at_once` numbers, a `Settled` one, whose numbers are not made yet."""
+"""An `Answer`; or, if it has more than `Limits.max_inline` numbers, a `Settled` one, whose numbers are not made yet."""
 
 
 class Limits(NamedTuple):
@@ -99,7 +99,7 @@ class Limits(NamedTuple):
         Longest deadline, which applies without one too.
     max_rows : int
         Largest number of rows.
-    at_once : float
+    max_inline : float
         An answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
     max_contributions : int
         An answer with more contributions of columns than this has none, and a note says so.
@@ -107,7 +107,7 @@ class Limits(NamedTuple):
 
     max_deadline_ms: float = math.inf
     max_rows: int = sys.maxsize
-    at_once: float = math.inf
+    max_inline: float = math.inf
     max_contributions: int = TUNING.max_contributions
 
     def deadline_ms(self, requested_ms: float | None) -> float:
@@ -294,12 +294,12 @@ class OpenPrediction:
         """Return about how many numbers an answer for some rows has; 0 if it is made at once."""
         columns = len(self.model.groups.features) if self.options.explain and self._unexplained(rows) is None else 0
         numbers = rows * len(self.model.prefixes.intercept) * (1 + columns)
-        return numbers if numbers > self._limits.at_once else 0
+        return numbers if numbers > self._limits.max_inline else 0
 
     def prepare(self) -> None:
         """Compute the scores of several rows before the deadline expires, if they are few."""
         rows = self.prediction.rows
-        if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._limits.at_once:
+        if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._limits.max_inline:
             self.prediction.prepare(self.options.budget, self.options.policy)
 
     def _targets(self, event: str) -> _Targets:
@@ -341,11 +341,11 @@ class OpenPrediction:
             elapsed_ms=now_ms - self.begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
-            at_once=self._limits.at_once,
+            at_once=self._limits.max_inline,
         )
         if note is not None:
             settled = settled.with_note(note)
-        return settled if settled.numbers > self._limits.at_once else settled.make()
+        return settled if settled.numbers > self._limits.max_inline else settled.make()
 
     def _unexplained(self, rows: int) -> str | None:
         """Return why an answer for some rows has no contributions; None if it can have them."""
