@@ -18,6 +18,7 @@ import pytest
 
 from anytime.inference.prediction import Answer, Settled
 from anytime_service.clock import now_ms
+from anytime_service.core import active_prediction
 from anytime_service.core import service as core
 from anytime_service.limits.admission import Admission
 from anytime_service.limits.worker import Worker
