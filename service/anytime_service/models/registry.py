@@ -131,7 +131,8 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
                 raise
             problems.append(error)  # a new file of unknown name
         else:
-            found |= {file: each} if each.model.name == name else {}
+            if each.model.name == name:
+                found[file] = each
     if not found:
         unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
         raise problems[0] if problems else unknown

@@ -99,9 +99,11 @@ class ModelVersions:
             retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
             models = (*self._served.values(), *(model for model, _ in retained.values()))
             self.bounds = Bounds.of(models, self._max_rows, self._readable)
-        # The least recently used is the first.
-        while len(retained) > MAX_RETAINED or any(now - used > self._retain_ms for _, used in [*retained.values()][:1]):
-            retained.popitem(last=False)
+        while retained:
+            key, (_, used_ms) = next(iter(retained.items()))  # the least recently used first
+            if len(retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
+                break
+            del retained[key]
 
 
 @dataclass(eq=False)
@@ -158,7 +160,7 @@ class RedisSession:
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self.rows is None:
-            store.remember(self.id, SessionInfo(self.model.name, self.model.version, rows))
+            store.known.add(self.id, SessionInfo(self.model.name, self.model.version, rows), 0.0)
         replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
         names = {field[2:].decode(errors="replace") for field in fields if field.startswith(b"g:")}
         complete = bisect_left(self.model.needed, True, key=lambda needed: not needed <= names) - 1
@@ -180,7 +182,7 @@ class RedisSessions:
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
-        self._known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
+        self.known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
         self._mirrors: dict[str, Mirror] = {}
         self._reading: Counter[str] = Counter()  # sessions that are read for predictions that will wait
         self._missed: set[str] = set()  # those of them of which a message may have arrived before their first snapshot
@@ -226,16 +228,17 @@ class RedisSessions:
             raise account.share_error(int(owned[0]), self.limit, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions, the limit; delete unused sessions")
-        self.remember(session_id, SessionInfo(model.name, model.version, rows))
+        self.known.add(session_id, SessionInfo(model.name, model.version, rows), 0.0)
         return session_id
 
     async def get(self, session_id: str) -> OpenSession:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
-        info = self._known.get(session_id)
+        info = self.known.get(session_id)
         if info is None:
             with self.reporting():
                 _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
-                info = self.remember(session_id, redis_format.read_info(session_id, fields, self.bounds.rows))
+                info = redis_format.read_info(session_id, fields, self.bounds.rows)
+            self.known.add(session_id, info, 0.0)
         return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
@@ -262,7 +265,7 @@ class RedisSessions:
     async def delete(self, session_id: str) -> None:
         with self.reporting():
             await self.run(redis_format.DELETE, session_id)
-        self._known.forget(session_id)
+        self.known.forget(session_id)
 
     async def run(self, script: str, session_id: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
         """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
@@ -272,7 +275,7 @@ class RedisSessions:
             script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
-            self._known.forget(session_id)
+            self.known.forget(session_id)
             raise gone() if reply[0] == b"gone" else unknown(session_id)
         if reply[0] == b"damaged":
             raise damaged(session_id, "its fields are not those of a session")
@@ -286,10 +289,6 @@ class RedisSessions:
         except DamagedSessionError as error:
             _log.warning("%s", error)
             raise
-
-    def remember(self, session_id: str, info: SessionInfo) -> SessionInfo:
-        self._known.add(session_id, info, 0.0)
-        return info
 
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
@@ -305,7 +304,7 @@ class RedisSessions:
             if not content[0]:
                 raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
-        self.remember(session_id, snapshot.info)
+        self.known.add(session_id, snapshot.info, 0.0)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:

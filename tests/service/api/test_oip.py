@@ -154,13 +154,6 @@ def test_every_nan_that_bytes_can_spell_is_a_missing_value(service: Running, dat
     assert_told(post(service, content, headers).json(), expected(MODELS["brake"], {"speed": [None]}))
 
 
-@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [1, 2, 3, 4]])
-def test_data_may_be_nested_or_flat(service: Running, data: Any) -> None:
-    answer = expected(MODELS["brake"], {"speed": [[1], [2]], "hog": [[1, 2], [3, 4]]}, rows=2)
-    inputs = [tensor("speed", [1, 2], shape=[2, 1]), tensor("hog", data, shape=[2, 2])]
-    assert_told(infer(service, inputs), answer)
-
-
 def test_a_flat_shape_is_one_row(service: Running) -> None:
     assert_told(infer(service, tensors(VALUES)), expected(MODELS["brake"], VALUES))
 

@@ -19,12 +19,6 @@ def replied(response: httpx.Response) -> dict[str, Any]:
     return timeless(response.json())
 
 
-def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> None:
-    answer = replied(service.post({"groups": {"hog": VALUES["hog"]}}, policy="arrived"))
-    assert answer["policy"] == "prefix"
-    assert "moments" in answer["note"]
-
-
 def test_options_are_in_the_body_or_in_the_query(service: Running) -> None:
     for options in ({"budget": 1.0}, {"explain": True}, {"ranking": True, "rows": 1}, {"deadline_ms": 5_000.0}):
         body, query = (

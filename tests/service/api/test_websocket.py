@@ -45,31 +45,6 @@ def test_the_two_forms_share_a_connection_and_each_prediction_is_answered_in_its
         assert timeless(text) == timeless(binary)
 
 
-@both_forms
-def test_many_predictions_are_interleaved_on_one_connection(service: Running, model: Model, form: Form) -> None:
-    rng = np.random.default_rng(1)
-    given: dict[Any, dict[str, list[float]]] = {}
-    log: list[tuple[Any, str]] = []
-    for i in range(60):
-        name: Any = i if i % 2 else f"id {i}"
-        kept = [group for group in VALUES if rng.random() < 0.7]
-        given[name] = {group: rng.normal(size=len(VALUES[group])).tolist() for group in kept}
-        log += [(name, "begin"), *((name, group) for group in kept), (name, "end")]
-    turns = sorted(range(len(log)), key=lambda i: (log[i][1] == "end", rng.random() + (log[i][1] != "begin")))
-    with service.stream(form) as stream:
-        for name, what in (log[i] for i in turns):
-            if what in ("begin", "end"):
-                if what == "begin" or len(given[name]) < len(VALUES):
-                    stream.say(what, name)
-            else:
-                stream.say("group", name, group=what, values=given[name][what])
-        answers = {message["id"]: message for message in (stream.hear() for _ in given)}
-    assert answers.keys() == given.keys()
-    for name, answer in answers.items():
-        assert answer["type"] == "answer"
-        assert timeless(answer) == expected(model, given[name])
-
-
 def test_ids_that_look_alike_are_different(service: Running) -> None:
     with service.stream() as stream:
         for name in (1, "1", "a", "A", 10**30, -1):

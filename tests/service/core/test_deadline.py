@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from time import sleep
 
 import pytest
 
@@ -73,16 +72,6 @@ def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
     answer = service.post({"groups": VALUES}, deadline_ms=0).json()
     assert (answer["prediction"], answer["prefix"], answer["reason"]) == (BASE_RATE, 0, "deadline")
     assert service.post({"groups": VALUES}, deadline_ms=0, rows=2).json()["prediction"] == [BASE_RATE] * 2
-
-
-def test_a_body_within_the_deadline_is_used_whole(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=1900", len(BODY))
-        for half in (BODY[:HALF], BODY[HALF:]):
-            sleep(0.05)
-            connection.send(half)
-        answer = connection.response()[2]
-    assert (answer["reason"], answer["complete"]) == ("complete", True)
 
 
 @pytest.mark.parametrize(

@@ -70,17 +70,6 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
     assert opened.prediction.received == (() if state is State.NEW else ("hog",))
 
 
-def test_an_illegal_event_does_not_show_in_the_answer() -> None:
-    disturbed, quiet = OpenPrediction(MODEL), OpenPrediction(MODEL)
-    for opened in (disturbed, quiet):
-        opened.begin(0.0, PredictionOptions(budget=5.0))
-    with pytest.raises(UnexpectedEventError):
-        disturbed.begin(1.0, PredictionOptions(rows=3, budget=1.0, policy="arrived"))
-    for opened in (disturbed, quiet):
-        opened.groups(2.0, {"speed": [2.0]})
-    assert disturbed.end(3.0) == quiet.end(3.0)
-
-
 def test_deadline_zero_answers_the_base_rate_at_once() -> None:
     answer = OpenPrediction(MODEL).begin(5.0, PredictionOptions(rows=2, deadline_ms=0))
     assert answer is not None

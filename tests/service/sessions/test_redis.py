@@ -182,7 +182,7 @@ def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
                         with pytest.raises(UnknownSessionError) as error:
                             await post_groups(replica.store, other, VALUES)
                         assert len(str(error.value)) < 200, attempt
-            assert len(a.store._known._items) == len(b.store._known._items) == 0
+            assert len(a.store.known._items) == len(b.store.known._items) == 0
 
     run(main())
 
@@ -591,7 +591,7 @@ def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any]) ->
             names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
             for name in names:
                 await post_groups(b.store, name, VALUES)
-            assert len(a.store._known._items) == len(b.store._known._items) == 3
+            assert len(a.store.known._items) == len(b.store.known._items) == 3
             assert await post_groups(a.store, names[0], {}) == (3, set())
 
     run(main())

@@ -12,26 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer
-from service.serving import (
-    BASE_RATE,
-    LIMITS,
-    PLAIN,
-    VALUES,
-    Running,
-    expected,
-    logged,
-    packed,
-    run_service,
-    small_model,
-    timeless,
-)
+from service.serving import LIMITS, PLAIN, VALUES, Running, expected, logged, packed, run_service, timeless
 from waiting import until
 
 PACKED = {"content-type": MSGPACK.media_type}
@@ -361,10 +348,3 @@ def test_a_failed_waiting_prediction_does_not_fail_the_post(
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
-
-
-def test_sessions_do_not_share_groups(service: Running) -> None:
-    first, second = begin(service), begin(service)
-    post_groups(service, first, VALUES)
-    assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
-    assert Prediction(small_model()).answer().prediction == BASE_RATE
