@@ -66,10 +66,6 @@ class KeyRing:
         """Return whether clients need a key; a ring with a key file requires one even if the file becomes invalid."""
         return bool(self.current) or self.file is not None
 
-    @property
-    def short(self) -> int:
-        return sum(key.short for key in self.current)
-
     def __len__(self) -> int:
         return len(self.current)
 
@@ -198,5 +194,6 @@ class KeyFileWatcher:
         self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def _warn(self) -> None:
-        if self._keys.short:
-            _log.warning("keys that are short enough to guess: %d; use at least %d characters", self._keys.short, SHORT)
+        short = sum(key.short for key in self._keys.current)
+        if short:
+            _log.warning("keys that are short enough to guess: %d; use at least %d characters", short, SHORT)

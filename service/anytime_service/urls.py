@@ -41,31 +41,26 @@ class Origins:
     def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
         """Raise OriginError for a page of another site, or a host name that anyone can register."""
         host = headers.get(b"host")
+        shown = (host or b"").decode("latin-1")
         if self._local and host is not None and host != self._accepted:
-            self._check_host(_name(host.decode("latin-1")))
+            name = _name(shown)
+            if not (_own(name) or name in self._hosts):
+                raise OriginError(
+                    f"host {name[:_SHOWN]!r} is not accepted: the server requires no key, and anyone can register a "
+                    "name for this machine; use localhost, or have the operator set API keys or list the origin in "
+                    "ANYTIME_ALLOWED_ORIGINS"
+                )
             self._accepted = host
-        origin = headers.get(b"origin")
-        if origin is not None:
-            self._check_origin(origin.decode("latin-1"), (host or b"").decode("latin-1"), scheme)
-
-    def _check_host(self, name: str) -> None:
-        if not (_own(name) or name in self._hosts):
-            raise OriginError(
-                f"host {name[:_SHOWN]!r} is not accepted: the server requires no key, and anyone can register a name "
-                "for this machine; use localhost, or have the operator set API keys or list the origin in "
-                "ANYTIME_ALLOWED_ORIGINS"
-            )
-
-    def _check_origin(self, received: str, host: str, scheme: str) -> None:
-        origin = origin_of(received)
-        if origin is not None:
-            own = [origin_of(f"{each}://{host}") for each in (("https",) if scheme in _SECURE else ("http", "https"))]
-            if origin in own or origin in self._allowed:
-                return
-        raise OriginError(
-            f"the page's origin is {received[:_SHOWN]!r}, but the service is at {host[:_SHOWN]!r}; for pages of other "
-            "sites the operator must list the origin in ANYTIME_ALLOWED_ORIGINS"
-        )
+        received = headers.get(b"origin")
+        if received is not None:
+            origin, schemes = origin_of(received.decode("latin-1")), ("https",) if scheme in _SECURE else tuple(_PORTS)
+            accepted = {origin_of(f"{each}://{shown}") for each in schemes} | self._allowed
+            if origin is None or origin not in accepted:
+                raise OriginError(
+                    f"the page's origin is {received.decode('latin-1')[:_SHOWN]!r}, but the service is at "
+                    f"{shown[:_SHOWN]!r}; for pages of other sites the operator must list the origin in "
+                    "ANYTIME_ALLOWED_ORIGINS"
+                )
 
 
 def origin_of(text: str) -> str | None:
@@ -124,7 +119,9 @@ def checked_address(text: str) -> str:
         return text
     try:
         parts = urlsplit(text)
-        valid = _has_target(parts) and re.fullmatch("[0-9]+", _database(parts) or "0")
+        in_file = parts.scheme == "unix" and parts.path.startswith("/") and not parts.hostname
+        has_target = in_file or server_url(text, ("redis", "rediss")) is not None
+        valid = has_target and not parts.fragment and bool(re.fullmatch("[0-9]+", _database(parts) or "0"))
     except ValueError:
         valid = False
     if not valid:
@@ -136,11 +133,9 @@ def checked_address(text: str) -> str:
 
 def shown_address(text: str) -> str:
     """Return the address of a session store for messages, without user, password and parameters."""
-    if text == MEMORY:
-        return text
     parts = urlsplit(text)
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}"
+    if text == MEMORY or parts.scheme == "unix":
+        return text if text == MEMORY else f"unix://{parts.path}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or 6379}/{_database(parts) or 0}"
 
@@ -149,11 +144,3 @@ def _database(parts: SplitResult) -> str | None:
     """Return the number of the database as written; None if the address has none."""
     number = dict(parse_qsl(parts.query)).get("db")
     return number if number is not None or parts.scheme == "unix" else parts.path.removeprefix("/") or None
-
-
-def _has_target(parts: SplitResult) -> bool:
-    if parts.fragment:
-        return False
-    if parts.scheme == "unix":
-        return parts.path.startswith("/") and not parts.hostname
-    return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0

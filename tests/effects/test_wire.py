@@ -20,7 +20,6 @@ from anytime.model.manifest import Calibration
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, AsyncSession, Client, Session
-from anytime_service.client.engine import PredictOptions, RunOptions, SessionOptions
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.oip import (
@@ -31,6 +30,7 @@ from anytime_service.schemas.oip import (
     InferParameters,
     InferRequest,
 )
+from anytime_service.schemas.options import PredictOptions, RunOptions, SessionOptions
 from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionRequest
 from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from anytime_service.settings import Settings, load_settings
@@ -393,7 +393,7 @@ ANSWERS: dict[str, Row | Elsewhere] = {
     "prediction_set": Row(query(model="binomial"), "prediction_set"),
     "elapsed_ms": Elsewhere("tests/service/core/test_open_prediction.py", "elapsed_ms"),
     "late_groups": Elsewhere("tests/service/core/test_open_prediction.py", "late_groups"),
-    "replaced": Elsewhere("tests/service/api/test_websocket.py", "replaced"),
+    "replaced": Elsewhere("tests/service/core/test_open_prediction.py", "replaced"),
     "ranking": Row(query(ranking=True), "ranking", given=SEVERAL),
     "note": Row(query(policy="arrived"), "note", given=query(model="multinomial") | SOME),
     "approximate": Row(query(policy="arrived"), "approximate", given=query(model="binomial") | SOME),

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from threading import Thread
 from typing import Any
@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
-from anytime.inference.prediction import LOCAL_FIELDS, Prediction
+from anytime.inference.prediction import LOCAL_FIELDS, Answer, Prediction
 from anytime.model.manifest import Manifest, Provenance, StepRecord
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
@@ -239,6 +239,23 @@ def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
     finally:
         for logger in loggers:
             logger.removeHandler(keeper)
+
+
+@dataclass
+class Collecting:
+    """A sink that stores what a prediction sends; `answers` has updates too."""
+
+    answers: list[Answer] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+
+    def encode(self, answer: Answer) -> Answer:
+        return answer
+
+    def send(self, answer: Answer, _elapsed_ms: float) -> None:
+        self.answers.append(answer)
+
+    def fail(self, error: Exception) -> None:
+        self.failures.append(error)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import PageRoute, check_query, not_ready
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
+from anytime_service.schemas.values import check_rows
 from anytime_service.sessions.store import SessionStore
 
 router = APIRouter(
@@ -59,7 +60,7 @@ async def describe_model(name: str, service: Service) -> ModelSummary:
 async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None, rows: Rows = None) -> Plan:
     """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
-    service.check_rows(rows)
+    check_rows(rows, service.settings.max_rows)
     return plan(model, budget, _split(model, have or []), rows)
 
 
@@ -122,9 +123,5 @@ async def scrape(request: Request, service: Service) -> Response:
 
 def _split(model: Model, have: list[str]) -> list[str]:
     """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
-    split: list[str] = []
-    for text in have:
-        split += (
-            [text] if text in model.groups.positions else [name.strip() for name in text.split(",") if name.strip()]
-        )
-    return split
+    known = model.groups.positions
+    return [name for text in have for name in ([text] if text in known else map(str.strip, text.split(","))) if name]

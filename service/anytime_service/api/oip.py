@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,7 +19,8 @@ import numpy as np
 from starlette.routing import Route
 from starlette.types import Scope
 
-from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.prediction import Answer
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -27,24 +28,26 @@ from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyEr
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
-from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.oip import (
     SERVER,
+    InferModel,
     InferModelState,
     InferParameters,
+    InferReply,
     InferRequest,
     InferServerState,
     Tensor,
     check_outputs,
     encode_inference,
     infer_problem,
+    json_values,
     model_metadata,
     overload_of,
     read_infer,
     tensors_of,
 )
-from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed
+from anytime_service.schemas.options import DEFAULTS, PARAMETERS, STREAM_ONLY, PredictionOptions, completed, shortest
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
 from anytime_service.schemas.values import Array
 
@@ -55,191 +58,151 @@ JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the s
 _PARAMETERS = tuple(name for name in PARAMETERS if name != "model")  # the path has it
 
 
+@dataclass(slots=True, eq=False)
+class _Sink:
+    """The sink of an inference; `request` is its JSON, once that is received."""
+
+    exchange: Exchange
+    model: Model
+    request: InferRequest | None = None
+
+    def encode(self, answer: Answer) -> tuple[InferReply, list[bytes]]:
+        return encode_inference(self.model, answer, self.request)
+
+    def send(self, encoded: tuple[InferReply, list[bytes]], elapsed_ms: float) -> None:
+        reply, contents = encoded
+        reply.parameters["elapsed_ms"] = elapsed_ms
+        head = msgspec.json.encode(reply)
+        headers = ((JSON_BYTES.lower().encode(), b"%d" % len(head)),) if contents else ()
+        self.exchange.reply(Reply(200, BINARY if contents else JSON.media_type, b"".join((head, *contents)), headers))
+
+    def fail(self, error: Exception) -> None:
+        self.exchange.reply(oip_problem_reply(error))
+
+
+@dataclass(eq=False)
 class InferBody:
     """Body of one inference request and its prediction: first the JSON, then one tensor at a time.
 
-    Parameters
-    ----------
-    predictions : list[ActivePrediction]
-        Receives the predictions that are predictions for the request.
-    head : PredictionOptions
-        The request options in the head of the request, which the server read at `begun`.
-    lengths : tuple[int | None, int | None]
-        Bytes of JSON and bytes of the body, each None if the head does not give it.
-    received : bytes
-        The part of the body that was read before.
-    admitted : bool
-        Whether admission control accepts the request; if not, it requests the base rate.
+    `active` has the options in the head of the request, and its sink gets the JSON. `json_bytes` and `length` are the
+    bytes of the JSON and of the body, each None if the head does not give it. `buffer` has the part of the body that
+    was read before. If the request is not `admitted`, it requests the base rate.
     """
 
-    def __init__(
-        self,
-        service: PredictionService,
-        exchange: Exchange,
-        predictions: list[ActivePrediction],
-        head: PredictionOptions,
-        begun: float,
-        lengths: tuple[int | None, int | None],
-        account: Account,
-        received: bytes,
-        *,
-        admitted: bool,
-    ) -> None:
-        self._service = service
-        self._exchange = exchange
-        self._predictions = predictions
-        self._head = head
-        self._begun = begun
-        self._account = account
-        self._json_bytes, self._length = lengths
-        self._request: InferRequest | None = None
-        self._buffer = bytearray(received)
-        self._arrays: dict[str, Array] = {}
-        self._parts: dict[str, Array] = {}
-        self._received: Counter[str] = Counter()  # columns of `_parts`
-        self._waiting: deque[Tensor] = deque()
-        self._model = service.registry.get(head.model)
-        self._admitted = admitted
-        self._active = self._open(head, admitted=admitted or head.overload != "prior")
+    service: PredictionService
+    exchange: Exchange
+    active: ActivePrediction
+    sink: _Sink
+    json_bytes: int | None
+    length: int | None
+    buffer: bytearray
+    admitted: bool
+    _arrays: dict[str, Array] = field(default_factory=dict)
+    _parts: dict[str, Array] = field(default_factory=dict)
+    _received: Counter[str] = field(default_factory=Counter)  # columns of each group
+    _waiting: deque[tuple[Tensor, int]] = field(default_factory=deque)
 
     async def read(self, chunks: AsyncIterator[bytes]) -> None:
-        if self._buffer:
-            await self._advance()
+        await self._advance(self.json_bytes)
         async for chunk in chunks:
-            self._buffer += chunk
-            self._exchange.retain(len(self._buffer))
-            await self._advance()
-        if self._exchange.ended and not self._active.answered:
-            await self._end()
-
-    async def _advance(self) -> None:
-        """Use what has been received, once the JSON is complete; without its length, that is at the end of the body."""
-        if self._request is None and self._json_bytes is not None and len(self._buffer) >= self._json_bytes:
-            await self._begin(self._cut(self._json_bytes))
-        if self._request is not None:
-            self._forward()
-
-    async def _end(self) -> None:
-        if self._json_bytes is None:
-            await self._begin(self._cut(len(self._buffer)))
-            self._forward()
-        elif self._request is None:
-            raise MalformedBodyError(f"the body has {len(self._buffer)} bytes; {JSON_BYTES} is {self._json_bytes}")
-        if not self._active.answered:
-            if self._waiting or self._buffer:
+            self.buffer += chunk
+            self.exchange.retain(len(self.buffer))
+            await self._advance(self.json_bytes)
+        if not self.exchange.ended or self.active.answered:
+            return
+        await self._advance(len(self.buffer) if self.json_bytes is None else self.json_bytes)
+        if self.sink.request is None and not self.active.answered:
+            raise MalformedBodyError(f"the body has {len(self.buffer)} bytes; {JSON_BYTES} is {self.json_bytes}")
+        if not self.active.answered:
+            if self._waiting or self.buffer:
                 raise MalformedBodyError(
                     "the number of bytes after the JSON differs from the sum of the inputs' binary_data_size"
                 )
-            self._active.end()
+            self.active.end()
+
+    async def _advance(self, json_bytes: int | None) -> None:
+        """Use what has been received, once the JSON of some bytes is complete; their number may be still unknown."""
+        if self.sink.request is None and json_bytes is not None and len(self.buffer) >= json_bytes:
+            await self._begin(self._cut(json_bytes))
+        while self._waiting and len(self.buffer) >= self._waiting[0][1]:
+            tensor, size = self._waiting.popleft()
+            self._put(tensor, tensor.array(self._cut(size)))
+        if self._arrays and not self.active.answered:
+            arrays, self._arrays = self._arrays, {}
+            self.active.groups(arrays, self.exchange.ended_ms if self.exchange.ended else None)
 
     async def _begin(self, content: bytes) -> None:
-        """Begin the prediction with the options of the JSON; any invalid part of the JSON is an error."""
-        await self._service.turn(len(content))
-        request = read_infer(content, self._service.list_limits)
-        tensors: list[Tensor] = []
-        after_one = self._service.slices()
-        for tensor in tensors_of(self._model, request, self._service.settings.max_rows):
-            tensors.append(tensor)
+        """Amend the prediction by the options of the JSON; any invalid part of the JSON is an error."""
+        service, active = self.service, self.active
+        await service.turn(len(content))
+        request = read_infer(content, service.list_limits)
+        tensors: list[tuple[Tensor, int | None]] = []
+        after_one = service.slices()
+        for pair in tensors_of(active.model, request.inputs, service.settings.max_rows):
+            tensors.append(pair)
             await after_one()
-        check_outputs(self._model, request)
-        self._check_length(sum(tensor.size or 0 for tensor in tensors))
-        options = _merged(self._head, request, tensors)
+        check_outputs(active.model, request)
+        self._check_length(sum(size or 0 for _, size in tensors))
+        options = _merged(active.machine.options, request, tensors[0][0].rows if tensors else None)
         arrays: list[tuple[Tensor, Array]] = []
-        for tensor in tensors:
-            if tensor.size is None:
-                arrays.append((tensor, tensor.from_json()))
+        for (tensor, size), each in zip(tensors, request.inputs, strict=True):
+            if size is None:
+                arrays.append((tensor, tensor.array(json_values(each.data, tensor.field))))
                 await after_one()
-        if self._active.answered:  # the deadline in the head expired before the turn of long JSON
+        if active.answered:  # the deadline in the head expired before the turn of long JSON
             return
         for tensor, array in arrays:
             self._put(tensor, array)
-        self._waiting = deque(tensor for tensor in tensors if tensor.size is not None)
-        self._request = request
-        self._active.drop()
-        self._active = self._open(options, admitted=self._admitted)
-
-    def _forward(self) -> None:
-        """Add the tensors received so far to the prediction, in one call."""
-        while self._waiting and len(self._buffer) >= (self._waiting[0].size or 0):
-            tensor = self._waiting.popleft()
-            self._put(tensor, tensor.from_bytes(self._cut(tensor.size or 0)))
-        if self._arrays and not self._active.answered:
-            arrays, self._arrays = self._arrays, {}
-            self._active.groups(arrays, self._exchange.ended_ms if self._exchange.ended else None)
+        self._waiting = deque((tensor, size) for tensor, size in tensors if size is not None)
+        self.sink.request = request
+        if not self.admitted:
+            service.shed("prior")
+        active.amend(options, overloaded=not self.admitted)
 
     def _put(self, tensor: Tensor, array: Array) -> None:
         """Store the values of a tensor; the group counts when all of its tensors are there."""
-        width = len(tensor.position.features)
-        if len(tensor.columns) == width:
-            self._arrays[tensor.group] = array
-            return
-        part = self._parts.setdefault(tensor.group, np.empty((tensor.rows, width)))
-        part[:, tensor.columns] = array
-        self._received[tensor.group] += len(tensor.columns)
-        if self._received[tensor.group] == width:
-            self._arrays[tensor.group] = part
+        group, width = tensor.group, len(tensor.position.features)
+        if len(tensor.columns) < width:
+            part = self._parts.setdefault(group, np.empty((tensor.rows, width)))
+            part[:, tensor.columns] = array
+            array = part
+        self._received[group] += len(tensor.columns)
+        if self._received[group] == width:
+            self._arrays[group] = array
 
     def _check_length(self, binary: int) -> None:
-        if self._json_bytes is None:
+        if self.json_bytes is None:
             if binary:
                 raise MalformedBodyError(
                     f"inputs have a binary_data_size, but the header {JSON_BYTES} is missing; "
                     "send it with the number of bytes of JSON"
                 )
-        elif self._length not in (None, self._json_bytes + binary):
-            expected = f"{self._json_bytes} of JSON and {binary} of binary_data_size"
-            raise MalformedBodyError(f"the body has {self._length} bytes; expected {expected}")
+        elif self.length not in (None, self.json_bytes + binary):
+            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
+            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
 
     def _cut(self, size: int) -> bytes:
-        content = bytes(self._buffer[:size])
-        del self._buffer[:size]
+        content = bytes(self.buffer[:size])
+        del self.buffer[:size]
         return content
 
-    def _open(self, options: PredictionOptions, *, admitted: bool) -> ActivePrediction:
-        # Use the model that the tensors were checked against, even if the registry has loaded a new one since.
-        shared = Prediction(self._model, options.rows)
-        active = self._service.open(
-            *(options, self._begun, self._exchange.reply, self._fail),
-            shared=shared,
-            admitted=admitted,
-            account=self._account,
-            encode=self._encode,
-        )
-        self._predictions.append(active)
-        return active
 
-    def _encode(self, _: str, answer: Answer) -> Callable[[float], Reply]:
-        complete = encode_inference(self._model, answer, self._request)
-
-        def reply(elapsed_ms: float) -> Reply:
-            content, json_bytes = complete(elapsed_ms)
-            if json_bytes is None:
-                return Reply(200, JSON.media_type, content)
-            return Reply(200, BINARY, content, ((JSON_BYTES.lower().encode(), b"%d" % json_bytes),))
-
-        return reply
-
-    def _fail(self, error: Exception) -> None:
-        self._exchange.reply(oip_problem_reply(error))
-
-
-def _merged(head: PredictionOptions, request: InferRequest, tensors: Sequence[Tensor]) -> PredictionOptions:
-    """Return the options of the JSON, completed by those of the head; the shortest deadline applies."""
+def _merged(head: PredictionOptions, request: InferRequest, rows: int | None) -> PredictionOptions:
+    """Return the options of the JSON, completed by those of the head and the rows of the inputs, if there are any."""
     parameters = request.parameters or InferParameters()
     for name in ("model", *STREAM_ONLY):
         if getattr(parameters, name) != getattr(DEFAULTS, name):
             raise FieldError(f"parameters.{name}", f"{name} is no parameter of this protocol; omit it")
-    for given in (parameters.rows, head.rows):
-        if tensors and given not in (None, tensors[0].rows):
-            rows = tensors[0].rows
-            raise FieldError("rows", f"rows is {given}, and the inputs have {rows}; send {rows}, or omit rows")
-    given_options: dict[str, Any] = {"rows": tensors[0].rows} if tensors else {}
+    timeout_ms = parameters.timeout / 1000.0 if parameters.timeout else None
+    given: dict[str, Any] = {"deadline_ms": shortest(parameters.deadline_ms, timeout_ms)}
+    if rows is not None:
+        given["rows"] = rows
+        for stated in (parameters.rows, head.rows):
+            if stated not in (None, rows):
+                raise FieldError("rows", f"rows is {stated}, and the inputs have {rows}; send {rows}, or omit rows")
     if any(output.name == "ranking" for output in request.outputs or ()):
-        given_options["ranking"] = True
-    if parameters.timeout:
-        deadlines = [parameters.timeout / 1000.0, parameters.deadline_ms]
-        given_options["deadline_ms"] = min(each for each in deadlines if each is not None)
-    return completed(head, msgspec.structs.replace(parameters, **given_options))
+        given["ranking"] = True
+    return completed(head, msgspec.structs.replace(parameters, **given))
 
 
 MAX_UNADMITTED = 256 * 1024  # largest JSON in bytes in which a request that is not admitted may request the base rate
@@ -273,13 +236,16 @@ class Infer(_InferenceEndpoint):
         if lengths[0] is None or lengths[0] > settings.max_json_bytes:
             check_length(headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
-        admitted = service.admits(begun, admission_of(scope)[0])
-        request, account = msgspec.structs.replace(head.options, model=_model_name(scope)), service.accounts.of(scope)
-        chunks, received = exchange.body(), b""
-        if not admitted and request.overload != "prior":
+        admitted, account = service.admits(begun, admission_of(scope)[0]), service.accounts.of(scope)
+        options = msgspec.structs.replace(head.options, model=_model_name(scope))
+        chunks, received, accepts_prior = exchange.body(), b"", options.overload == "prior"
+        if not (admitted or accepts_prior):
             received = await self._read_unadmitted(exchange, chunks, lengths[0])
-        body = InferBody(service, exchange, predictions, request, begun, lengths, account, received, admitted=admitted)
-        await body.read(chunks)
+        sink = _Sink(exchange, service.registry.get(options.model))
+        opens = admitted or not accepts_prior  # the JSON that was read accepts the base rate, for which it amends
+        active = service.open(options, begun, sink, admitted=opens, account=account)
+        predictions.append(active)
+        await InferBody(service, exchange, active, sink, *lengths, bytearray(received), admitted).read(chunks)
 
     async def _read_unadmitted(self, exchange: Exchange, chunks: AsyncIterator[bytes], json_bytes: int | None) -> bytes:
         """Read the JSON of a request that is not admitted; return what was received if it requests the base rate.
@@ -298,74 +264,75 @@ class Infer(_InferenceEndpoint):
         content = bytes(received[:json_bytes])
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
-        if not (may_accept and overload_of(content) == "prior"):
-            self.service.shed("refused")
-            raise self.service.overloaded()
-        return bytes(received)
+        if may_accept and overload_of(content) == "prior":
+            return bytes(received)
+        self.service.shed("refused")
+        raise self.service.overloaded()
 
 
 class Metadata(_InferenceEndpoint):
-    """A `GET` route; `describe` returns its response, of a `page` in the worker thread."""
+    """A `GET` route; `describe` returns its response.
+
+    With `if_ready`, the response is a problem while the server begins no predictions. A `page` is made in the worker
+    thread.
+    """
 
     def __init__(
-        self, service: PredictionService, describe: Callable[[PredictionService, Scope], Reply], *, page: bool = False
+        self,
+        service: PredictionService,
+        describe: Callable[[PredictionService, Scope], msgspec.Struct],
+        *,
+        if_ready: bool = False,
+        page: bool = False,
     ) -> None:
         super().__init__(service)
         self._describe = describe
+        self._if_ready = if_ready
         self._page = page
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
-        describe = partial(self._describe, self.service, scope)
-        exchange.reply(await self.service.worker.page(describe) if self._page else describe())
+        service = self.service
+
+        def content() -> bytes:
+            return msgspec.json.encode(self._describe(service, scope))
+
+        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self._page else content())
+        if self._if_ready and service.unready is not None:
+            problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
+            reply = Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
+        exchange.reply(reply)
 
 
 def oip_routes(service: PredictionService) -> list[Route]:
     """Return the routes of the protocol; a route without a version uses the newest version of the model."""
+
+    def state(service: PredictionService, _scope: Scope) -> InferServerState:
+        return InferServerState(live=True, ready=service.unready is None)
+
+    def ready(service: PredictionService, scope: Scope) -> InferModelState:
+        return InferModelState(service.registry.get(_model_name(scope)).name, ready=True)  # every loaded model is ready
+
     routes = [
-        Route("/v2", Metadata(service, lambda *_: _json(SERVER)), methods=["GET"], name="oip_server"),
-        Route("/v2/health/live", Metadata(service, _live), methods=["GET"], name="oip_live"),
-        Route("/v2/health/ready", Metadata(service, _ready), methods=["GET"], name="oip_ready"),
+        Route("/v2", Metadata(service, lambda *_: SERVER), methods=["GET"], name="oip_server"),
+        Route("/v2/health/live", Metadata(service, state), methods=["GET"], name="oip_live"),
+        Route("/v2/health/ready", Metadata(service, state, if_ready=True), methods=["GET"], name="oip_ready"),
     ]
-    for path, (model, ready, infer) in {
-        "/v2/models/{name}": ("oip_model", "oip_model_ready", "oip_infer"),
-        "/v2/models/{name}/versions/{version}": ("oip_version", "oip_version_ready", "oip_version_infer"),
-    }.items():
+    for path, version in (("/v2/models/{name}", "model"), ("/v2/models/{name}/versions/{version}", "version")):
+        infer = "oip_infer" if version == "model" else "oip_version_infer"
         routes += [
-            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=model),
-            Route(f"{path}/ready", Metadata(service, _model_ready), methods=["GET"], name=ready),
+            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=f"oip_{version}"),
+            Route(
+                f"{path}/ready", Metadata(service, ready, if_ready=True), methods=["GET"], name=f"oip_{version}_ready"
+            ),
             Route(f"{path}/infer", Infer(service), methods=["POST"], name=infer),
         ]
     return routes
 
 
-def _live(service: PredictionService, _scope: Scope) -> Reply:
-    return _json(InferServerState(live=True, ready=service.unready is None))
-
-
-def _ready(service: PredictionService, _scope: Scope) -> Reply:
-    return _if_ready(service, InferServerState(live=True, ready=True))
-
-
-def _model(service: PredictionService, scope: Scope) -> Reply:
-    registry = service.registry
-    model = registry.get(_model_name(scope))
-    return _json(model_metadata(model, [each.version for each in registry.models[model.name] if each.version]))
-
-
-def _model_ready(service: PredictionService, scope: Scope) -> Reply:
-    model = service.registry.get(_model_name(scope))  # every loaded model is ready
-    return _if_ready(service, InferModelState(model.name, ready=True))
-
-
-def _if_ready(service: PredictionService, state: msgspec.Struct) -> Reply:
-    if service.unready is None:
-        return _json(state)
-    problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
-    return Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
-
-
-def _json(content: msgspec.Struct) -> Reply:
-    return Reply(200, JSON.media_type, msgspec.json.encode(content))
+def _model(service: PredictionService, scope: Scope) -> InferModel:
+    model = service.registry.get(_model_name(scope))
+    versions = [each.version for each in service.registry.models[model.name] if each.version]
+    return model_metadata(model, versions)
 
 
 def _model_name(scope: Scope) -> str:

@@ -249,7 +249,6 @@ class AnytimeAPI(FastAPI):
 
     keyed = False
     """Whether keys are required; if not, the document declares them optional."""
-    _document: dict[str, Any] | None = None
     entrance: Callable[[ASGIApp], ASGIApp] | None = None
     """Wraps the complete stack, the framework's error handling included."""
 
@@ -259,11 +258,8 @@ class AnytimeAPI(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""
-        if self._document is None:
-            self._document = self._described()
-        return self._document
-
-    def _described(self) -> dict[str, Any]:
+        if self.openapi_schema is not None:
+            return self.openapi_schema
         document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(_STRUCTS, ref_template=_REF + "{name}")

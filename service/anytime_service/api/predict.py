@@ -7,89 +7,115 @@ as it is received. A line received after the answer still contributes to the mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from starlette.types import Scope
 
-from anytime.inference.prediction import Prediction
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
-from anytime_service.http.exchange import Exchange, admission_of
+from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
-from anytime_service.http.responses import Endpoint, answer_callbacks
-from anytime_service.schemas.codecs import JSON, too_large
-from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
+from anytime_service.http.responses import Endpoint, problem_reply
+from anytime_service.schemas.codecs import JSON, Form, answer_fields, too_large
+from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
+from anytime_service.schemas.values import count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 
 
+@dataclass(slots=True, eq=False)
+class ReplySink:
+    """The sink of a prediction whose answer is the response of an exchange.
+
+    `store` receives the response if it is the base rate that the server sends because of overload. `noted` returns the
+    answer with the note of a session.
+    """
+
+    exchange: Exchange
+    form: Form
+    store: Callable[[Reply], None] | None = None
+    noted: Callable[[Answer], Answer] | None = None
+
+    def encode(self, answer: Answer) -> dict[str, Any]:
+        """Return the fields of an answer; raise FieldError if it is not finite."""
+        return answer_fields(self.form, answer if self.noted is None else self.noted(answer))
+
+    def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
+        reply = Reply(200, self.form.media_type, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
+        self.exchange.reply(reply)
+        if self.store is not None and fields["reason"] == "overload":
+            self.store(reply)
+
+    def fail(self, error: Exception) -> None:
+        self.exchange.reply(problem_reply(error))
+
+
+@dataclass(eq=False)
 class Lines:
     """Reader of the lines of one request."""
 
-    def __init__(self, exchange: Exchange, active: ActivePrediction, service: PredictionService) -> None:
-        self._exchange = exchange
-        self._active = active
-        self._service = service
-        self._number = 0
-        self._tail = bytearray()
-        self._late_remaining = len(active.model.places)  # limits the work for a client that never stops sending
+    exchange: Exchange
+    active: ActivePrediction
+    service: PredictionService
+    _number: int = 0
+    _tail: bytearray = field(default_factory=bytearray)
+
+    def __post_init__(self) -> None:
+        self._late_remaining = len(self.active.model.places)  # limits the work for a client that never stops sending
 
     async def read(self) -> None:
-        exchange, active = self._exchange, self._active
+        exchange, active = self.exchange, self.active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
-            after_one = self._service.slices()
+            after_one = self.service.slices()
             for line in self._split(chunk):
-                if active.answered:
-                    self._record_late(line)
-                else:
-                    await self._add_line(line)
+                await self._add_line(line)
                 await after_one()
-            self._check_length(self._tail)
         if exchange.ended and not active.answered:
             await self._add_line(bytes(self._tail))
             if not active.answered:
                 active.end()
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that this chunk completes, each when it is needed."""
+        """Yield the lines that this chunk completes, each when it is needed; raise BodyTooLargeError for a long one."""
         end = chunk.find(b"\n")
         end += len(self._tail) if end >= 0 else 0
         self._tail += chunk
-        received, begun = self._tail, 0
+        received, begun, limit = self._tail, 0, self.service.settings.max_json_bytes
         if end >= 0:
             self._tail = received[received.rfind(b"\n") + 1 :]
-        self._exchange.retain(len(self._tail))
-        while end >= 0:
+        self.exchange.retain(len(self._tail))
+        while end >= 0 and end - begun <= limit:
             yield bytes(received[begun:end])
             begun, end = end + 1, received.find(b"\n", end + 1)
+        if max(end - begun, len(self._tail)) > limit:
+            raise too_large(f"a line has more than {limit} bytes", limit)
 
     async def _add_line(self, content: bytes) -> None:
+        active, service = self.active, self.service
+        if active.answered:
+            self._record_late(content)
+            return
         self._number += 1
-        self._check_length(content)
         if not content.strip():
             return
-        active, settings = self._active, self._service.settings
         try:
-            await self._service.turn(len(content))
-            line = read_line(content, self._number, self._service.list_limits)
-            values = received_values(active.model, line.group, line.values, None, settings.max_rows)
+            await service.turn(len(content))
+            line = read_line(content, self._number, service.list_limits)
+            values = received_values(active.model, line.group, line.values, None, service.settings.max_rows)
             if active.answered:  # its deadline expired before its turn
                 active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
-                active.group(line.group, values, line.took_ms)
+                active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
-
-    def _check_length(self, line: bytes | bytearray) -> None:
-        limit = self._service.settings.max_json_bytes
-        if len(line) > limit:
-            raise too_large(f"a line has more than {limit} bytes", limit)
 
     def _read_late(self, chunk: bytes) -> None:
         """Record the group timings of lines that arrive after the answer."""
@@ -97,11 +123,10 @@ class Lines:
             try:
                 for line in self._split(chunk):
                     self._record_late(line)
-                self._check_length(self._tail)
             except (OverloadedError, BodyTooLargeError):  # the answer does not need these lines
                 self._late_remaining = 0
                 self._tail.clear()
-            if self._exchange.ended:
+            if self.exchange.ended:
                 self._record_late(bytes(self._tail))
 
     def _record_late(self, content: bytes) -> None:
@@ -109,7 +134,7 @@ class Lines:
             self._late_remaining -= 1
             line = read_late_line(content)
             if line is not None:
-                limit, timings = self._service.settings.max_rows, self._active.record.timings
+                limit, timings = self.service.settings.max_rows, self.active.record.timings
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 
@@ -124,46 +149,25 @@ class Predict(Endpoint):
         decided, store = admission_of(scope)
         head = read_head(scope, service.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, service.settings, lines=head.lines))
-        send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form, store)
-        account, admitted = service.accounts.of(scope), service.admits(begun, decided)
-
-        def begin(options: PredictionOptions, shared: Prediction | None = None) -> ActivePrediction:
-            active = service.open(
-                options,
-                begun,
-                send_answer,
-                send_error,
-                shared=shared,
-                admitted=admitted,
-                account=account,
-                encode=encode,
-            )
-            predictions.append(active)
-            return active
-
-        active = begin(head.options)
+        admitted, account = service.admits(begun, decided), service.accounts.of(scope)
+        sink = ReplySink(exchange, head.reply_form, store)
+        active = service.open(head.options, begun, sink, admitted=admitted, account=account)
+        predictions.append(active)
         if head.lines:  # even if answered: late lines contribute to the group timings
             await Lines(exchange, active, service).read()
         elif not active.answered:
-            await self._read_body(exchange, active, head, begin)
+            await self._read_body(exchange, active, head)
 
-    async def _read_body(
-        self, exchange: Exchange, active: ActivePrediction, head: Head, begin: Callable[..., ActivePrediction]
-    ) -> None:
-        content = await exchange.read_all()
-        if active.answered or not exchange.ended:
+    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
+        service, content = self.service, await exchange.read_all()
+        await service.turn(len(content))
+        if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
-        if len(content) > AT_ONCE:
-            await self.service.turn(len(content))
-        if active.answered:  # its deadline expired before its turn
-            return
-        request = read_request(head.form, content, self.service.list_limits)
+        request = read_request(head.form, content, service.list_limits)
         options = completed(head.options, request, OF_THE_HEAD)
-        self.service.check_rows(options.rows)
-        groups = received(active.model, request.groups, self.service.settings.max_rows)
+        groups = received(active.model, request.groups, service.settings.max_rows)
         if options is not head.options:
-            active.drop()
-            active = begin(options, Prediction(active.model, options.rows))
+            active.amend(options)
         if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
             await self._add_in_slices(active, groups, exchange.ended_ms)
         elif not active.answered:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
+from anytime_service.api.predict import ReplySink
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
-from anytime_service.http.responses import Endpoint, answer_callbacks
+from anytime_service.http.responses import Endpoint
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form
 from anytime_service.schemas.options import PARAMETERS
@@ -22,7 +23,7 @@ from anytime_service.schemas.predict import (
     read_session,
     received,
 )
-from anytime_service.schemas.values import AT_ONCE
+from anytime_service.schemas.values import check_rows
 from anytime_service.sessions.store import SessionStore
 
 _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
@@ -52,7 +53,7 @@ class CreateSession(_SessionEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         form, content, reply = await self.read_body(scope, exchange)
         request = read_session(form, content) if content.strip() else SessionRequest()
-        self.service.check_rows(request.rows)
+        check_rows(request.rows, self.service.settings.max_rows)
         account = self.service.accounts.of(scope)
         self.service.check_capacity(account)
         model = self.service.registry.get(request.model)
@@ -72,8 +73,7 @@ class SessionGroups(_SessionEndpoint):
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
-        if len(content) > AT_ONCE:
-            await self.service.turn(len(content))
+        await self.service.turn(len(content))
         decoded = read_groups(form, content, self.service.list_limits)
         groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
@@ -99,17 +99,13 @@ class PredictSession(_SessionEndpoint):
             raise FieldError(
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
-        deadline_ms = head.options.deadline_ms
-        due = None if deadline_ms is None else begun + min(deadline_ms, service.settings.max_deadline_ms)
-        account = service.accounts.of(scope)
+        deadline_ms, account = head.options.deadline_ms, service.accounts.of(scope)
+        due = None if deadline_ms is None else begun + service.limits.deadline_ms(deadline_ms)
         async with self.sessions.read(session_id, due, account) as session:
-            send_answer, send_error, encode = answer_callbacks(exchange, head.reply_form)
             active = service.open(
                 head.options,
                 begun,
-                send_answer,
-                send_error,
-                encode=lambda kind, answer: encode(kind, session.noted(answer)),
+                ReplySink(exchange, head.reply_form, noted=session.noted),
                 shared=session.prediction,
                 admitted=service.admits(begun, admission_of(scope)[0]),
                 account=account,

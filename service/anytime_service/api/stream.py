@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError
+from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
@@ -26,7 +28,7 @@ from anytime_service.http.responses import problem_of, problem_reply, refuse_han
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
-from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, encode_answer
+from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, answer_fields
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,
     BeginFrame,
@@ -112,6 +114,31 @@ class UpgradeRequired:
         await exchange.finish()
 
 
+@dataclass(slots=True, eq=False)
+class _Sink:
+    """The sink of one prediction of a connection, which answers in the form of its begin message."""
+
+    connection: _Connection
+    form: Form
+    id: str | int
+
+    def encode(self, answer: Answer) -> dict[str, Any]:
+        """Return the fields of an answer or update; raise FieldError if it is not finite."""
+        kind = "update" if answer.reason is None else "answer"
+        return {"type": kind, "id": self.id} | answer_fields(self.form, answer)
+
+    def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
+        if fields["type"] == "answer":
+            self.connection.forget(self.id)
+        elif self.connection.outbox.slow:
+            return
+        self.connection.put(self.form, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
+
+    def fail(self, error: Exception) -> None:
+        self.connection.forget(self.id)
+        self.connection.send_error(self.form, self.id, error)
+
+
 class _Connection:
     """One connection: its open predictions, and the ids of its recent ones."""
 
@@ -131,8 +158,8 @@ class _Connection:
         self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.active: dict[str | int, ActivePrediction] = {}
-        self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
-        self.refused: TTLCache[bool] = TTLCache(int(IDS), REMEMBERED_MS)
+        self.ended: TTLCache[GroupTimings | None] = TTLCache(int(IDS), REMEMBERED_MS)
+        """Timings of recently answered predictions, by id; None for those that were refused because of overload."""
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -167,12 +194,17 @@ class _Connection:
         frame: Frame | None = None
         try:
             frame = read_frame(form, content, self.service.list_limits)
-            if isinstance(frame, GroupFrame):
-                self._group(frame)
-            elif isinstance(frame, BeginFrame):
+            active = self.active.get(frame.id)
+            if isinstance(frame, BeginFrame):
                 self._begin(form, frame, begun)
+            elif active is None or active.answered:
+                self._late(frame, None if active is None else active.record.timings)
+            elif isinstance(frame, GroupFrame):
+                dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
+                values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
+                active.groups({frame.group: values}, alone=True, took_ms=frame.took_ms)
             else:
-                self._end(frame)
+                active.end()
         except Exception as error:
             self._refuse(form, content, frame, error)
 
@@ -192,8 +224,7 @@ class _Connection:
         # The protocol of a closed connection is cyclic garbage. What it still refers to would add to a collection:
         # after a thousand predictions 18,000 objects, for which the event loop stands still for 12 ms.
         self.active.clear()
-        self.answered.clear()
-        self.refused.clear()
+        self.ended.clear()
 
     def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -203,99 +234,59 @@ class _Connection:
         elif frame is None:
             peeked = peek(form, content)
             prediction_id = peeked.id
-            if prediction_id in self.refused and peeked.type != "begin":
+            refused = prediction_id in self.ended and self.ended.get(prediction_id) is None
+            if refused and peeked.type != "begin":
                 return
         elif isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-            self._remember_refused(frame.id)
-        self._send_error(form, prediction_id, error)
+            self.ended.add(prediction_id, None, now_ms())
+        self.send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
-        prediction_id = frame.id
-        if prediction_id in self.active or prediction_id in self.answered:
+        prediction_id, service = frame.id, self.service
+        if prediction_id in self.active or self.ended.get(prediction_id) is not None:
             state = "open" if prediction_id in self.active else "answered"
             raise UnexpectedEventError(
                 f"prediction {prediction_id!r} is already {state}; use a new id for every prediction"
             )
-        self.refused.forget(prediction_id)
-        admitted = self.service.admits(begun)
+        self.ended.forget(prediction_id)
+        admitted = service.admission.admits(begun)
         if not admitted and frame.overload != "prior":
-            self.service.shed("refused")
-            self.service.metrics.overloaded.inc()
-            self._remember_refused(prediction_id)
-            self._put(form, form.encode(prediction_id).join(self._refusals[form.name]))
+            service.shed("refused")
+            service.metrics.overloaded.inc()
+            self.ended.add(prediction_id, None, begun)
+            self.put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
         if len(self.active) >= MAX_OPEN:
             raise OverloadedError(f"this connection has {MAX_OPEN} open predictions, the limit; wait for some answers")
-        active = self.service.open(
-            frame,
-            begun,
-            partial(self._answer, form, prediction_id),
-            partial(self._fail, form, prediction_id),
-            update=partial(self._update, form) if frame.updates else None,
-            admitted=admitted,
-            account=self.account,
-            encode=lambda kind, answer: encode_answer(form, answer, type=kind, id=prediction_id),
-        )
-        self.active[prediction_id] = active
+        sink = _Sink(self, form, prediction_id)
+        self.active[prediction_id] = active = service.open(frame, begun, sink, admitted=admitted, account=self.account)
         if active.done:
-            self._ended(prediction_id)
+            self.forget(prediction_id)
 
-    def _group(self, frame: Any) -> None:
-        active = self.active.get(frame.id)
-        if active is None or active.answered:
-            timings = self._known(frame.id, "group") if active is None else active.record.timings
-            if timings is None:
-                return
-            if frame.values or frame.took_ms is None:
-                timings.received_late(frame.group, now_ms(), frame.took_ms, partial(count_rows, frame.values))
-            else:  # the client has received the answer and reports only how long the group took
-                timings.received(frame.group, now_ms(), frame.took_ms)
+    def _late(self, frame: GroupFrame[Any] | EndFrame, timings: GroupTimings | None) -> None:
+        """Record a group that arrived after the answer, or drop it if the client had not received the refusal yet."""
+        if timings is None:
+            timings = self.ended.get(frame.id)
+        if timings is None and frame.id not in self.ended:
+            event = "end" if isinstance(frame, EndFrame) else "group"
+            raise FieldError("id", f"{event} for prediction {frame.id!r}, which was never begun on this connection")
+        if timings is None or isinstance(frame, EndFrame):
             return
-        dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-        values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
-        active.group(frame.group, values, frame.took_ms)
+        if frame.values or frame.took_ms is None:
+            timings.received_late(frame.group, now_ms(), frame.took_ms, partial(count_rows, frame.values))
+        else:  # the client has received the answer and reports only how long the group took
+            timings.received(frame.group, now_ms(), frame.took_ms)
 
-    def _end(self, frame: EndFrame) -> None:
-        active = self.active.get(frame.id)
-        if active is None:
-            self._known(frame.id, "end")
-        elif not active.answered:
-            active.end()
-
-    def _known(self, prediction_id: str | int, event: str) -> GroupTimings | None:
-        """Return the timings of an answered prediction; None if the client had not received its refusal yet."""
-        timings = self.answered.get(prediction_id)
-        if timings is None and prediction_id not in self.refused:
-            raise FieldError(
-                "id", f"{event} for prediction {prediction_id!r}, which was never begun on this connection"
-            )
-        return timings
-
-    def _answer(self, form: Form, prediction_id: str | int, content: bytes) -> None:
-        self._ended(prediction_id)
-        self._put(form, content)
-
-    def _fail(self, form: Form, prediction_id: str | int, error: Exception) -> None:
-        self._ended(prediction_id)
-        self._send_error(form, prediction_id, error)
-
-    def _ended(self, prediction_id: str | int) -> None:
+    def forget(self, prediction_id: str | int) -> None:
+        """Remember only the timings of a prediction that has ended: its values may be large."""
         active = self.active.pop(prediction_id, None)
         if active is not None:
-            # Not the prediction itself: its values may be large.
-            self.answered.add(prediction_id, active.record.timings, now_ms())
+            self.ended.add(prediction_id, active.record.timings, now_ms())
 
-    def _remember_refused(self, prediction_id: str | int) -> None:
-        self.refused.add(prediction_id, True, now_ms())
+    def send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
+        self.put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))
 
-    def _update(self, form: Form, content: bytes) -> None:
-        if not self.outbox.slow:
-            self._put(form, content)
-
-    def _send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
-        self._put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))
-
-    def _put(self, form: Form, content: bytes) -> None:
+    def put(self, form: Form, content: bytes) -> None:
         text = form is JSON
         if self._direct is not None and not self.outbox.slow and self._direct.write(content, text=text):
             return

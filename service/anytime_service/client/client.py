@@ -29,14 +29,7 @@ from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime_service.client.engine import (
-    Call,
-    PredictOptions,
-    RunOptions,
-    SessionOptions,
-    checked_options,
-    checked_run_options,
-)
+from anytime_service.client.engine import Call, checked_options, checked_run_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.in_process import ASGIApp
 from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
@@ -44,7 +37,14 @@ from anytime_service.client.running import KnownModels, WorkerCache, run
 from anytime_service.client.transport import Connection, Control, Endpoint
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
-from anytime_service.schemas.options import DEFAULTS, NAMES, PredictionOptions
+from anytime_service.schemas.options import (
+    DEFAULTS,
+    NAMES,
+    PredictionOptions,
+    PredictOptions,
+    RunOptions,
+    SessionOptions,
+)
 from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from anytime.errors import ValuesError, suggestion
 from anytime.inference.deadline import LateReading, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
-from anytime.types import Overload, Policy, Reason
+from anytime.types import Policy, Reason
 from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
 from anytime_service.client.messages import Encoded
 from anytime_service.client.transport import KEY_REFUSED, Channel, Connection, Link, Outcome
@@ -310,33 +310,6 @@ class Call:
             elif outcome is not None:
                 return outcome
         return None
-
-
-class _Options(TypedDict, total=False):
-    """Types of the options of every call, for type checkers; `PredictionOptions` documents them."""
-
-    policy: Policy
-    budget: float | None
-    ranking: bool
-    overload: Overload
-    explain: bool
-
-
-class RunOptions(_Options, total=False):
-    """Options of a call that computes its groups."""
-
-    model: str | None
-    rows: int | None
-
-
-class SessionOptions(_Options, total=False):
-    """Options of an answer of a session."""
-
-    deadline_ms: float | None
-
-
-class PredictOptions(RunOptions, SessionOptions, total=False):
-    """Options of a call with available groups."""
 
 
 def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:

@@ -1,4 +1,4 @@
-"""Active predictions: an open prediction with its deadline timer, its memory and its callbacks.
+"""Active predictions: an open prediction with its deadline timer, its memory and its sink.
 
 `DeadlineTimer` fires on time although event loops count in whole milliseconds. uvloop rounds a delay to milliseconds
 and counts it from a clock that it updates once per iteration, so its timers fire up to 0.9 ms early (libuv#4773) or
@@ -14,30 +14,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anytime.errors import AnytimeError
-from anytime.inference.deadline import STALL_S, Durations, LatenessRecord, LateReading, early_ms
+from anytime.inference.deadline import STALL_S, LateReading, early_ms
 from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.open_prediction import OpenPrediction, Reached
-from anytime_service.core.solver import Solver
+from anytime_service.core.open_prediction import OpenPrediction, Result
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.admission import Admission
-from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import FairQueue, TimeoutQueue
-from anytime_service.limits.worker import Slot, Worker
+from anytime_service.limits.queues import FairQueue
+from anytime_service.limits.worker import Slot
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
-from anytime_service.telemetry.tracing import Tracing
 
-LEAD_MS = 100.0
-AT_ONCE = int(INLINE)
+if TYPE_CHECKING:
+    from anytime_service.core.service import PredictionService
+
+LEAD_MS = 100.0  # before a deadline that is not the request's own, its timer starts: one takes as long as two groups
+BYTES_A_NUMBER = 80  # of an answer while the worker makes it: as float64 twice, and as text three times
 SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
 
 
@@ -96,378 +95,327 @@ class DeadlineTimer:
         self._expire()  # as it is then: maybe the timer was cancelled meanwhile
 
 
-AnswerCallback = Callable[[Any], None]
-Encode = Callable[[Literal["answer", "update"], Answer], Callable[[float], Any]]
-"""Encode an answer, in the worker thread if it has many numbers; return what makes of its `elapsed_ms` what to send."""
-
 _log = logging.getLogger("anytime_service")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The objects that all active predictions of a service share.
+class Sink(Protocol):
+    """Where the answer of a prediction goes, and its updates; each transport has its own."""
 
-    `max_deadline_ms` is the longest deadline, and the deadline of a prediction without one. `unread` returns whether
-    the server has received bytes that it has not decoded. `unhurried` are the predictions without a deadline of their
-    own, whose timers start `LEAD_MS` before it: a timer takes as long as two groups. `work` is the queue of the bytes
-    that connections have received and of the sets to solve; `due` are deadlines that wait for another turn of the loop.
-    """
+    def encode(self, answer: Answer) -> Any:
+        """Return what `send` needs of an answer or update, which has no reason; the worker calls it if it is large."""
 
-    active: set[ActivePrediction]
-    metrics: Metrics
-    tracing: Tracing | None
-    solver: Solver
-    worker: Worker
-    admission: Admission
-    max_deadline_ms: float
-    unread: Callable[[], bool]
-    unhurried: TimeoutQueue[ActivePrediction]
-    max_contributions: int
-    work: FairQueue = field(default_factory=FairQueue)
-    due: FairQueue = field(default_factory=FairQueue)
-    _times: dict[str, tuple[LatenessRecord, Durations]] = field(default_factory=dict)
+    def send(self, encoded: Any, elapsed_ms: float) -> None:
+        """Send an answer or update that is sent `elapsed_ms` after the begin."""
 
-    def times(self, model: Model) -> tuple[LatenessRecord, Durations]:
-        """Return the lateness of the answers of a model, and how long the worker takes for a number of one, in ms."""
-        times = self._times.get(model.name)
-        if times is None:
-            times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
-            self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
-        return times
+    def fail(self, error: Exception) -> None:
+        """Send the error instead of an answer."""
 
 
 class ActivePrediction:
-    """An open prediction with a clock; its events are those of `OpenPrediction`, without the time argument."""
+    """An open prediction with a clock and a sink; its events are those of `OpenPrediction`, without the time argument.
+
+    `answered` is whether the answer is settled, after which the prediction accepts no event; `done` whether it was
+    sent: the worker makes one of many rows for some time. `on_end` is called once when the prediction is answered,
+    fails or is dropped. The constructor begins the prediction, and may answer it; raises as `PredictionService.open`.
+    """
 
     def __init__(
         self,
-        context: Context,
+        service: PredictionService,
         model: Model,
-        shared: Prediction | None,
-        on_answer: AnswerCallback,
-        on_error: Callable[[Exception], None],
-        on_update: AnswerCallback | None,
+        options: PredictionOptions,
+        begun_ms: float,
+        sink: Sink,
         account: Account,
-        encode: Encode,
+        shared: Prediction | None,
+        *,
+        overloaded: bool,
     ) -> None:
+        metrics = service.metrics.of(model)
         self.model = model
-        self.machine = OpenPrediction(model, shared, AT_ONCE, context.max_contributions)
+        self.machine = OpenPrediction(model, shared, service.limits)
+        self.record = PredictionRecord(metrics, service.tracing, begun_ms, options.traceparent, options.rows)
         self.answered = False
-        self._context = context
+        self.done = False
+        self.on_end: Callable[[], None] | None = None
+        self._service = service
+        self._sink = sink
         self._account = account
-        self.metrics = context.metrics.of(model)
-        self._lateness, self._durations = context.times(model)
-        self._on_answer = on_answer
-        self._on_error = on_error
-        self._on_update = on_update
-        self._encode = encode
+        self._lateness, self._durations = service.times(model)
         self._making: asyncio.Future[Any] | None = None  # the answer or update that the worker makes
         self._timer: DeadlineTimer | None = None
         self._solve_due = False
         self._stored = 0
         self._reserved = 0  # bytes in which the answer is made
         self._slot: Slot | None = None  # when it is made
-        self.on_end: Callable[[], None] | None = None
-        """Called once when the prediction ends: answered, failed or dropped."""
+        self._begun(self.machine.begin(begun_ms, options, overloaded=overloaded))
 
-    @property
-    def done(self) -> bool:
-        """Whether the answer was sent; one of many rows is being made for some time."""
-        return self.answered and self._making is None
+    def amend(self, options: PredictionOptions, *, overloaded: bool = False) -> None:
+        """Replace the options, as those of a body that has arrived after its head; raises as the constructor."""
+        result = self.machine.amend(now_ms(), options, overloaded=overloaded)
+        self._release()
+        self.answered = False
+        self._timer = None
+        self.record.timings.rows = options.rows
+        self._begun(result)
 
-    def begin(self, options: PredictionOptions, begun_ms: float, *, overloaded: bool = False) -> None:
-        """Open the prediction and start its deadline timer; answer at once if `overloaded`. The service calls this."""
-        self.record = PredictionRecord(self.metrics, self._context.tracing, begun_ms, options.traceparent, options.rows)
-        context, prediction = self._context, self.machine.prediction
-        rows = options.rows or prediction.rows
-        answer = self.machine.begin(begun_ms, options, context.max_deadline_ms, overloaded=overloaded)
-        self.allow(rows, prediction.nbytes)  # a snapshot may need the values of a session
-        self._check_time(rows)
-        self._reserve()
-        if answer is None:
-            context.active.add(self)
+    def _begun(self, result: Result | None) -> None:
+        """Check and reserve memory and time, and start the deadline timer unless the prediction is answered."""
+        service, prediction = self._service, self.machine.prediction
+        numbers = self.machine.numbers(prediction.rows)
+        if numbers:
+            self._check(numbers, prediction.nbytes)  # a snapshot may need the values of a session
+            self._reserve()
+        if result is None:
+            service.active.add(self)
             self._account.active.add(self)
-            if options.deadline_ms is None and context.max_deadline_ms > LEAD_MS:
-                context.unhurried.begin(self)
+            if self.machine.options.deadline_ms is None and service.limits.max_deadline_ms > LEAD_MS:
+                service.without_deadline.begin(self)
             else:
                 self.start_timer()
-        self._after(answer)
+        self._after(result)
 
     def start_timer(self) -> None:
-        context, due_ms, begun_ms = self._context, self.machine.deadline_at, self.machine.begun_ms
+        """Start the deadline timer."""
+        machine, service = self.machine, self._service
+        due_ms, begun_ms = machine.deadline_at, machine.begun_ms
         # The timer may fire a little early; that is part of the margin.
         early = max(early_ms(self._lateness.margin_ms, due_ms - begun_ms) - SLACK_MS, 0.0)
         if self._slot is not None:
             due_ms = min(due_ms, max(self._slot[0], (begun_ms + due_ms) / 2))
         self._timer = DeadlineTimer(
-            asyncio.get_running_loop(), due_ms - early, self.expire, context.unread, context.due
+            asyncio.get_running_loop(), due_ms - early, self.expire, service.has_unread, service.due
         )
 
-    def group(self, name: str, values: Any, took_ms: float | None = None) -> None:
-        """Accept the values of one group; `took_ms` is the computing time that the client reports, if any.
+    def groups(
+        self,
+        values: Mapping[str, Any],
+        received_ms: float | None = None,
+        *,
+        alone: bool = False,
+        took_ms: float | None = None,
+    ) -> None:
+        """Accept groups that arrived together, at `received_ms` or now.
+
+        The time of a group that arrived `alone` is recorded; `took_ms` is what the client reports of it, if anything.
 
         Raise FieldError if the values are invalid, and OverloadedError if they, or the answer for their rows, exceed
         the memory budget, or the answer would be late. The prediction does not change then.
         """
-        now, prediction = now_ms(), self.machine.prediction
+        now, prediction, timings = received_ms or now_ms(), self.machine.prediction, self.record.timings
         before = prediction.replacements
-        answer = self.machine.groups(now, {name: values}, self._allow_groups)
-        self._count_stored()
-        repeated = took_ms is None and prediction.replacements > before
-        self.record.timings.received(name, now, took_ms, repeated)
-        self._after(answer)
-
-    def groups(self, values: Mapping[str, Any], received_ms: float | None = None) -> None:
-        """Accept several groups that arrived together, at `received_ms` or now; raises like `group`."""
-        now = now_ms() if received_ms is None else received_ms
-        answer = self.machine.groups(now, values, self._allow_groups)
-        self._count_stored()
-        self._after(answer)
+        result = self.machine.groups(now, values, self._allow)
+        if timings.rows is None:
+            timings.rows = prediction.rows
+            if self.machine.numbers(prediction.rows):
+                self._reserve()
+        self._store(prediction.nbytes)
+        if alone:
+            again = took_ms is None and prediction.replacements > before
+            timings.received(next(iter(values)), now, took_ms, again)
+        self._after(result)
 
     def took(self, names: Iterable[str]) -> None:
-        """Note groups that the shared prediction has accepted."""
+        """Note groups that the shared prediction has accepted. Never raises."""
         self._reserve()
-        self._safely(lambda: self.machine.took(now_ms(), names))
+        self.apply(lambda machine, now: machine.took(now, names))
 
     def end(self) -> None:
         self._after(self.machine.end(now_ms()))
 
-    def ended(self) -> None:
-        """Answer because the shared prediction has ended. Never raises."""
-        self._safely(lambda: self.machine.end(now_ms()))
+    def expire(self) -> None:
+        """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
+        self.apply(lambda machine, now: machine.deadline(now, self._optimum()))
 
     def drain(self) -> None:
-        """Answer because the service is stopping. Never raises."""
-        self._safely(self._drained)
+        """Answer because the service is stopping, with the optimum if it is available at once. Never raises."""
+        self.apply(lambda machine, now: machine.drain(now, self._optimum()))
+
+    def apply(self, event: Callable[[OpenPrediction, float], Result | None]) -> None:
+        """Apply an event that the client did not send; report a failure only to the client of this prediction."""
+        try:
+            self._after(event(self.machine, now_ms()))
+        except Exception as error:
+            with self.record.request():
+                _log.exception("a prediction of model %r failed", self.model.name)
+                self.fail(error)
 
     def drop(self) -> None:
-        """Cancel the prediction and release its resources and callbacks. Idempotent."""
-        if not self.answered:
-            self._release()
-        self._release_memory()
-        self._on_answer = self._on_error = _ignore  # they may refer to this prediction
-        self._on_update = None
-        self._encode = encode_nothing
+        """Cancel the prediction and release its resources. Idempotent."""
+        self._release()
         if self._making is not None:
             self._making.cancel()
-
-    def _release_memory(self) -> None:
-        if self._stored:
-            self._account.add(-self._stored)
-            self._stored = 0
-        if self._reserved:
-            self._account.reserve_answer(0, self._reserved)
-            self._reserved = 0
-
-    def _release(self) -> None:
-        self.answered = True
-        self._context.active.discard(self)
-        self._account.active.discard(self)
-        if self._slot is not None:
-            self._context.worker.free(self._slot)
-            self._slot = None
-        if self._timer is None:
-            self._context.unhurried.end(self)
-        else:
-            self._timer.cancel()
-        if self.on_end is not None:
-            self.on_end()
-            self.on_end = None
+            self._making = None
 
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
         self._release()
-        self._release_memory()
+        self.done = True
         try:
-            self._on_error(error)
+            self._sink.fail(error)
         except Exception:
             _log.exception("sending the error of a prediction of model %r failed", self.model.name)
 
-    def expire(self) -> None:
-        """Answer because the deadline has expired, with the optimum if it is available at once. Never raises."""
-        self._safely(lambda: self._solved_at_once() or self.machine.deadline(now_ms()))
+    def _release(self, *, memory: bool = True) -> None:
+        """Accept no further event, and release what the prediction uses; the worker still needs its memory."""
+        if not self.answered:
+            self.answered = True
+            self._service.active.discard(self)
+            self._account.active.discard(self)
+            if self._slot is not None:
+                self._service.worker.free(self._slot)
+                self._slot = None
+            if self._timer is None:
+                self._service.without_deadline.end(self)
+            else:
+                self._timer.cancel()
+            if self.on_end is not None:
+                self.on_end()
+                self.on_end = None
+        if memory:
+            self._store(0)
+            if self._reserved:
+                self._account.reserve_answer(0, self._reserved)
+                self._reserved = 0
 
-    def _after(self, answer: Reached | None) -> None:
+    def _after(self, result: Result | None) -> None:
         """Send the answer that an event returned, or else start solving, precompute scores and send an update."""
-        if answer is not None:
-            self._finish(answer)
-            return
-        if not self.machine.solving:
-            self.machine.prepare()
+        machine = self.machine
+        if result is not None:
+            self._release(memory=not isinstance(result, Settled))
+        elif not machine.solving:
+            machine.prepare()
         elif not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
             self._solve_due = True
-            self._context.work.submit(self._solve)
-        if self._on_update is not None and self._making is None:
-            better = self.machine.update(now_ms())
-            if isinstance(better, Settled):
-                self._make(better, "update", self._updated)
-            elif better is not None:
-                self._on_update(self._encode("update", better)(better.elapsed_ms))
-
-    def _count_stored(self) -> None:
-        """Count the bytes and rows of the values that the prediction stores."""
-        prediction, timings = self.machine.prediction, self.record.timings
-        if timings.rows is None:
-            timings.rows = prediction.rows
-            self._reserve()
-        if prediction.nbytes != self._stored:
-            self._account.add(prediction.nbytes - self._stored)
-            self._stored = prediction.nbytes
+            self._service.fair_queue.submit(self._solve)
+        if result is None and machine.options.updates and self._making is None:
+            result = machine.update(now_ms())
+        if isinstance(result, Settled):
+            self._make(result)
+        elif result is not None:
+            try:
+                encoded = self._sink.encode(result)
+            except AnytimeError as error:
+                if not self.answered:  # it is an update
+                    raise
+                self.fail(error)
+            else:
+                self._deliver(result, encoded)
 
     def allow(self, rows: int, more: int = 0, field: str | None = None) -> None:
-        """Raise OverloadedError if the answer for some rows does not fit into the memory budget.
-
-        `more` bytes of values must fit too, if the answer is made by the worker.
-        """
+        """Raise OverloadedError if the answer for some rows, and `more` bytes of values, do not fit into the memory."""
         numbers = self.machine.numbers(rows)
         if numbers:
             self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
 
-    def _allow_groups(self, rows: int, more: int, field: str) -> None:
-        self._account.check(more, field)
-        if self.record.timings.rows is None:
-            self.allow(rows, more, field)
-            self._check_time(rows)
-
-    def _check_time(self, rows: int) -> None:
-        """Raise OverloadedError if the worker cannot make the answer for some rows in the second half of its time."""
-        numbers, machine, context = self.machine.numbers(rows), self.machine, self._context
+    def _allow(self, rows: int, more: int, field: str) -> None:
+        """Raise OverloadedError if the values of groups do not fit, or the answer for the rows that they define."""
+        numbers = self.machine.numbers(rows) if self.record.timings.rows is None else 0
         if numbers:
-            took_ms, due_ms, now = self._took_ms(numbers), machine.deadline_at, now_ms()
-            alone = due_ms - took_ms  # when the only answer would begin, maybe before now
-            soonest = max(min((machine.begun_ms + due_ms) / 2, alone), min(now, alone) + context.worker.queued_ms)
-            if soonest - context.worker.begin_ms(due_ms, took_ms) > context.admission.max_lateness_ms:
-                context.metrics.shed.labels("refused", "lateness").inc()
-                raise OverloadedError(
-                    "the server has more answers of many rows than it can make in time; retry in a second, use another"
-                    " replica, or send fewer rows or a later deadline"
-                )
+            self._check(numbers, more, field)
+        else:
+            self._account.check(more, field)
+
+    def _check(self, numbers: int, more: int, field: str | None = None) -> None:
+        """Raise OverloadedError if an answer does not fit into the memory, or not into the second half of its time."""
+        self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
+        machine, service = self.machine, self._service
+        took_ms, due_ms, now = self._took_ms(numbers), machine.deadline_at, now_ms()
+        alone = due_ms - took_ms  # when the only answer would begin, maybe before now
+        soonest = max(min((machine.begun_ms + due_ms) / 2, alone), min(now, alone) + service.worker.queued_ms)
+        if soonest - service.worker.begin_ms(due_ms, took_ms) > service.admission.max_lateness_ms:
+            service.metrics.shed.labels("refused", "lateness").inc()
+            raise OverloadedError(
+                "the server has more answers of many rows than it can make in time; retry in a second, use another"
+                " replica, or send fewer rows or a later deadline"
+            )
 
     def _took_ms(self, numbers: int) -> float:
         return numbers * self._durations.expected_ms(now_ms() / 1000.0)
 
     def _reserve(self) -> None:
-        """Reserve the memory in which the answer is made, and the time."""
+        """Reserve the memory in which the worker makes the answer, and the time."""
         numbers = self.machine.numbers(self.machine.prediction.rows)
         if numbers * BYTES_A_NUMBER == self._reserved or self.answered:
             return
         self._account.reserve_answer(numbers * BYTES_A_NUMBER, self._reserved)
         self._reserved = numbers * BYTES_A_NUMBER
         if self._slot is not None:
-            self._context.worker.free(self._slot)
-        self._slot = self._context.worker.reserve(self.machine.deadline_at, self._took_ms(numbers))
+            self._service.worker.free(self._slot)
+        self._slot = self._service.worker.reserve(self.machine.deadline_at, self._took_ms(numbers))
         if self._timer is not None:
             self._timer.cancel()
             self.start_timer()
+
+    def _store(self, nbytes: int) -> None:
+        """Count the bytes of the values that the prediction stores."""
+        if nbytes != self._stored:
+            self._account.add(nbytes - self._stored)
+            self._stored = nbytes
 
     def _solve(self) -> None:
         self._solve_due = False
         groups = None if self.answered else self.machine.unsolved
         if groups is not None:
-            self._context.solver.find(self.model, groups, lambda found: self._solved(groups, found))
+            self._service.solver.find(self.model, groups, partial(self._solved, groups))
         elif not self.answered:
             self.machine.prepare()
 
     def _solved(self, groups: frozenset[str], found: ArrivedModel | None) -> None:
         if not self.answered:
-            self._safely(lambda: self.machine.solved(now_ms(), groups, found))
+            self.apply(lambda machine, now: machine.solved(now, groups, found))
 
-    def _drained(self) -> Reached:
-        solved = self._solved_at_once()
-        if solved is None:
-            return self.machine.drain(now_ms())
-        if isinstance(solved, Settled):
-            return replace(solved, fields=solved.fields | {"reason": "draining"})
-        return replace(solved, reason="draining")
-
-    def _solved_at_once(self) -> Reached | None:
-        """Use the optimum of the received groups if it is available at once; return the answer if it completes one."""
+    def _optimum(self) -> ArrivedModel | None:
+        """Return the optimum of the received groups if the prediction needs it and it is available at once."""
         groups = self.machine.unsolved
-        found = None if groups is None else self._context.solver.at_once(self.model, groups)
-        return None if groups is None or found is None else self.machine.solved(now_ms(), groups, found)
+        return None if groups is None else self._service.solver.at_once(self.model, groups)
 
-    def _safely(self, event: Callable[[], Reached | None]) -> None:
-        """Apply an event that the client did not send; report a failure only to the client of this prediction."""
-        try:
-            self._after(event())
-        except Exception as error:
-            with self.record.request():
-                _log.exception("a prediction of model %r failed", self.model.name)
-                self.fail(error)
+    def _make(self, settled: Settled) -> None:
+        """Have the worker make and encode an answer or update."""
+        encode = self._sink.encode
 
-    def _finish(self, answer: Reached) -> None:
-        self._release()
-        if isinstance(answer, Settled):  # the values stay until the worker has used them
-            self._make(answer, "answer", self._send)
-            return
-        try:
-            complete = self._encode("answer", answer)
-        except AnytimeError as error:
-            self._release_memory()
-            self._on_error(error)
-            self._record(answer)
-        else:
-            self._send(answer, complete)
-
-    def _make(self, settled: Settled, kind: Literal["answer", "update"], done: Callable[..., None]) -> None:
-        """Have the worker make and encode an answer; then call `done` with it and what completes it, or fail."""
-        encode = self._encode
-
-        def work() -> tuple[float, Answer, Callable[[float], Any]]:
+        def work() -> tuple[float, Answer, Any]:
             begun_ms, answer = now_ms(), settled.make_arrays()
-            return begun_ms, answer, encode(kind, answer)
-
-        def finish(making: asyncio.Future[tuple[float, Answer, Callable[[float], Any]]]) -> None:
-            if self._making is making:
-                self._making = None
-            if making.cancelled():
-                return
-            error = making.exception()
-            if error is None:
-                (begun_ms, answer, complete), now = making.result(), now_ms()
-                self._durations.add((now - begun_ms) / settled.numbers, now / 1000.0)
-                done(replace(answer, elapsed_ms=now - self.machine.begun_ms), complete)
-            else:
-                if not isinstance(error, AnytimeError):
-                    _log.error("a prediction of model %r failed", self.model.name, exc_info=error)
-                self.fail(cast(Exception, error))
+            return begun_ms, answer, encode(answer)
 
         if self._making is not None:
             self._making.cancel()
-        self._count_stored()  # also of a session: if a group is replaced meanwhile, the answer has the only reference
-        due_ms, took_ms = self.machine.deadline_at, self._took_ms(settled.numbers)
-        self._making = self._context.worker.answer(work, *((due_ms, took_ms) if kind == "answer" else ()))
-        self._making.add_done_callback(finish)
+        # Also of a session: if a group is replaced meanwhile, the answer has the only reference.
+        self._store(self.machine.prediction.nbytes)
+        due = (self.machine.deadline_at, self._took_ms(settled.numbers)) if settled.fields["reason"] else ()
+        self._making = self._service.worker.answer(work, *due)
+        self._making.add_done_callback(partial(self._made, settled.numbers))
 
-    def _updated(self, answer: Answer, complete: Callable[[float], Any]) -> None:
-        if self._on_update is not None and not self.answered:
-            self._on_update(complete(answer.elapsed_ms))
+    def _made(self, numbers: int, making: asyncio.Future[tuple[float, Answer, Any]]) -> None:
+        """Send an answer or update that the worker has made, unless it was cancelled."""
+        if making is not self._making or making.cancelled():
+            return
+        self._making = None
+        try:
+            begun_ms, answer, encoded = making.result()
+        except Exception as error:
+            if not isinstance(error, AnytimeError):
+                _log.error("a prediction of model %r failed", self.model.name, exc_info=error)
+            self.fail(error)
+            return
+        now = now_ms()
+        self._durations.add((now - begun_ms) / numbers, now / 1000.0)
+        self._deliver(replace(answer, elapsed_ms=now - self.machine.begun_ms), encoded)
 
-    def _send(self, answer: Answer, complete: Callable[[float], Any]) -> None:
-        by_worker = bool(self._reserved)
-        self._release_memory()
-        self._on_answer(complete(answer.elapsed_ms))
-        self._record(answer, by_worker=by_worker)
-
-    def _record(self, answer: Answer, *, by_worker: bool = False) -> None:
-        """Record an answer that was sent now: it may be late although it was settled before its deadline."""
+    def _deliver(self, answer: Answer, encoded: Any) -> None:
+        """Send an encoded answer or update, and record an answer: it may be late although it was settled in time."""
+        if answer.reason is None:
+            if not self.answered:
+                self._sink.send(encoded, answer.elapsed_ms)
+            return
+        by_worker, service = bool(self._reserved), self._service
+        self._release()
+        self.done = True
+        self._sink.send(encoded, answer.elapsed_ms)
         if answer.reason != "overload":
-            self._context.admission.ended(answer.elapsed_ms)
+            service.admission.ended(answer.elapsed_ms)
         late_ms, waited = now_ms() - self.machine.deadline_at, answer.reason == "deadline"
         counts = self._timer is not None and (waited or late_ms > 0)
         if counts:  # the margin is that of the timer; slots cover the time that the worker takes
             self._lateness.add(late_ms, waited=waited and not by_worker)
         self.record.answered(answer, late_ms if counts else None)
-
-
-BYTES_A_NUMBER = 80  # of an answer while it is made: as float64 twice, and as text three times
-MS_PER_NUMBER = 2e-4  # to make it, until it is measured
-
-
-def encode_nothing(_: Literal["answer", "update"], answer: Answer) -> Callable[[float], Answer]:
-    """Return the answer itself, for callers in the same process."""
-    return lambda _: answer
-
-
-def _ignore(_: object) -> None:
-    """Do nothing with the answer or the error of a prediction that has ended."""

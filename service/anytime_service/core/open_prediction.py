@@ -16,28 +16,30 @@ UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
 - The reason is "deadline" after the deadline. Before it, an answer that received all awaited groups has the reason
   "budget" if the budget excludes steps of the sequence, else "complete". Other events set their own reason.
 - The deadline event answers at any time that it carries, since event loops may call a timer a little early.
+- `amend` replaces the options: those of a request's body complete those of its head.
 - `took` reports groups that the shared prediction of a session has already received.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum, auto
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from anytime.errors import ValuesError
 from anytime.inference.prediction import Prediction
-from anytime.inference.subsets import POLICIES, ArrivedModel
+from anytime.inference.subsets import ArrivedModel
 from anytime.inference.values import checked_row
 from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
-from anytime_service.schemas.values import of_field
+from anytime_service.schemas.values import check_rows, of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -68,6 +70,7 @@ _Targets: TypeAlias = Mapping[Outcome, State]
 
 TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
     (State.NEW, "begin"): _ANY,
+    (State.OPEN, "amend"): _ANY,
     (State.OPEN, "groups"): _ANY,
     (State.OPEN, "took"): _ANY,
     (State.OPEN, "solved"): {Outcome.WAIT: State.OPEN},
@@ -83,8 +86,36 @@ TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
 }
 """The next state by state, event and outcome. An event that is not listed for a state is illegal."""
 
-Reached: TypeAlias = Any
-"""An `Answer`; or, if it has more than `at_once` numbers, a `Settled` one, whose numbers are not made yet."""
+Result: TypeAlias = Any
+"""An `Answer`; or, if it has more than `Limits.max_inline` numbers, a `Settled` one, whose numbers are not made yet."""
+
+
+class Limits(NamedTuple):
+    """Limits of a prediction.
+
+    Attributes
+    ----------
+    max_deadline_ms : float
+        Longest deadline, which applies without one too.
+    max_rows : int
+        Largest number of rows.
+    max_inline : float
+        An answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
+    max_contributions : int
+        An answer with more contributions of columns than this has none, and a note says so.
+    """
+
+    max_deadline_ms: float = math.inf
+    max_rows: int = sys.maxsize
+    max_inline: float = math.inf
+    max_contributions: int = TUNING.max_contributions
+
+    def deadline_ms(self, requested_ms: float | None) -> float:
+        """Return the deadline that applies when one is requested, or none."""
+        return self.max_deadline_ms if requested_ms is None else min(requested_ms, self.max_deadline_ms)
+
+
+UNLIMITED = Limits()
 
 
 class OpenPrediction:
@@ -96,153 +127,159 @@ class OpenPrediction:
         Model of the prediction.
     shared : Prediction | None
         Groups of a session, shared by several predictions; `took` then reports the groups that it receives.
-    at_once : float
-        An answer of more numbers than this is returned as `Settled`; its caller has another thread make it.
-    max_contributions : int
-        An answer with more contributions of columns than this has none, and a note says so.
+    limits : Limits
+        Limits of the prediction.
+
+    Attributes
+    ----------
+    prediction : Prediction
+        The groups received so far.
+    options : PredictionOptions
+        Those that `begin` or `amend` stated last.
+    begun_ms, deadline_at : float
+        Times of begin and deadline, on the clock of the events; infinity without a deadline.
+    solving : bool
+        Whether the answer is the optimum of a set of groups; `unsolved` finds it, in time that grows with it.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        shared: Prediction | None = None,
-        at_once: float = math.inf,
-        max_contributions: int = TUNING.max_contributions,
-    ) -> None:
-        self._at_once = at_once
-        self._max_contributions = max_contributions
+    def __init__(self, model: Model, shared: Prediction | None = None, limits: Limits = UNLIMITED) -> None:
         self.model = model
         self.state = State.NEW
-        self.deadline_at = math.inf
-        """Time of the deadline, on the clock of the events; infinity without a deadline."""
-        self.begun_ms = 0.0
-        self._shared = shared
         self.prediction = shared or Prediction(model, None)
-        """The groups received so far."""
-        self._options = DEFAULTS
+        self.options = DEFAULTS
+        self.begun_ms = 0.0
+        self.deadline_at = math.inf
+        self.solving = False
+        self._limits = limits
         self._allowed = model.steps
         self._awaited: set[str] = set()
         self._filled: Reason = "complete"
         self._pending: Reason = "end"
-        self._solving = False
         self._solved: dict[frozenset[str], ArrivedModel | None] = {}
         self._late: dict[str, None] = {}
         self._reported: tuple[int, frozenset[str] | None, int] = (0, None, 0)
 
     @property
-    def solving(self) -> bool:
-        """Whether the answer is the optimum of a set of groups; `unsolved` finds it, in time that grows with it."""
-        return self._solving and self.state is not State.ANSWERED
-
-    @property
     def unsolved(self) -> frozenset[str] | None:
         """Set of groups whose optimum the prediction needs and does not have; None if it needs none."""
-        if not self.solving:
+        if not self.solving or self.state is State.ANSWERED:
             return None
-        wanted = self.prediction.usable(self._options.budget)
+        wanted = self.prediction.usable(self.options.budget)
         return None if wanted in self._solved else wanted
 
     def begin(
         self,
         now_ms: float,
         options: PredictionOptions = DEFAULTS,
-        max_deadline_ms: float = math.inf,
         *,
         overloaded: bool = False,
-    ) -> Reached | None:
+        event: Literal["begin", "amend"] = "begin",
+    ) -> Result | None:
         """Open the prediction; without `rows`, the first values define their number.
 
         Parameters
         ----------
         options : PredictionOptions
             Those of the prediction; the deadline counts from `now_ms`.
-        max_deadline_ms : float
-            Longest deadline, which applies without one too.
         overloaded : bool
             Answer at once, since an overloaded server does not wait for groups; `note` says so.
+        event : Literal["begin", "amend"]
+            Use `amend` for the second one.
 
         Raises
         ------
         FieldError
-            The deadline or budget is not a finite number >= 0, the policy is unknown, or the model cannot rank rows.
-        ValuesError
-            `rows` is not a whole number, 1 or more.
+            The deadline or budget is not a finite number >= 0, there are no or too many rows, or the model cannot rank
+            rows.
         """
-        targets = self._targets("begin")
-        model, rows, budget, deadline_ms = self.model, options.rows, options.budget, options.deadline_ms
-        for name, value in (("budget", budget), ("deadline_ms", deadline_ms)):
+        targets = self._targets(event)
+        model, budget, prediction = self.model, options.budget, self.prediction
+        for name, value in (("budget", budget), ("deadline_ms", options.deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
                 raise FieldError(name, f"{name} is {value}; expected a number, 0 or more")
-        if options.policy not in POLICIES:
-            raise FieldError("policy", f"policy is {options.policy!r}; expected one of {', '.join(POLICIES)}")
         if options.ranking and len(model.prefixes.intercept) > 1:
             raise FieldError(
                 "ranking",
                 f"model {model.name!r} returns several scores per row, so it cannot rank rows; expected ranking=false",
             )
-        prediction = self.prediction if self._shared or rows is None else Prediction(model, rows)
+        if options.rows is not None:
+            check_rows(options.rows, self._limits.max_rows)
+            prediction.expect_rows(options.rows)
         allowed = model.affordable(budget, options.policy)
         # If the policy "arrived" falls back to "prefix", it awaits the same groups as "prefix".
-        by_prefix = options.policy != "arrived" or not model.supports_arrived
-        awaited = model.needed[allowed if by_prefix else model.steps]
-        self._awaited = {name for name in awaited if not prediction.has(name)} if self._shared else {*awaited}
+        self.solving = options.policy == "arrived" and model.supports_arrived
+        awaited = model.needed[model.steps if self.solving else allowed]
+        self._awaited = {name for name in awaited if not prediction.has(name)} if prediction.nbytes else {*awaited}
         self._filled = "complete" if model.affordable(budget) == model.steps else "budget"
-        self.begun_ms, self._options, self._allowed, self.prediction = now_ms, options, allowed, prediction
-        self._solving = not by_prefix
-        self.deadline_at = now_ms + (max_deadline_ms if deadline_ms is None else min(deadline_ms, max_deadline_ms))
-        if deadline_ms == 0:
-            return self._answer(targets, now_ms, "deadline")
+        self.options = options
+        self._allowed = allowed
+        self.begun_ms = now_ms if event == "begin" else self.begun_ms
+        self.deadline_at = self.begun_ms + self._limits.deadline_ms(options.deadline_ms)
+        if options.deadline_ms == 0:
+            return self._proceed(targets, now_ms, "deadline", waits=False)
         if overloaded and self._awaited:
-            return self._answer(targets, now_ms, "overload").with_note(OVERLOADED)
-        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
+            base: Result = self._proceed(targets, now_ms, "overload", waits=False)
+            return base.with_note(OVERLOADED)
+        return self._proceed(targets, now_ms, None if self._awaited else self._filled)
+
+    def amend(self, now_ms: float, options: PredictionOptions, *, overloaded: bool = False) -> Result | None:
+        """Replace the options; the deadline still counts from the begin. Raises as `begin`."""
+        return self.begin(now_ms, options, overloaded=overloaded, event="amend")
 
     def groups(
         self, now_ms: float, values: Mapping[str, Any], allow: Callable[[int, int, str], None] | None = None
-    ) -> Reached | None:
+    ) -> Result | None:
         """Accept groups together: all of them, or none if one is invalid; new values replace earlier ones.
 
         `allow` is called with the rows, the bytes that the values will add, and the field of the request that has them;
         it may raise an error instead.
         """
-        targets = self._targets("groups")
+        self._targets("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
             name = next(iter(values))
             allow(len(arrays[name]), more, f"groups.{name}" if len(values) == 1 else "groups")
         self.prediction.add_all(arrays)
-        return self._took(targets, values, now_ms)
+        return self.took(now_ms, values, "groups")
 
-    def took(self, now_ms: float, names: Iterable[str]) -> Reached | None:
+    def took(self, now_ms: float, names: Iterable[str], event: Literal["groups", "took"] = "took") -> Result | None:
         """Note groups that the shared prediction has received."""
-        return self._took(self._targets("took"), names, now_ms)
+        targets = self._targets(event)
+        self._awaited.difference_update(names)
+        if now_ms > self.deadline_at:
+            self._late.update(dict.fromkeys(names))
+        if self.state is State.SOLVING:
+            return self._proceed(targets, now_ms, self._pending)
+        return self._proceed(targets, now_ms, None if self._awaited else self._filled)
 
-    def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Reached | None:
+    def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Result | None:
         """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
         targets = self._targets("solved")
         self._solved = {groups: optimum}
-        return self._finish(targets, now_ms, self._pending) if self.state is State.SOLVING else self._wait(targets)
+        return self._proceed(targets, now_ms, self._pending if self.state is State.SOLVING else None)
 
-    def end(self, now_ms: float) -> Reached | None:
+    def end(self, now_ms: float) -> Result | None:
         """Answer because the client sends no more groups."""
         targets = self._targets("end")
-        return None if self.state is State.SOLVING else self._finish(targets, now_ms, "end")
+        return None if self.state is State.SOLVING else self._proceed(targets, now_ms, "end")
 
-    def deadline(self, now_ms: float) -> Reached:
-        """Answer because the deadline has expired."""
-        return self._answer(self._targets("deadline"), now_ms, "deadline")
+    def deadline(self, now_ms: float, optimum: ArrivedModel | None = None) -> Result:
+        """Answer because the deadline has expired; `optimum` is that of `unsolved`, if it is available at once."""
+        reason: Reason = self._pending if self.state is State.SOLVING and optimum is not None else "deadline"
+        return self._last("deadline", now_ms, reason, optimum)
 
-    def drain(self, now_ms: float) -> Reached:
-        """Answer from the received groups because the service is stopping."""
-        return self._answer(self._targets("drain"), now_ms, "draining")
+    def drain(self, now_ms: float, optimum: ArrivedModel | None = None) -> Result:
+        """Answer from the received groups because the service is stopping; `optimum` is as for `deadline`."""
+        return self._last("drain", now_ms, "draining", optimum)
 
-    def update(self, now_ms: float) -> Reached | None:
+    def update(self, now_ms: float) -> Result | None:
         """Return the preliminary answer if it differs from the last reported one; this is no event."""
         if self.state not in (State.OPEN, State.SOLVING):
             return None
         prediction = self.prediction
-        optimum = self._solved.get(prediction.usable(self._options.budget)) if self._solving else None
+        optimum = self._solved.get(prediction.usable(self.options.budget)) if self.solving else None
         current = (
-            self.model.answering(min(prediction.prefix, self._allowed), self._options.policy),
+            self.model.answering(min(prediction.prefix, self._allowed), self.options.policy),
             None if optimum is None else optimum.groups,
             prediction.replacements,
         )
@@ -255,15 +292,15 @@ class OpenPrediction:
 
     def numbers(self, rows: int) -> int:
         """Return about how many numbers an answer for some rows has; 0 if it is made at once."""
-        columns = len(self.model.groups.features) if self._options.explain and self._unexplained(rows) is None else 0
+        columns = len(self.model.groups.features) if self.options.explain and self._unexplained(rows) is None else 0
         numbers = rows * len(self.model.prefixes.intercept) * (1 + columns)
-        return numbers if numbers > self._at_once else 0
+        return numbers if numbers > self._limits.max_inline else 0
 
     def prepare(self) -> None:
         """Compute the scores of several rows before the deadline expires, if they are few."""
         rows = self.prediction.rows
-        if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._at_once:
-            self.prediction.prepare(self._options.budget, self._options.policy)
+        if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._limits.max_inline:
+            self.prediction.prepare(self.options.budget, self.options.policy)
 
     def _targets(self, event: str) -> _Targets:
         """Return the next states of an event by its outcome; raise UnexpectedEventError if it is illegal."""
@@ -274,32 +311,26 @@ class OpenPrediction:
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
         return targets
 
-    def _took(self, targets: _Targets, names: Iterable[str], now_ms: float) -> Reached | None:
-        self._awaited.difference_update(names)
-        if now_ms > self.deadline_at:
-            self._late.update(dict.fromkeys(names))
-        if self.state is State.SOLVING:
-            return self._finish(targets, now_ms, self._pending)
-        return self._wait(targets) if self._awaited else self._finish(targets, now_ms, self._filled)
+    def _last(self, event: str, now_ms: float, reason: Reason, optimum: ArrivedModel | None) -> Result:
+        targets, wanted = self._targets(event), self.unsolved
+        if wanted is not None and optimum is not None:
+            self._solved = {wanted: optimum}
+        return self._proceed(targets, now_ms, reason, waits=False)
 
-    def _wait(self, targets: _Targets) -> Reached | None:
-        self.state = targets[Outcome.WAIT]
-        return None
-
-    def _finish(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached | None:
-        """Answer, or wait for the optimum of these groups; the deadline ends that wait."""
-        if self._solving and self.unsolved is not None:
+    def _proceed(self, targets: _Targets, now_ms: float, reason: Reason | None, *, waits: bool = True) -> Result | None:
+        """Wait for groups without a reason; else answer, or wait for the optimum of the groups if it `waits`."""
+        if reason is None:
+            self.state = targets[Outcome.WAIT]
+            return None
+        if waits and self.solving and self.unsolved is not None:
             self._pending, self.state = reason, targets[Outcome.SOLVE]
             return None
-        return self._answer(targets, now_ms, reason)
-
-    def _answer(self, targets: _Targets, now_ms: float, reason: Reason) -> Reached:
         answer = self._made(now_ms, "deadline" if now_ms > self.deadline_at else reason)
         self.state = targets[Outcome.ANSWER]
         return answer
 
-    def _made(self, now_ms: float, reason: Reason | None) -> Reached:
-        options = self._options
+    def _made(self, now_ms: float, reason: Reason | None) -> Result:
+        options = self.options
         note = self._unexplained(self.prediction.rows) if options.explain else None
         settled = self.prediction.settle(
             options.budget,
@@ -310,16 +341,16 @@ class OpenPrediction:
             elapsed_ms=now_ms - self.begun_ms,
             late_groups=self._late,
             solve=lambda _, groups: self._solved.get(groups),
-            at_once=self._at_once,
+            at_once=self._limits.max_inline,
         )
         if note is not None:
             settled = settled.with_note(note)
-        return settled if settled.numbers > self._at_once else settled.make()
+        return settled if settled.numbers > self._limits.max_inline else settled.make()
 
     def _unexplained(self, rows: int) -> str | None:
         """Return why an answer for some rows has no contributions; None if it can have them."""
         columns, P = len(self.model.groups.features), len(self.model.prefixes.intercept)
-        limit = self._max_contributions
+        limit = self._limits.max_contributions
         if rows * columns * P <= limit:
             return None
         if rows == 1:

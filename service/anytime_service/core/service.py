@@ -1,9 +1,9 @@
 """Prediction service that all transports share: it opens, admits and drains predictions.
 
-A transport opens a prediction with the options of the request and with callbacks for the answer, for errors and for
-updates. It passes on the events that it receives. The deadline timer, the solver and the drain of a stopping server
-produce the other events. The service calls the answer callback exactly once, from within the event that ends the
-prediction.
+A transport opens a prediction with the options of the request and with a sink, and passes on the events that it
+receives: groups, amended options, the end. The deadline timer, the solver and the drain of a stopping server produce
+the other events. The sink receives updates, and then exactly one answer or error, from within the event that ends the
+prediction or, if the worker makes the answer, after it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from anytime._files import memory_limit
+from anytime.inference.deadline import Durations, LatenessRecord
 from anytime.inference.prediction import Prediction
+from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import (
-    LEAD_MS,
-    ActivePrediction,
-    AnswerCallback,
-    Context,
-    Encode,
-    encode_nothing,
-)
+from anytime_service.core.active_prediction import LEAD_MS, ActivePrediction, Sink
+from anytime_service.core.open_prediction import Limits
 from anytime_service.core.solver import Solver
-from anytime_service.errors import FieldError, OverloadedError, UnknownModelError
+from anytime_service.errors import OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
+from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from anytime_service.limits.queues import SLICE_MS, FairQueue, TimeoutQueue
 from anytime_service.limits.tuning import TUNING, Tuning
@@ -40,11 +37,18 @@ from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
 
+MS_PER_NUMBER = 2e-4  # time in which the worker makes a number of an answer, until it is measured
+
 _log = logging.getLogger("anytime_service")
 
 
 class PredictionService:
-    """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`."""
+    """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`.
+
+    `fair_queue` has the bytes that connections have received and the sets to solve, `due` deadlines that wait for
+    another turn of the loop, and `without_deadline` predictions without a deadline of their own, whose timers start
+    `LEAD_MS` before it.
+    """
 
     def __init__(
         self,
@@ -58,39 +62,31 @@ class PredictionService:
         self.settings = settings
         self.tuning = tuning
         self.tracing = tracing
-        self.metrics = Metrics()
-        self.metrics.set_served(registry.every())
+        self.metrics = metrics = Metrics()
+        metrics.set_served(registry.every())
         self.session_timings = SessionTimings(settings.max_sessions)
         self.solver = Solver(settings.max_solve_ms, tuning)
-        self.worker = Worker(self.metrics.shed.labels("refused", "pages").inc)
+        self.worker = Worker(metrics.shed.labels("refused", "pages").inc)
         self.active: set[ActivePrediction] = set()
         self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
-        self._long = asyncio.Lock()
+        self.limits = Limits(settings.max_deadline_ms, settings.max_rows, int(INLINE), tuning.max_contributions)
         self.draining = False
-        self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), self._wake)
-        self.memory = MemoryBudget(settings.max_held_bytes, self.metrics.shed.labels("refused", "memory").inc)
+        self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), lambda: self._monitor.start())  # noqa: PLW0108  (made below)
+        self.memory = MemoryBudget(settings.max_held_bytes, metrics.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.memory, settings.max_share_per_key, keys)
-        self._reloading = asyncio.Lock()
-        self._loop_monitor = LoopMonitor(self.admission.record_cycle)
-        self._shed = {how: self.metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
         self.fair_queue = FairQueue()
-        self._context = Context(
-            self.active,
-            self.metrics,
-            tracing,
-            self.solver,
-            self.worker,
-            self.admission,
-            settings.max_deadline_ms,
-            lambda: bool(self.fair_queue) or self._long.locked(),
-            TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
-            tuning.max_contributions,
-            self.fair_queue,
-        )
-        self.metrics.open.set_function(lambda: len(self.active))
-        self.metrics.held_bytes.set_function(lambda: self.memory.bytes)
-        self.metrics.memory_limit.set(memory_limit() or 0)
-        self.metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
+        self.due = FairQueue()
+        lead_s = max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0
+        self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
+        self._times: dict[str, tuple[LatenessRecord, Durations]] = {}
+        self._long = asyncio.Lock()
+        self._reloading = asyncio.Lock()
+        self._monitor = LoopMonitor(self.admission.record_cycle)
+        self._shed = {how: metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
+        metrics.open.set_function(lambda: len(self.active))
+        metrics.held_bytes.set_function(lambda: self.memory.bytes)
+        metrics.memory_limit.set(memory_limit() or 0)
+        metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
     @property
     def unready(self) -> str | None:
@@ -103,16 +99,13 @@ class PredictionService:
         self,
         options: PredictionOptions,
         begun_ms: float,
-        on_answer: AnswerCallback,
-        on_error: Callable[[Exception], None],
+        sink: Sink,
         *,
-        update: AnswerCallback | None = None,
         shared: Prediction | None = None,
         admitted: bool = True,
         account: Account | None = None,
-        encode: Encode = encode_nothing,
     ) -> ActivePrediction:
-        """Open a prediction; this may call `on_answer` before it returns.
+        """Open a prediction; this may send the answer to the sink before it returns.
 
         Raise UnknownModelError, FieldError if an option is invalid, and OverloadedError if the server cannot answer in
         time, too many predictions are open, or the service is stopping.
@@ -121,14 +114,8 @@ class PredictionService:
         ----------
         begun_ms : float
             Time of the request, from which its deadline counts.
-        on_error : Callable[[Exception], None]
-            Called instead of `on_answer` with an internal error that no caller can catch.
-        update : AnswerCallback | None
-            Called with better preliminary answers.
         shared : Prediction | None
             The groups of a session.
-        encode : Encode
-            Makes of an answer or update what the callbacks receive; the worker thread calls it if it is large.
         admitted : bool
             What `admits` returned for this request.
         """
@@ -141,14 +128,23 @@ class PredictionService:
         model = shared.model if shared is not None else self.registry.get(options.model)
         if shared is not None and not admitted:
             shared = Prediction(model, shared.rows)  # the same number of rows, no groups
-        self.check_rows(options.rows)
-        active = ActivePrediction(self._context, model, shared, on_answer, on_error, update, account, encode)
-        active.begin(options, begun_ms, overloaded=not admitted)
-        return active
+        return ActivePrediction(self, model, options, begun_ms, sink, account, shared, overloaded=not admitted)
 
     def admits(self, now_ms: float, decided: bool | None = None) -> bool:
         """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
         return self.admission.admits(now_ms) if decided is None else decided
+
+    def times(self, model: Model) -> tuple[LatenessRecord, Durations]:
+        """Return the lateness of the answers of a model, and how long the worker takes for a number of one, in ms."""
+        times = self._times.get(model.name)
+        if times is None:
+            times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
+            self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
+        return times
+
+    def has_unread(self) -> bool:
+        """Return whether the server has received bytes that it has not decoded."""
+        return bool(self.fair_queue) or self._long.locked()
 
     async def turn(self, size: int = AT_ONCE + 1) -> None:
         """Wait for the next turn of the loop, in which one long message may be decoded, or a slice of others."""
@@ -167,12 +163,6 @@ class PredictionService:
                 until = now_ms() + SLICE_MS
 
         return after_one
-
-    def check_rows(self, rows: int | None) -> None:
-        """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""
-        limit = self.settings.max_rows
-        if rows is not None and not 1 <= rows <= limit:
-            raise FieldError("rows", f"rows is {rows}; expected 1 to {limit}; use several predictions for more rows")
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""
@@ -227,6 +217,3 @@ class PredictionService:
         self.draining = True
         for active in tuple(self.active):
             active.drain()
-
-    def _wake(self) -> None:
-        self._loop_monitor.start()

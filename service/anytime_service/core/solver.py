@@ -18,7 +18,7 @@ from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrive
 from anytime.model.model import Model
 from anytime_service.limits.tuning import TUNING, Tuning
 
-AT_ONCE = 64  # largest number of columns of a set that is solved immediately
+MAX_SMALL = 64  # largest number of columns of a set that is solved immediately
 
 _log = logging.getLogger("anytime_service")
 
@@ -38,7 +38,7 @@ class Solver:
         """Return the optimum of a set if it is available or the set is small enough to solve immediately, else None."""
         try:
             found = cached_arrived_model(model, groups)
-            if found is None and columns_of(model, groups) <= AT_ONCE:
+            if found is None and columns_of(model, groups) <= MAX_SMALL:
                 found = arrived_model(model, groups)
         except Exception:  # an internal error costs the optimum, not the answer: the prediction uses the prefix
             _log.exception("solving for %s failed", sorted(groups))
@@ -47,36 +47,34 @@ class Solver:
 
     def find(self, model: Model, groups: frozenset[str], on_found: OptimumCallback) -> None:
         """Find the optimum of a set; call `on_found` with it, now or later from the loop, or with None if refused."""
-        found = self.at_once(model, groups)
-        if found is not None:
-            on_found(found)
-        elif (model, groups) in self._waiting:
-            self._waiting[model, groups].append(on_found)
-        elif len(self._waiting) >= self._max_waiting or self._takes_long(model, groups):
-            on_found(None)
-        else:
-            self._waiting[model, groups] = [on_found]
+        found, key = self.at_once(model, groups), (model, groups)
+        if found is None and key in self._waiting:
+            self._waiting[key].append(on_found)
+        elif found is None and len(self._waiting) < self._max_waiting and self._is_quick(model, groups):
+            self._waiting[key] = [on_found]
             solving = asyncio.get_running_loop().run_in_executor(self._thread, arrived_model, model, groups)
-            solving.add_done_callback(partial(self._done, model, groups))
+            solving.add_done_callback(partial(self._done, key))
+        else:
+            on_found(found)
 
-    def _takes_long(self, model: Model, groups: frozenset[str]) -> bool:
+    def _is_quick(self, model: Model, groups: frozenset[str]) -> bool:
         try:
-            return expected_ms(model, groups) > self._max_ms
+            return expected_ms(model, groups) <= self._max_ms
         except Exception:  # as in `at_once`
             _log.exception("solving for %s failed", sorted(groups))
-            return True
+            return False
 
     def close(self) -> None:
         """End the thread and discard the waiting sets; their callbacks are never called."""
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, model: Model, groups: frozenset[str], solving: asyncio.Future[ArrivedModel]) -> None:
-        callbacks = self._waiting.pop((model, groups), [])
+    def _done(self, key: tuple[Model, frozenset[str]], solving: asyncio.Future[ArrivedModel]) -> None:
+        callbacks = self._waiting.pop(key, [])
         if solving.cancelled():
             return
         error = solving.exception()
         if error is not None:
-            _log.error("solving for %s failed", sorted(groups), exc_info=error)
+            _log.error("solving for %s failed", sorted(key[1]), exc_info=error)
         for on_found in callbacks:
             on_found(solving.result() if error is None else None)

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
-from anytime_service.schemas.options import DEFAULTS, PredictionOptions, number, query_options, read_query
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions, number, query_options, read_query, shortest
 from anytime_service.settings import Settings
 
 _FORMS: Mapping[str, Form] = {
@@ -123,7 +123,7 @@ def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
 def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float | None:
     if "request-timeout-ms" not in headers and "grpc-timeout" not in headers:
         return requested_ms
-    deadlines = [] if requested_ms is None else [requested_ms]
+    deadlines = [requested_ms]
     if "request-timeout-ms" in headers:
         deadlines.append(number("Request-Timeout-Ms", headers["request-timeout-ms"]))
     if "grpc-timeout" in headers:
@@ -134,4 +134,4 @@ def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float |
                 "grpc-timeout", f"grpc-timeout is {text!r}; expected up to 8 digits and one of H M S m u n"
             )
         deadlines.append(int(match[1]) * _GRPC_UNIT_MS[match[2]])
-    return min(deadlines, default=None)
+    return shortest(*deadlines)

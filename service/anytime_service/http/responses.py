@@ -25,7 +25,6 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime.inference.prediction import Answer
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import (
@@ -38,7 +37,6 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.routes import is_oip
-from anytime_service.schemas.codecs import Form, encode_answer
 from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
@@ -212,31 +210,6 @@ async def refuse_handshake(send: Send, reply: Reply) -> None:
     headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
     await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": reply.content})
-
-
-def answer_callbacks(
-    exchange: Exchange, form: Form, store: Callable[[Reply], None] | None = None
-) -> tuple[Callable[[Reply], None], Callable[[Exception], None], Callable[[str, Answer], Callable[[float], Reply]]]:
-    """Return callables that send an answer as the response, send an error, and encode an answer.
-
-    `store` receives the response if it is the base rate that the server sends because of overload.
-    """
-    stored = False
-
-    def encode(_: str, answer: Answer) -> Callable[[float], Reply]:
-        nonlocal stored
-        stored, complete = answer.reason == "overload", encode_answer(form, answer)
-        return lambda elapsed_ms: Reply(200, form.media_type, complete(elapsed_ms))
-
-    def send_answer(reply: Reply) -> None:
-        exchange.reply(reply)
-        if store is not None and stored:
-            store(reply)
-
-    def send_error(error: Exception) -> None:
-        exchange.reply(problem_reply(error))
-
-    return send_answer, send_error, encode
 
 
 class Endpoint(ABC):

@@ -76,22 +76,19 @@ class ModelRegistry:
             return self.models[name][0]
         if not self.models:
             raise UnknownModelError("no model is loaded; start the service with a model file")
-        if name is not None:
-            return self._version(name)
-        if len(self.models) > 1:
-            raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
-        return next(iter(self))
-
-    def _version(self, requested: str) -> Model:
-        name, at, version = requested.rpartition("@")
-        if not at or name not in self.models:
-            shown = requested[:200]
-            raise UnknownModelError(f"there is no model {shown!r}; {suggestion(shown, list(self.models))}")
-        for model in self.models[name]:
-            if model.version == version:
-                return model
-        loaded = listed(model.version for model in self.models[name])
-        raise UnknownModelError(f"model {name!r} has no version {version[:40]!r}; loaded versions: {loaded}")
+        if name is None:
+            if len(self.models) > 1:
+                raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
+            return next(iter(self.models.values()))[0]
+        base, _, version = name.rpartition("@")
+        versions = {model.version: model for model in self.models.get(base, ())}
+        if not versions:
+            raise UnknownModelError(f"there is no model {name[:200]!r}; {suggestion(name[:200], list(self.models))}")
+        if version not in versions:
+            raise UnknownModelError(
+                f"model {base!r} has no version {version[:40]!r}; loaded versions: {listed(versions)}"
+            )
+        return versions[version]
 
 
 def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
@@ -120,23 +117,22 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
     others = {file: each for file, each in registry.files.items() if each.model.name != name}
     found: dict[Path, _File] = {}
     problems: list[Exception] = []
+    files: dict[Path, None] = {}
     for path in registry.paths:
         try:
-            files = set(_files(path)) - others.keys()
+            files |= dict.fromkeys(_files(path))
         except RegistryError as error:
             problems.append(error)
-            files = set()
-        for file in sorted(files):
-            before = registry.files.get(file)
-            try:
-                each = _read(file, before, force=force)
-            except (AnytimeError, OSError) as error:
-                if before is not None:
-                    raise
-                problems.append(error)  # a new file of unknown name
-            else:
-                if each.model.name == name:
-                    found[file] = each
+    for file in sorted(files.keys() - others.keys()):
+        try:
+            each = _read(file, registry.files.get(file), force=force)
+        except (AnytimeError, OSError) as error:
+            if file in registry.files:
+                raise
+            problems.append(error)  # a new file of unknown name
+        else:
+            if each.model.name == name:
+                found[file] = each
     if not found:
         unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
         raise problems[0] if problems else unknown
@@ -176,15 +172,15 @@ def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None
             "restart the service"
         )
     change = None if force else _change_of_meaning(old, new)
-    if change is not None:
+    if change:
         raise RegistryError(
             f"{str(file)!r} now contains a model {new.name!r} {change}; use a separate file for it, reload it with "
             "force=true, or restart the service"
         )
 
 
-def _change_of_meaning(old: Model, new: Model) -> str | None:
-    """Return how a model differs from the previous one in what clients may have stored; None if it does not."""
+def _change_of_meaning(old: Model, new: Model) -> str:
+    """Return how a model differs from the previous one in what clients may have stored; empty if it does not."""
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
     other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
     if other:
@@ -204,7 +200,7 @@ def _change_of_meaning(old: Model, new: Model) -> str | None:
         if (column.type, levels) != (same.type, same.levels):
             what = f"levels {listed(column.levels or ())}" if column.type == same.type else f"type {column.type!r}"
             changed.append(f"{what} of column {column.name!r}")
-    return f"with other meanings: {'; '.join(changed[:5])}" if changed else None
+    return f"with other meanings: {'; '.join(changed[:5])}" if changed else ""
 
 
 def _form(model: ModelSummary) -> dict[str, object]:
@@ -239,12 +235,8 @@ def _files(path: Path) -> list[Path]:
         )
     if not served.is_dir():
         return [served]
-    files = sorted(file for file in served.iterdir() if _is_model(file))
+    # Copying programs leave hidden files, such as `._model.safetensors` (macOS) and `.model.safetensors.tmp`.
+    files = sorted(f for f in served.glob(f"[!.]*{SUFFIX}") if f.is_file())
     if not files:
         raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it")
     return files
-
-
-def _is_model(file: Path) -> bool:
-    # Copying programs leave hidden files, such as `._model.safetensors` (macOS) and `.model.safetensors.tmp`.
-    return file.suffix == SUFFIX and not file.name.startswith(".") and file.is_file()

@@ -198,8 +198,8 @@ def summary(model: Model, versions: Iterable[str]) -> ModelSummary:
 
 
 def _column(group: str, column: Column) -> ModelColumn:
-    kinds: dict[str | None, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
-    holds = None if column.reader is None else column.reader.holds
+    kinds: dict[str, Literal["text", "bool"]] = {"text": "text", "true or false": "bool"}
+    holds = "" if column.reader is None else column.reader.holds
     return ModelColumn(
         name=column.name,
         group=group,
@@ -218,15 +218,19 @@ def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | No
     As for a prediction, the budget limits the cost of the complete prefix, including the available groups `have`. The
     groups that they require count as paid, too.
     """
-    available = tuple(dict.fromkeys(have))
-    paid = _paid(model, available)
+    available, groups = tuple(dict.fromkeys(have)), model.groups
+    for name in available:
+        if name not in groups.positions:
+            raise FieldError("have", f"there is no group {name!r}; {suggestion(name, groups.names)}")
+    indices = [groups.positions[name] for name in available]
+    paid = {groups.names[i] for index in indices for i in (index, *groups.prerequisites[index])}
     # A prediction does not await a group without features, but its step is unpaid until the group is.
     prefix = 0
     while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
         prefix += 1
     steps: list[PlannedStep] = []
-    rows = (model.groups.rows or 1) if rows is None else rows
-    per_row, in_total = model.groups.costs, model.groups.call_costs(rows)
+    rows = (groups.rows or 1) if rows is None else rows
+    per_row, in_total = groups.costs, groups.call_costs(rows)
     spent, spent_total = _cost(model, per_row, paid), _cost(model, in_total, paid)
     for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):
         compute = tuple(name for name in step.adds if name not in paid)
@@ -257,14 +261,3 @@ def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | No
 
 def _cost(model: Model, costs: Float, groups: Iterable[str]) -> float:
     return float(sum(costs[model.groups.positions[name]] for name in groups))
-
-
-def _paid(model: Model, have: Iterable[str]) -> set[str]:
-    groups = model.groups
-    paid: set[str] = set()
-    for name in have:
-        if name not in groups.positions:
-            raise FieldError("have", f"there is no group {name!r}; {suggestion(name, groups.names)}")
-        index = groups.positions[name]
-        paid.update(groups.names[i] for i in (index, *groups.prerequisites[index]))
-    return paid

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -19,7 +18,7 @@ from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyE
 
 PIECE = 10_000  # numbers of an answer that are encoded at once: in a millisecond
 
-MAX_COUNTED = 100  # objects of a list whose keys are counted
+MAX_SEARCHED = 64 * 1024  # bytes of JSON that are searched for keys given twice: in a quarter of a millisecond
 
 PACK = "send MessagePack with packed values (bytes and a dtype), or fewer rows or groups at once"
 """Advice in the error about lists of values that are too large."""
@@ -66,11 +65,19 @@ def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder[Any]]:
 def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what: str = "the body") -> Decoded_co:
     """Return a decoded message.
 
-    Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice.
+    Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice; the
+    decoder alone would use the last. JSON of more than `MAX_SEARCHED` bytes is not searched for keys given twice.
     """
     try:
         decoded = decoder.decode(content)
-        check_keys(form, content, decoded)
+        kind: Any = type(decoded)
+        groups = decoded if isinstance(decoded, dict) else getattr(decoded, "groups", ())
+        if form is not JSON:
+            _check_map(content, groups, is_map=groups is decoded)
+        elif len(content) <= MAX_SEARCHED:
+            colons = content.count(":" if isinstance(content, str) else b":")  # type: ignore[arg-type]
+            if colons > _required(kind) + len(groups):  # or text has colons, or an option is given
+                _SEARCH.decode(content if isinstance(content, str) else content.decode())
     except msgspec.ValidationError as error:
         message, place = located(error)
         raise MalformedBodyError(f"{place or what}: {message}", place or None) from error
@@ -83,65 +90,12 @@ def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what:
     return decoded
 
 
-def check_keys(form: Form, content: Content | str, message: Any) -> None:
-    """Raise ValidationError if the content has a key twice; the decoder uses the last.
-
-    A message with more colons, or more items at its head, than it has fields is searched: text may contain colons, and
-    a field may be given its default.
-    """
-    if form is not JSON:
-        _check_map(content, message)
-        return
-    colons = content.count(":") if isinstance(content, str) else content.count(b":")
-    groups = message if isinstance(message, dict) else getattr(message, "groups", ())
-    if colons > _required(message.__class__) + len(groups) and colons > _pairs(message):
-        _SEARCH.decode(content if isinstance(content, str) else content.decode())
-
-
 @cache
 def _required(cls: Any) -> int:
-    """Return the smallest number of keys of a message without nested ones; 0 for any other type."""
-    return _fields_of(cls)[0] if issubclass(cls, msgspec.Struct) else 0
-
-
-def _pairs(message: Any) -> int:
-    """Return the smallest number of keys that a message is written with, those of its values not included.
-
-    Objects of a long list count with their required keys only: to search them takes less time than to count all keys.
-    """
-    if isinstance(message, dict):
-        return len(message)
-    if isinstance(message, list):
-        if not message or not isinstance(message[0], msgspec.Struct):
-            return 0
-        if len(message) > MAX_COUNTED:
-            return len(message) * _fields_of(message[0].__class__)[0]
-        return sum([_pairs(each) for each in message])
-    count, given, defaults, nested = _fields_of(message.__class__)
-    values = given(message)
-    if values != defaults:
-        for value, default in zip(values, defaults, strict=True):
-            if value != default:
-                count += not isinstance(value, msgspec.Raw) or bytes(memoryview(value)[:5]) != b"null"
-                if isinstance(value, msgspec.Struct | dict | list):
-                    count += _pairs(value)
-    for name in nested:
-        count += _pairs(getattr(message, name))
-    return count
-
-
-@cache
-def _fields_of(cls: Any) -> tuple[int, Callable[[Any], tuple[Any, ...]], tuple[Any, ...], list[str]]:
-    """Return the number of required fields, the optional ones and their defaults, and those that contain others."""
-    fields = msgspec.structs.fields(cls)
-    required = [field.name for field in fields if field.required]
-    optional = {field.name: field.default for field in fields if not field.required}
-    # A getter of one attribute returns no tuple.
-    first = fields[0].name
-    getter = attrgetter(first, first, *optional)
-    count = len(required) + (cls.__struct_config__.tag is not None)
-    nested = [name for name in required if name in ("groups", "inputs")]
-    return count, lambda message: getter(message)[2:], tuple(optional.values()), nested
+    """Return the smallest number of keys of a message without those of its groups; 0 for any other type."""
+    if not issubclass(cls, msgspec.Struct):
+        return 0
+    return sum(field.required for field in msgspec.structs.fields(cls)) + (cls.__struct_config__.tag is not None)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:
@@ -155,26 +109,17 @@ _SEARCH = json.JSONDecoder(object_pairs_hook=_once, parse_int=len, parse_float=l
 _MAP = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
-def map_size(content: bytes | msgspec.Raw) -> int:
+def map_size(content: bytes | bytearray | msgspec.Raw) -> int:
     """Return the number of items of a MessagePack map."""
     head = bytes(memoryview(content)[:5])
     return head[0] & 0x0F if head[0] & 0xF0 == 0x80 else int.from_bytes(head[1 : 3 if head[0] == 0xDE else 5], "big")
 
 
-def _check_map(content: Any, message: Any) -> None:
-    size = content[0] & 0x0F if content[0] >> 4 == 8 else map_size(content)
-    groups = message if isinstance(message, dict) else getattr(message, "groups", None)
-    if groups is None and (size <= _required(message.__class__) or size <= _pairs(message)):
-        return
-    if groups is not message:
-        items = _MAP.decode(content)
-        if size > len(items):
-            raise msgspec.ValidationError("A key is given more than once; send it once")
-        if groups is None:
-            return
-        size = map_size(items["groups"])
-    if size > len(groups):
-        raise msgspec.ValidationError("A group is given more than once; send it once")
+def _check_map(content: Any, groups: Any, *, is_map: bool) -> None:
+    """Raise ValidationError if a key of a message is there twice, or of its groups; `is_map` if it is a map of them."""
+    items = groups if is_map else _MAP.decode(content)
+    if map_size(content) > len(items) or (not is_map and "groups" in items and map_size(items["groups"]) > len(groups)):
+        raise msgspec.ValidationError("A key is given more than once; send it once")
 
 
 def too_large(what: str, limit: int) -> BodyTooLargeError:
@@ -205,29 +150,16 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     length = _OF_LENGTH.fullmatch(message)
     if length:
         kind, sign, limit = length.groups()
-        elements, than, bound = (
-            _ELEMENTS.get(kind, "items"),
-            *(("fewer", "least") if sign == ">=" else ("more", "most")),
-        )
-        message = f"{'a name' if is_key else 'it'} has {than} than {limit} {elements}; send at {bound} {limit}"
+        than, bound = ("fewer", "least") if sign == ">=" else ("more", "most")
+        has = f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}"
+        message = f"{has}; send at {bound} {limit}"
     return message[:1].lower() + message[1:], place
-
-
-def encode_answer(form: Form, answer: Answer, **more: Any) -> Callable[[float], bytes]:
-    """Return a function that returns the encoded answer, after the fields `more`, given its `elapsed_ms`.
-
-    The numbers of all rows are encoded before. Raise FieldError if the answer is not finite: in JSON it would be null.
-    """
-    check_finite(answer, "groups")
-    fields = more | _fields(form, answer)
-    return lambda elapsed_ms: form.encode(fields | {"elapsed_ms": elapsed_ms})
 
 
 def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:
     """Return a list, an array or a dictionary, encoded in pieces if it is long: other threads may run in between."""
     size, is_map, is_array = len(items), isinstance(items, dict), isinstance(items, np.ndarray)
-    each = next(iter(items.values() if is_map else items), None)
-    step = max(1, piece // (len(each) if isinstance(each, list | np.ndarray) and len(each) else 1))
+    step = _step(items.values() if is_map else items, piece)
     if size <= step:
         return items.tolist() if is_array else items
     pairs: Any = list(items.items()) if is_map else items
@@ -242,6 +174,12 @@ def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:
         return msgspec.Raw(b",".join(parts))
     parts.insert(0, (b"\xdf" if is_map else b"\xdd") + size.to_bytes(4, "big"))
     return msgspec.Raw(b"".join(parts))
+
+
+def _step(items: Iterable[Any], piece: int) -> int:
+    """Return how many items of a list have about as many numbers as a piece."""
+    first = next(iter(items), None)
+    return max(1, piece // (len(first) if isinstance(first, list | np.ndarray) and len(first) else 1))
 
 
 def _head(count: int) -> int:
@@ -263,14 +201,16 @@ def _is_finite(numbers: Any) -> bool:
     """Return whether a number, or each number of a nested list, is finite; numpy takes .4 us for a single one."""
     if isinstance(numbers, float):
         return math.isfinite(numbers)
-    step = PIECE
-    if len(numbers) and isinstance(numbers[0], list | np.ndarray):
-        step = max(1, PIECE // len(numbers[0]))
+    step = _step(numbers, PIECE)
     return all(np.isfinite(numbers[i : i + step]).all() for i in range(0, len(numbers), step))
 
 
-def _fields(form: Form, answer: Answer) -> dict[str, Any]:
-    """Return the fields that the server sends: all but those that only a local caller knows."""
+def answer_fields(form: Form, answer: Answer) -> dict[str, Any]:
+    """Return the fields that the server sends: all but those that only a local caller knows.
+
+    Those of many rows are encoded already. Raise FieldError if the answer is not finite: in JSON it would be null.
+    """
+    check_finite(answer, "groups")
     fields = vars(answer).copy()
     for name in LOCAL_FIELDS:
         del fields[name]
@@ -279,8 +219,8 @@ def _fields(form: Form, answer: Answer) -> dict[str, Any]:
             if fields[name] is not None:
                 fields[name] = in_pieces(form, fields[name])
     if answer.contributions is not None:
-        parts = {
-            name: in_pieces(form, each) for name, each in vars(answer.contributions).items() if name != "intercept"
+        fields["contributions"] = {
+            name: each if name == "intercept" else in_pieces(form, each)
+            for name, each in vars(answer.contributions).items()
         }
-        fields["contributions"] = {"intercept": answer.contributions.intercept} | parts
     return fields

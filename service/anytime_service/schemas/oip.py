@@ -17,8 +17,9 @@ list is JSON in a string, and so are contributions.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeAlias
@@ -38,7 +39,7 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values, of_field
+from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values, check_rows, of_field
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
@@ -66,19 +67,11 @@ Scalar: TypeAlias = str | bool | int | float
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-Ignored: TypeAlias = msgspec.Raw  # not decoded: any JSON
-
-
-def _ignored() -> msgspec.Raw:
-    """Return the default of a field whose value is not decoded."""
-    return msgspec.Raw(b"null")
-
-
 class _Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters; MLServer's `content_type` and `headers` are accepted and ignored: the datatype is sufficient."""
 
     content_type: str | None = None
-    headers: Ignored = msgspec.field(default_factory=_ignored)
+    headers: Any = None
 
 
 class InferInputParameters(_Parameters, frozen=True):
@@ -98,7 +91,7 @@ class InferInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     datatype: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DATATYPES, TEXT]})]
     parameters: InferInputParameters | None = None
     # Decoded after the rest has been checked.
-    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=_ignored)
+    data: Annotated[msgspec.Raw, VALUES_SCHEMA] = msgspec.field(default_factory=partial(msgspec.Raw, b"null"))
 
 
 class InferOutputParameters(_Parameters, frozen=True):
@@ -125,7 +118,7 @@ class InferParameters(PredictionOptions, frozen=True, kw_only=True):
     timeout: Amount | None = None
     binary_data_output: bool | None = None
     content_type: str | None = None
-    headers: Ignored = msgspec.field(default_factory=_ignored)
+    headers: Any = None
 
 
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,17 +135,13 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[InferOutput] | None = None
 
 
-class _Overload(msgspec.Struct, frozen=True):
-    overload: Any = None
-
-
 class _Parametrised(msgspec.Struct, frozen=True):
-    parameters: _Overload | None = None
+    parameters: dict[str, Any] | None = None
 
 
+_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 _REQUEST = msgspec.json.Decoder(InferRequest)
 _DATA = msgspec.json.Decoder(Values)
-_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 
 
 def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
@@ -166,72 +155,66 @@ def overload_of(content: bytes) -> Any:
 
     Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
     """
-    request = read(JSON, _PARAMETRISED, content)
-    return None if request.parameters is None else request.parameters.overload
+    return (read(JSON, _PARAMETRISED, content).parameters or {}).get("overload")
+
+
+def json_values(content: msgspec.Raw, field: str) -> Values:
+    """Return the data of an input in the JSON; raise MalformedBodyError if a value is neither a number nor text."""
+    try:
+        values: Values = _DATA.decode(content)
+    except msgspec.ValidationError as error:
+        message, item = located(error)
+        raise MalformedBodyError(f"{field}.data{item}: {message}", f"{field}.data{item}") from error
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input, checked against the model; `json_path` is its place in the request, for error messages.
+    """An input, checked against the model except for its values; `field` is its place in the request, for errors.
 
-    `columns` are the indices of its columns in the group. `size` is the number of its bytes after the JSON; None if its
-    values are in the JSON. The values of categories are the indices of their levels.
+    `columns` are the indices of its columns in the group. No encoding of the protocol is part of it, so every binding
+    can use it: it passes the bytes or the list that it has received.
     """
 
-    json_path: str
+    field: str
     name: str
     group: str
     position: GroupPosition
     columns: Sequence[int]
     datatype: str
     rows: int
-    size: int | None
-    data: msgspec.Raw
 
-    def from_bytes(self, content: bytes) -> Array:
-        """Return the values of the bytes after the JSON, (rows, columns).
+    @property
+    def nbytes(self) -> int | None:
+        """Number of its bytes; None if that depends on its values."""
+        return None if self.datatype == TEXT else self.rows * len(self.columns) * DATATYPES[self.datatype].itemsize
 
-        Raise FieldError if a value is invalid, or the bytes are not the texts of the shape.
+    def array(self, values: Any) -> Array:
+        """Return values (rows, columns), NaN where missing; a category is the index of its level.
+
+        The values are bytes of the datatype, or a list, flat or nested. Raise FieldError if a value is invalid, or not
+        in the range of the datatype, or if there are not as many as the shape has.
         """
-        if self.datatype == TEXT:
-            return self._checked([*self._texts(content)], in_json=False)
-        array = np.frombuffer(content, DATATYPES[self.datatype])
-        return self._checked(array.reshape(self.rows, len(self.columns)), in_json=False)
-
-    def from_json(self) -> Array:
-        """Return the values of the JSON, (rows, columns), NaN where missing.
-
-        Raise MalformedBodyError if a value is neither a number nor text, and FieldError if one is invalid or out of the
-        datatype's range, or the values do not have the shape.
-        """
-        where = f"{self.json_path}.data"
-        try:
-            values = _DATA.decode(self.data)
-        except msgspec.ValidationError as error:
-            message, item = located(error)
-            raise MalformedBodyError(f"{where}{item}: {message}", f"{where}{item}") from error
-        return self._checked(values)
-
-    def _checked(self, values: list[Any] | Array, *, in_json: bool = True) -> Array:
-        """Return values (rows, columns), or a flat list of them, as numbers; a category is the index of its level.
-
-        An error about values in JSON says where they are.
-        """
+        in_bytes, given = isinstance(values, bytes), values
+        if isinstance(values, bytes) and self.datatype == TEXT:
+            given = [*self._texts(values)]
+        elif isinstance(values, bytes):
+            given = np.frombuffer(values, DATATYPES[self.datatype]).reshape(self.rows, len(self.columns))
         features, readers = [self.position.features[j] for j in self.columns], self.position.expansion.readers
         own = {i: readers[j] for i, j in enumerate(self.columns) if j in readers}
         checked = partial(numbers_of, self.group, features, rows=self.rows, flat=True)
         try:
             if self.datatype == TEXT:
-                return checked(own, values)
-            numbers = checked({}, values)
-            if self.datatype == "BOOL" or (isinstance(values, list) and DATATYPES[self.datatype].kind != "f"):
+                return checked(own, given)
+            numbers = checked({}, given)
+            if self.datatype == "BOOL" or (not in_bytes and DATATYPES[self.datatype].kind != "f"):
                 self._check_range(numbers[~np.isnan(numbers)])
             # Places in errors are those of the data.
-            return checked(own, numbers if isinstance(values[0], list) else numbers.ravel()) if own else numbers
+            return checked(own, numbers if isinstance(given[0], list) else numbers.ravel()) if own else numbers
         except ValuesError as error:
-            if not in_json:
-                raise FieldError(f"{self.json_path}.data", str(error)) from error
-            raise of_field(f"{self.json_path}.data", error) from error
+            if in_bytes:
+                raise FieldError(f"{self.field}.data", str(error)) from error
+            raise of_field(f"{self.field}.data", error) from error
 
     def _texts(self, content: bytes) -> Iterator[str | None]:
         """Yield the texts of the bytes after the JSON, as many as there are rows."""
@@ -245,12 +228,10 @@ class Tensor:
             try:
                 yield text.decode() or empty
             except UnicodeDecodeError as error:
-                raise FieldError(
-                    f"{self.json_path}.data", f"text {number} of input {self.name!r} is not UTF-8"
-                ) from error
+                raise FieldError(f"{self.field}.data", f"text {number} of input {self.name!r} is not UTF-8") from error
         if at != len(content):
             raise FieldError(
-                f"{self.json_path}.parameters.binary_data_size",
+                f"{self.field}.parameters.binary_data_size",
                 f"the {len(content)} bytes of input {self.name!r} are not {self.rows} texts; expected each text after "
                 "its length in 4 bytes, little-endian",
             )
@@ -261,31 +242,47 @@ class Tensor:
         wrong = array[(array < low) | (array >= high + 1) | (array != np.trunc(array))]
         if wrong.size:
             raise ValuesError(
-                f"{self.json_path}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
+                f"{self.field}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
                 f"{high}"
             )
 
 
-def tensors_of(model: Model, request: InferRequest, max_rows: int) -> Iterator[Tensor]:
-    """Yield the inputs of a request, checked against the model except for their values.
+def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[tuple[Tensor, int | None]]:
+    """Yield the inputs of a JSON request, and how many bytes of each follow the JSON; None if its values are in it.
 
     Raise FieldError, which names the place, if an input is not a group of the model, is repeated, or has an invalid
     datatype, shape or size.
     """
     rows, names = None, set[str]()
-    for number, each in enumerate(request.inputs):
-        tensor = _tensor(model, f"inputs[{number}]", each, max_rows)
+    for number, each in enumerate(inputs):
+        tensor = tensor_of(model, f"inputs[{number}]", each.name, each.datatype, each.shape, max_rows)
         if tensor.name in names:
-            raise FieldError(f"{tensor.json_path}.name", f"input {tensor.name!r} is given more than once; send it once")
+            raise FieldError(f"{tensor.field}.name", f"input {tensor.name!r} is given more than once; send it once")
         names.add(tensor.name)
         rows = rows or tensor.rows
         if tensor.rows != rows:
             raise FieldError(
-                f"{tensor.json_path}.shape",
-                f"{tensor.json_path}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
+                f"{tensor.field}.shape",
+                f"{tensor.field}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
                 "expected the same number of rows in every input",
             )
-        yield tensor
+        yield tensor, _size(tensor, each)
+
+
+def _size(tensor: Tensor, source: InferInput) -> int | None:
+    size = None if source.parameters is None else source.parameters.binary_data_size
+    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
+        present = "no data" if size is None else "both data and a binary_data_size"
+        raise FieldError(
+            f"{tensor.field}.data",
+            f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
+        )
+    if size is not None and tensor.nbytes not in (None, size):
+        raise FieldError(
+            f"{tensor.field}.parameters.binary_data_size",
+            f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
+        )
+    return size
 
 
 Inputs: TypeAlias = dict[str, tuple[str, Sequence[int]]]
@@ -315,56 +312,27 @@ def inputs_of(model: Model) -> Inputs:
     return _INPUTS.get(model, (), made)
 
 
-def _tensor(model: Model, json_path: str, source: InferInput, max_rows: int) -> Tensor:
-    name = source.name
+def tensor_of(model: Model, field: str, name: str, datatype: str, shape: Sequence[int], max_rows: int) -> Tensor:
+    """Return an input of a model by name, datatype and shape; raise FieldError, which names the place in `field`."""
     inputs = inputs_of(model)
     if name not in inputs:
         if name in model.groups.positions and name not in model.places:
-            raise FieldError(f"{json_path}.name", f"group {name!r} has no features and is not an input; do not send it")
+            raise FieldError(f"{field}.name", f"group {name!r} has no features and is not an input; do not send it")
         raise FieldError(
-            f"{json_path}.name",
+            f"{field}.name",
             f"there is no input {name[:200]!r} in model {model.name!r}; {suggestion(name[:200], list(inputs))}",
         )
     group, columns = inputs[name]
-    if source.datatype not in (DATATYPES if name == group else (TEXT,)):
+    width = len(columns)
+    if datatype not in (DATATYPES if name == group else (TEXT,)):
         one_of = f"one of {', '.join(DATATYPES)}" if name == group else f"{TEXT}: {name!r} is a text column"
-        raise FieldError(
-            f"{json_path}.datatype", f"{json_path}.datatype is {source.datatype[:50]!r}; expected {one_of}"
-        )
-    rows = _rows(json_path, source.shape, len(columns), max_rows)
-    size = _size(
-        json_path, source, None if name != group else rows * len(columns) * DATATYPES[source.datatype].itemsize
-    )
-    return Tensor(json_path, name, group, model.places[group], columns, source.datatype, rows, size, source.data)
-
-
-def _size(json_path: str, source: InferInput, expected: int | None) -> int | None:
-    size = None if source.parameters is None else source.parameters.binary_data_size
-    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
-        present = "no data" if size is None else "both data and a binary_data_size"
-        raise FieldError(
-            f"{json_path}.data",
-            f"{json_path} has {present}; expected data, or a binary_data_size and bytes after the JSON",
-        )
-    if expected is not None and size not in (None, expected):
-        raise FieldError(
-            f"{json_path}.parameters.binary_data_size",
-            f"{json_path} has a binary_data_size of {size}; its shape and datatype make it {expected}",
-        )
-    return size
-
-
-def _rows(place: str, shape: list[int], features: int, max_rows: int) -> int:
-    if shape == [features]:
-        return 1
-    where = f"{place}.shape"
-    if len(shape) != 2 or shape[1] != features or shape[0] < 1:
-        raise FieldError(where, f"{where} is {str(shape)[:100]}; expected [rows, {features}], rows being 1 or more")
-    if shape[0] > max_rows:
-        raise FieldError(
-            where, f"{where} has {shape[0]} rows; expected at most {max_rows}; send more rows in several predictions"
-        )
-    return shape[0]
+        raise FieldError(f"{field}.datatype", f"{field}.datatype is {datatype[:50]!r}; expected {one_of}")
+    rows = 1 if [*shape] == [width] else shape[0] if len(shape) == 2 and shape[1] == width else 0
+    if rows < 1:
+        expected = f"expected [rows, {width}], rows being 1 or more"
+        raise FieldError(f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; {expected}")
+    check_rows(rows, max_rows, f"{field}.shape")
+    return Tensor(field, name, group, model.places[group], columns, datatype, rows)
 
 
 class InferProblem(Problem, frozen=True, kw_only=True):
@@ -428,14 +396,11 @@ def class_datatype(classes: Sequence[Scalar]) -> str:
     return "FP64" if kinds <= {int, float} else TEXT
 
 
-def encode_inference(
-    model: Model, answer: Answer, request: InferRequest | None
-) -> Callable[[float], tuple[bytes, int | None]]:
-    """Return a function that returns the encoded answer, given its `elapsed_ms`.
+def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[InferReply, list[bytes]]:
+    """Return the reply with an answer, except for its `elapsed_ms`, and the bytes of outputs that follow its JSON.
 
-    It also returns the number of bytes of the JSON if outputs follow it as bytes, else None. The numbers of all rows
-    are encoded before. Raise FieldError if the prediction or its interval is not finite. `request` is None if the
-    deadline expired before its JSON was received.
+    The numbers of many rows are encoded already. Raise FieldError if the prediction or its interval is not finite.
+    `request` is None if the deadline expired before its JSON was received.
     """
     check_finite(answer, "inputs")
     request = request or InferRequest([])
@@ -453,14 +418,7 @@ def encode_inference(
             outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
         else:
             outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
-    reply = InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id)
-
-    def complete(elapsed_ms: float) -> tuple[bytes, int | None]:
-        reply.parameters["elapsed_ms"] = elapsed_ms
-        head = msgspec.json.encode(reply)
-        return b"".join((head, *contents)), len(head) if contents else None
-
-    return complete
+    return InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id), contents
 
 
 def _binary(tensor: InferTensor) -> bytes:
@@ -473,31 +431,27 @@ def _binary(tensor: InferTensor) -> bytes:
 
 
 def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
+    """Return the outputs of an answer by name; one that is not calibrated has neither interval nor set."""
     classes = model.manifest.classes
-    numbers = np.asarray(answer.prediction if classes is None else answer.probabilities, dtype=np.float64)
-    width = len(model.manifest.responses if classes is None else classes)
-    shape, flat = [numbers.size // width, width], numbers.ravel()
-    several = isinstance(answer.prediction, list | np.ndarray)
-    if classes is None:
-        tensors = [InferTensor("prediction", "FP64", shape, data=flat)]
-    else:
-        datatype = class_datatype(classes)
-        labels = answer.prediction if several else [answer.prediction]
-        chosen = [str(label) for label in labels] if datatype == TEXT else labels
-        tensors = [
-            InferTensor("prediction", datatype, [len(chosen), 1], data=chosen),
-            InferTensor("probabilities", "FP64", shape, data=flat),
-        ]
-    if answer.interval is not None:
-        ends = np.asarray(answer.interval, dtype=np.float64).ravel()
-        tensors.append(InferTensor("interval", "FP64", [*shape, 2], data=ends))
-    if answer.prediction_set is not None and classes is not None:
-        sets = answer.prediction_set if several else [answer.prediction_set]
-        members = [label in each for each in sets for label in classes]
-        tensors.append(InferTensor("prediction_set", "BOOL", shape, data=members))
+    data: dict[str, Any] = {"prediction": answer.prediction, "interval": answer.interval}
+    if classes is not None:
+        several = isinstance(answer.prediction, list | np.ndarray)
+        labels, sets = answer.prediction if several else [answer.prediction], answer.prediction_set
+        data["prediction"] = [str(label) for label in labels] if class_datatype(classes) == TEXT else labels
+        data["probabilities"] = answer.probabilities
+        if sets is not None:
+            data["prediction_set"] = [label in each for each in (sets if several else [sets]) for label in classes]
+    tensors: dict[str, InferTensor] = {}
+    for kind in _output_kinds(model):
+        values = data.get(kind.name)
+        if values is not None:
+            if classes is None or kind.name == "probabilities":
+                values = np.asarray(values, dtype=np.float64).ravel()
+            shape = [len(values) // math.prod(kind.shape[1:]), *kind.shape[1:]]
+            tensors[kind.name] = InferTensor(kind.name, kind.datatype, shape, data=values)
     if answer.ranking is not None:
-        tensors.append(InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking))
-    return {tensor.name: tensor for tensor in tensors}
+        tensors["ranking"] = InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking)
+    return tensors
 
 
 def _parameters(answer: Answer) -> dict[str, Scalar]:
@@ -569,7 +523,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
         name=model.name,
         versions=versions,
         platform="anytime_safetensors",
-        inputs=_input_kinds(model),
+        inputs=list(_input_kinds(model)),
         outputs=_output_kinds(model),
         parameters={
             "task": model.manifest.task,
@@ -582,8 +536,7 @@ def model_metadata(model: Model, versions: list[str]) -> InferModel:
     )
 
 
-def _input_kinds(model: Model) -> list[InferTensorKind]:
-    kinds: list[InferTensorKind] = []
+def _input_kinds(model: Model) -> Iterator[InferTensorKind]:
     for name, (group, columns) in inputs_of(model).items():
         place = model.places[group]
         parameters: dict[str, Scalar] = {
@@ -592,8 +545,7 @@ def _input_kinds(model: Model) -> list[InferTensorKind]:
             "step": place.step,
             "prefix_cost": float(model.costs[place.step]),
         }
-        kinds.append(InferTensorKind(name, "FP64" if name == group else TEXT, [-1, len(columns)], parameters))
-    return kinds
+        yield InferTensorKind(name, "FP64" if name == group else TEXT, [-1, len(columns)], parameters)
 
 
 def _output_kinds(model: Model) -> list[InferTensorKind]:

@@ -1,7 +1,8 @@
 """The options of a prediction: one class for query, JSON body, begin message, OIP parameters and client.
 
-A new option is a field of `PredictionOptions`. Every message that carries options inherits from it, and the query's
-parameters, the OpenAPI document and the client's calls are made from its fields.
+A new option is a field of `PredictionOptions`, and of one of the dictionaries below it, which tell type checkers the
+arguments of the client. Every message that carries options inherits from it; the query's parameters, the OpenAPI
+document and the calls of the client are made from its fields.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
-from operator import attrgetter
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -77,11 +77,40 @@ STREAM_ONLY = ("updates", "traceparent")
 PARAMETERS = tuple(name for name in NAMES if name not in STREAM_ONLY)
 """Query parameters of `POST /predict`."""
 
-_values = attrgetter(*NAMES)
-_NOTHING = _values(DEFAULTS)
-
 OF_THE_HEAD = ("model", "overload", *STREAM_ONLY)
 """Options that the server needs before it reads a body of groups."""
+
+
+class _Options(TypedDict, total=False):
+    """Options of every call of the client, for type checkers; `PredictionOptions` documents them."""
+
+    policy: Policy
+    budget: float | None
+    ranking: bool
+    overload: Overload
+    explain: bool
+
+
+class RunOptions(_Options, total=False):
+    """Options of a call of the client that computes its groups."""
+
+    model: str | None
+    rows: int | None
+
+
+class SessionOptions(_Options, total=False):
+    """Options of an answer of a client's session."""
+
+    deadline_ms: float | None
+
+
+class PredictOptions(RunOptions, SessionOptions, total=False):
+    """Options of a call of the client with available groups."""
+
+
+def shortest(*deadlines_ms: float | None) -> float | None:
+    """Return the shortest of several deadlines, which applies; None without one."""
+    return min((each for each in deadlines_ms if each is not None), default=None)
 
 
 def completed(head: PredictionOptions, body: PredictionOptions, before: Collection[str] = ()) -> PredictionOptions:
@@ -89,18 +118,16 @@ def completed(head: PredictionOptions, body: PredictionOptions, before: Collecti
 
     Raise FieldError if another option is in both and differs, or if the body has one that is needed `before` it.
     """
-    if _values(body) == _NOTHING:
-        return head
     given = {name: value for name in NAMES if (value := getattr(body, name)) != getattr(DEFAULTS, name)}
     for name, value in given.items():
         if name in before:
             raise FieldError(name, f"{name} is an option of the query on this route; send it there")
         first = getattr(head, name)
-        if name != "deadline_ms" and first not in (value, getattr(DEFAULTS, name)):
+        if name == "deadline_ms":
+            given[name] = shortest(first, value)
+        elif first not in (value, getattr(DEFAULTS, name)):
             raise FieldError(name, f"{name} is {value!r} in the body and {first!r} in the query; send it once")
-    if head.deadline_ms is not None and "deadline_ms" in given:
-        given["deadline_ms"] = min(given["deadline_ms"], head.deadline_ms)
-    return msgspec.structs.replace(head, **given)
+    return msgspec.structs.replace(head, **given) if given else head
 
 
 def read_query(content: bytes, names: Collection[str], repeated: Collection[str] = ()) -> dict[str, str]:

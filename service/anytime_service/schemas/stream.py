@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from anytime_service.errors import MalformedBodyError
-from anytime_service.schemas.codecs import JSON, Content, Decoder, Form, check_keys, decoders, of_group, read, too_large
+from anytime_service.schemas.codecs import Content, Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
@@ -71,15 +71,11 @@ class Peeked(msgspec.Struct, frozen=True):
 
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
-_FRAMES = decoders(
+_FRAMES: Mapping[str, Decoder[Frame]] = decoders(
     BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame
 )
-_LARGE_FRAMES: Decoder[Any] = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
+_LARGE_FRAMES: Decoder[Frame] = msgspec.msgpack.Decoder(BeginFrame | PackedGroupFrame[memoryview] | EndFrame)
 """Decoder of messages so large that their values must be packed."""
-
-_decode_text = _FRAMES[JSON.name].decode
-_KEYS = {BeginFrame: 2, GroupFrame: 4, EndFrame: 2}
-"""Smallest number of keys of a message of each type."""
 
 _PEEKED: Mapping[str, Decoder[Peeked]] = decoders(Peeked)
 _START = 4096  # number of bytes at the start of a long message in which the server searches its type and id
@@ -91,23 +87,13 @@ def read_frame(form: Form, content: Content | str, limits: ListLimits) -> Frame:
     Raise MalformedBodyError, which names the field, if the message is invalid, and BodyTooLargeError if it has more
     values in lists than `limits` allow.
     """
-    if isinstance(content, str) and len(content) <= limits.short:
-        try:
-            frame: Frame = _decode_text(content)
-            if content.count(":") > _KEYS[frame.__class__]:  # maybe one of them is there twice
-                check_keys(form, content, frame)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            pass  # `read` names the place
-        else:
-            return frame
-    large = limits.must_be_packed(form, content)
+    large = len(content) > limits.short and limits.must_be_packed(form, content)
     try:
-        frame = read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
+        return read(form, _LARGE_FRAMES if large else _FRAMES[form.name], content, "the message")
     except MalformedBodyError as error:
         if large and error.field == "values" and "got `array`" in str(error):
             raise too_large(f"the message has values as a list and {len(content)} bytes", limits.listed) from error
         raise of_group(error, peek(form, content).group) from error.__cause__
-    return frame
 
 
 def peek(form: Form, content: Content | str) -> Peeked:

@@ -76,19 +76,24 @@ class ListLimits:
         if size > self.size:
             raise too_large(f"{what} has {size} bytes of JSON", self.size)
         if size > min(self.values, int(FIELDS)):  # fewer bytes than values
-            is_text = isinstance(content, str)
-            commas = content.count("," if is_text else b",")  # type: ignore[arg-type]
-            if commas >= self.values:
-                raise too_large(f"{what} has {commas + 1} values in lists of JSON", self.values)
-            colons = content.count(":" if is_text else b":")  # type: ignore[arg-type]
-            if colons > int(FIELDS):  # a field takes as long as five numbers
-                raise too_large(f"{what} has {colons} colons in JSON", int(FIELDS))
+            # A field takes as long as five numbers.
+            parts = ((",", 1, self.values, "values in lists of JSON"), (":", 0, int(FIELDS), "colons in JSON"))
+            for sign, more, most, name in parts:
+                count = content.count(sign) if isinstance(content, str) else content.count(sign.encode())
+                if count + more > most:
+                    raise too_large(f"{what} has {count + more} {name}", most)
         return False
 
 
 def of_field(field: str, error: ValuesError) -> FieldError:
     """Return an error about the values in a field of a request, with the place of the invalid element, if known."""
     return FieldError(field + "".join(f"[{number}]" for number in getattr(error, "index", ())), str(error))
+
+
+def check_rows(rows: int | None, most: int, field: str = "rows") -> None:
+    """Raise FieldError if there are more rows than a prediction may have; None is not known yet."""
+    if rows is not None and not 1 <= rows <= most:
+        raise FieldError(field, f"there are {rows} rows; expected 1 to {most}; use several predictions for more rows")
 
 
 def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, max_rows: int) -> Values | Array:
@@ -106,11 +111,7 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
         raise FieldError(
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
         )
-    rows = count_rows(values)
-    if rows > max_rows:
-        raise FieldError(
-            "rows", f"there are {rows} rows; expected at most {max_rows}; send more in several predictions"
-        )
+    check_rows(count_rows(values), max_rows)
     received: Values | Array = values
     return received
 

@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -32,14 +33,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from anytime.errors import AnytimeError
-from anytime_service.clock import now_ms
 from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
-from anytime_service.limits.queues import TTLCache
 from anytime_service.urls import shown_address
 
 CONNECTIONS = 16  # number of connections for requests; the subscription has one more
-LOG_S = 60.0  # interval at which an identical error is logged, in seconds
-MAX_LOGGED = 1_000  # number of different errors to remember for that interval
 AT_A_TIME = 16  # messages to receive before other tasks run
 _PAUSES = FullJitterBackoff(cap=1.0, base=0.05)
 
@@ -55,20 +52,6 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 _log = logging.getLogger("anytime_service")
-
-
-class LogLimit:
-    """Limit on repeated log messages: each distinct one passes once in `LOG_S`, since a client may repeat a request."""
-
-    def __init__(self) -> None:
-        self._passed: TTLCache[float] = TTLCache(MAX_LOGGED, LOG_S * 1000.0)
-
-    def passes(self, message: str) -> bool:
-        now, last_ms = now_ms(), self._passed.get(message)
-        if last_ms is not None and now - last_ms <= LOG_S * 1000.0:
-            return False
-        self._passed.add(message, now, now)
-        return True
 
 
 class RedisConnection:
@@ -100,10 +83,9 @@ class RedisConnection:
         self._background, self._on_subscription = background, on_subscription
         self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
         self._redis: Any = Redis(connection_pool=self._pool)
-        self._scripts: dict[str, Any] = {}
+        self._script: Callable[[str], Any] = cache(self._redis.register_script)
         self._running: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
-        self._log_limit = LogLimit()
         self._check_now = asyncio.Event()
         self._received = asyncio.Event()
         self._tried = asyncio.Event()
@@ -146,10 +128,7 @@ class RedisConnection:
         Raise SessionsUnreachableError if there was no answer in time, or Redis answered with an error; the script may
         still be executed. Raise DamagedSessionError if a key has a value of another type.
         """
-        known = self._scripts.get(script)
-        if known is None:
-            known = self._scripts[script] = self._redis.register_script(script)
-        return await self._reply(known(keys=keys, args=arguments), keys[0], limit_ms)
+        return await self._reply(self._script(script)(keys=keys, args=arguments), keys[0], limit_ms)
 
     async def fetch(self, key: str, limit_ms: float | None = None) -> Mapping[bytes, bytes]:
         """Return a hash, empty without one; raises as `run`."""
@@ -166,8 +145,7 @@ class RedisConnection:
                     f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
                 ) from error
             if isinstance(error, ResponseError):
-                if self._log_limit.passes(str(error)):
-                    _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
+                _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
             elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
                 self._check_now.set()
             raise SessionsUnreachableError(self._reason(error, wait_s)) from error

@@ -304,13 +304,6 @@ class Snapshot(NamedTuple):
     groups: Mapping[str, StoredGroup]
 
 
-class Message(NamedTuple):
-    """Packed groups of one post; revision 0 means that the session has ended."""
-
-    revision: int
-    groups: Mapping[str, bytes]
-
-
 def pack_values(session: str, name: str, array: Float) -> bytes:
     """Pack the values of a group, shape (rows, features), with NaN for missing values."""
     content = array.astype("<f8", copy=False).tobytes()
@@ -341,11 +334,9 @@ def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> Se
     if form != FORMAT.encode():
         raise damaged(session, f"its format is {(form or b'missing')[:10].decode(errors='replace')}; expected {FORMAT}")
     try:
-        model, number = (name or b"").decode(), (version or b"").decode()
+        model, number = (name or b"\xff").decode(), (version or b"").decode()
     except UnicodeDecodeError as error:
-        raise damaged(session, "the name or version of its model is not UTF-8") from error
-    if not model:
-        raise damaged(session, "the name of its model is empty")
+        raise damaged(session, "the name or version of its model is missing or not UTF-8") from error
     return SessionInfo(model, number, read_rows(session, rows, max_rows))
 
 
@@ -353,10 +344,10 @@ def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
     """Read a number of rows; return None for 0, which means not known yet; raises DamagedSessionError."""
     try:
         rows = _integer(content)
-    except ValueError as error:
-        raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}") from error
+    except ValueError:
+        rows = max_rows + 1
     if rows > max_rows:
-        raise damaged(session, f"its number of rows is {rows}; expected 0 to {max_rows}")
+        raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}")
     return rows or None
 
 
@@ -405,8 +396,8 @@ def read_address(content: bytes) -> str:
         raise DamagedSessionError("received a message that this service did not send; it was ignored") from error
 
 
-def read_message(content: bytes, bounds: Bounds) -> Message:
-    """Read a message; raises DamagedSessionError."""
+def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]:
+    """Return revision (0: the session has ended) and packed groups of a message; raises DamagedSessionError."""
     session = read_address(content)
     if len(content) > bounds.size:
         raise damaged(session, f"a message about it has {len(content)} bytes; expected at most {bounds.size}")
@@ -416,7 +407,7 @@ def read_message(content: bytes, bounds: Bounds) -> Message:
         groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
     except (IndexError, ValueError) as error:
         raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
-    return Message(revision, groups)
+    return revision, groups
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:

@@ -1,5 +1,10 @@
 """Sessions in Redis: every replica accepts groups and answers; `redis_format` describes the stored data.
 
+A mirror is a local copy of a session, for as long as predictions of this replica wait for its groups. It is made of a
+snapshot, and then receives messages with consecutive revisions. A message that the snapshot contains already is skipped
+by its revision. After a missing revision, a message that arrived before the first snapshot, or a time without messages,
+the session is read again. So every group is applied exactly once, in whichever order snapshots and messages arrive.
+
 `ModelVersions` finds the version of a model that a session began with, also after this replica has reloaded the model.
 """
 
@@ -11,10 +16,11 @@ import math
 import re
 import secrets
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from anytime.inference.prediction import Prediction
@@ -30,19 +36,22 @@ from anytime_service.errors import (
     OverloadedError,
     UnknownSessionError,
 )
-from anytime_service.limits.memory import Account
+from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
-from anytime_service.sessions.mirrors import LOST, Mirrors
-from anytime_service.sessions.redis_connection import LogLimit, RedisConnection
+from anytime_service.sessions.redis_connection import RedisConnection
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
 from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
 
 MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
 _READING = 4  # number of sessions that are read again concurrently
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
+FULL = "the memory of this server is exhausted; the latest groups may be missing in this answer"
+LOST = "the session store has lost this session; the latest groups may be missing in this answer"
 
 _log = logging.getLogger("anytime_service")
 
@@ -69,32 +78,57 @@ class ModelVersions:
     def find(self, name: str, version: str) -> Model:
         """Return a model in one version; raise MissingVersionError if this replica does not have it."""
         self.notice()
-        model = self._served.get((name, version))
-        if model is not None:
-            return model
-        if (name, version) not in self._retained:
+        key = name, version
+        if key in self._served:
+            return self._served[key]
+        if key not in self._retained:
             raise MissingVersionError(
                 f"the session began with model {name[:200]!r} in version {version[:40]!r}, which this replica does not "
                 "have; use another replica, load that version here too, or begin a new session"
             )
-        model, _ = self._retained.pop((name, version))
-        self._retained[name, version] = model, now_ms()
+        model, _ = self._retained.pop(key)
+        self._retained[key] = model, now_ms()
         return model
 
     def notice(self) -> None:
         """Update the versions after a reload, and remove those that no session has used for `retain_s`."""
-        registry, now = self._registry(), now_ms()
+        registry, now, retained = self._registry(), now_ms(), self._retained
         if registry is not self._seen:
             self._seen = registry
             before, self._served = self._served, {(model.name, model.version): model for model in registry.every()}
-            self._retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
-            models = (*self._served.values(), *(model for model, _ in self._retained.values()))
+            retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
+            models = (*self._served.values(), *(model for model, _ in retained.values()))
             self.bounds = Bounds.of(models, self._max_rows, self._readable)
-        while self._retained:
-            key, (_, used_ms) = next(iter(self._retained.items()))  # the least recently used first
-            if len(self._retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
+        while retained:
+            key, (_, used_ms) = next(iter(retained.items()))  # the least recently used first
+            if len(retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
                 break
-            del self._retained[key]
+            del retained[key]
+
+
+@dataclass(eq=False)
+class Mirror(Session):
+    """A local copy of a session, at some revision; `account` counts the bytes of its values.
+
+    `is_unread` is whether it is to be read again.
+    """
+
+    account: MemoryBudget = field(kw_only=True)
+    revision: int = field(kw_only=True)
+    is_unread: bool = False
+
+    def add(self, contents: Mapping[str, bytes], revision: int, max_rows: int, again: Iterable[str] = ()) -> None:
+        """Add packed groups up to a revision; `again` names those that were sent more than once.
+
+        Raise DamagedSessionError, or OverloadedError if the values exceed the memory budget.
+        """
+        arrays = redis_format.unpack_values(self.id, self.prediction, contents, max_rows)
+        more = self.prediction.more_bytes(arrays)
+        self.account.check(more)
+        self.account.add(more)
+        self.prediction.replaced.update(dict.fromkeys(again))
+        self.revision = revision
+        self.put(arrays)
 
 
 @dataclass(frozen=True)
@@ -126,11 +160,11 @@ class RedisSession:
                 checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
                 raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self.rows is None:
-            store.remember(self.id, SessionInfo(self.model.name, self.model.version, rows))
+            store.known.add(self.id, SessionInfo(self.model.name, self.model.version, rows), 0.0)
         replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
         names = {field[2:].decode(errors="replace") for field in fields if field.startswith(b"g:")}
         complete = bisect_left(self.model.needed, True, key=lambda needed: not needed <= names) - 1
-        return AcceptedGroups(complete, {name.decode() for name in replaced}, rows or 1)
+        return complete, {name.decode() for name in replaced}, rows or 1
 
 
 class RedisSessions:
@@ -148,20 +182,21 @@ class RedisSessions:
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
-        self._known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
-        self._unread: dict[str, None] = {}
-        self._has_unread = asyncio.Event()
-        self._log_limit = LogLimit()
-        self._mirrors = Mirrors(self._reread, lambda: self.bounds, self._report)
+        self.known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
+        self._mirrors: dict[str, Mirror] = {}
+        self._reading: Counter[str] = Counter()  # sessions that are read for predictions that will wait
+        self._missed: set[str] = set()  # those of them of which a message may have arrived before their first snapshot
+        self._unread: asyncio.Queue[Mirror] = asyncio.Queue()
+        self._subscribed = False
         self._connection = RedisConnection(
             url,
             timeout_ms,
             f"anytime:replica:{self._replica}",
             tuning.store_check_s,
-            on_message=self._mirrors.receive,
+            on_message=self.receive,
             check=self._check,
             background=self._read_continuously,
-            on_subscription=lambda subscribed: self._mirrors.mark_all(subscribed=subscribed),
+            on_subscription=self.subscribed,
         )
 
     def __len__(self) -> int:
@@ -193,16 +228,17 @@ class RedisSessions:
             raise account.share_error(int(owned[0]), self.limit, "sessions")
         if status == b"full":
             raise OverloadedError(f"there are {self._count} sessions, the limit; delete unused sessions")
-        self.remember(session_id, SessionInfo(model.name, model.version, rows))
+        self.known.add(session_id, SessionInfo(model.name, model.version, rows), 0.0)
         return session_id
 
     async def get(self, session_id: str) -> OpenSession:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
-        info = self._known.get(session_id)
+        info = self.known.get(session_id)
         if info is None:
             with self.reporting():
                 _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
-                info = self.remember(session_id, redis_format.read_info(session_id, fields, self.bounds.rows))
+                info = redis_format.read_info(session_id, fields, self.bounds.rows)
+            self.known.add(session_id, info, 0.0)
         return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
@@ -214,16 +250,22 @@ class RedisSessions:
                 prediction = redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows)
             yield Session(session_id, prediction)
             return
-        with self._mirrors.followed(session_id, account) as mirror:
+        self._reading[session_id] += 1
+        try:
             with self.reporting():
-                snapshot, model = await self._snapshot(session_id, remaining_ms)
-                session = mirror.apply(snapshot, model)
-            yield session
+                mirror = self.apply(session_id, *await self._snapshot(session_id, remaining_ms), account)
+            yield mirror
+        finally:
+            self._reading[session_id] -= 1
+            if not self._reading[session_id]:
+                del self._reading[session_id]
+                self._missed.discard(session_id)
+            self._drop_idle(session_id)
 
     async def delete(self, session_id: str) -> None:
         with self.reporting():
             await self.run(redis_format.DELETE, session_id)
-        self._known.forget(session_id)
+        self.known.forget(session_id)
 
     async def run(self, script: str, session_id: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
         """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
@@ -233,7 +275,7 @@ class RedisSessions:
             script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
-            self._known.forget(session_id)
+            self.known.forget(session_id)
             raise gone() if reply[0] == b"gone" else unknown(session_id)
         if reply[0] == b"damaged":
             raise damaged(session_id, "its fields are not those of a session")
@@ -245,12 +287,8 @@ class RedisSessions:
         try:
             yield
         except DamagedSessionError as error:
-            self._report(error)
+            _log.warning("%s", error)
             raise
-
-    def remember(self, session_id: str, info: SessionInfo) -> SessionInfo:
-        self._known.add(session_id, info, 0.0)
-        return info
 
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
@@ -266,7 +304,7 @@ class RedisSessions:
             if not content[0]:
                 raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
-        self.remember(session_id, snapshot.info)
+        self.known.add(session_id, snapshot.info, 0.0)
         return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
@@ -274,9 +312,82 @@ class RedisSessions:
         keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
         self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
 
-    def _reread(self, session_id: str) -> None:
-        self._unread[session_id] = None
-        self._has_unread.set()
+    def apply(self, session_id: str, snapshot: Snapshot, model: Model, account: MemoryBudget) -> Mirror:
+        """Apply a snapshot to the mirror of a session and return it; its bytes count for the account of the first one.
+
+        Raise DamagedSessionError if the snapshot is invalid, and OverloadedError if the values do not fit into memory.
+        """
+        mirror, max_rows = self._mirrors.get(session_id), self.bounds.rows
+        if mirror is None:
+            prediction = redis_format.prediction_of(session_id, snapshot, model, max_rows)
+            account.check(prediction.nbytes)
+            account.add(prediction.nbytes)
+            mirror = self._mirrors[session_id] = Mirror(
+                session_id,
+                prediction,
+                note=None if self._subscribed else BEHIND,
+                on_leave=partial(self._drop_idle, session_id),
+                account=account,
+                revision=snapshot.revision,
+            )
+            if session_id in self._missed:
+                self._reread(mirror)
+        elif snapshot.revision > mirror.revision:
+            newer = {name: group for name, group in snapshot.groups.items() if group.revision > mirror.revision}
+            again = [name for name, group in newer.items() if group.again]
+            mirror.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
+        return mirror
+
+    def receive(self, content: bytes) -> None:
+        """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
+        mirror: Mirror | None = None
+        try:
+            session_id = redis_format.read_address(content)
+            mirror = self._mirrors.get(session_id)
+            if mirror is None:
+                if session_id in self._reading:
+                    self._missed.add(session_id)
+                return
+            revision, groups = redis_format.read_message(content, self.bounds)
+            if not revision:
+                mirror.end()
+            elif revision == mirror.revision + 1:
+                mirror.note = None  # no message was lost
+                mirror.add(groups, revision, self.bounds.rows)
+            elif revision > mirror.revision:
+                self._reread(mirror)
+        except (DamagedSessionError, OverloadedError) as error:
+            self._failed(mirror, error)
+
+    def subscribed(self, subscribed: bool) -> None:
+        """Set whether the subscription exists: if so, read all sessions again, else say that they may be behind."""
+        self._subscribed = subscribed
+        self._missed.update(self._reading)
+        for mirror in self._mirrors.values():
+            if subscribed:
+                self._reread(mirror)
+            else:
+                mirror.note = BEHIND
+
+    def _drop_idle(self, session_id: str) -> None:
+        mirror = self._mirrors.get(session_id)
+        if mirror is not None and not (self._reading[session_id] or mirror.waiting):
+            del self._mirrors[session_id]
+            mirror.account.add(-mirror.prediction.nbytes)
+
+    def _failed(self, mirror: Mirror | None, error: Exception) -> None:
+        """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
+        if not isinstance(error, OverloadedError):
+            _log.warning("%s", error)
+        if mirror is not None and isinstance(error, OverloadedError):
+            mirror.note = FULL
+        elif mirror is not None:
+            mirror.fail(error)
+
+    def _reread(self, mirror: Mirror) -> None:
+        if not mirror.is_unread:
+            mirror.is_unread = True
+            self._unread.put_nowait(mirror)
 
     async def _read_continuously(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -285,35 +396,21 @@ class RedisSessions:
 
     async def _read_unread(self) -> None:
         while True:
-            while not self._unread:
-                self._has_unread.clear()
-                await self._has_unread.wait()
-            session_id, _ = self._unread.popitem()
-            await self._catch_up(session_id)
+            mirror = await self._unread.get()
+            mirror.is_unread = False
+            if self._mirrors.get(mirror.id) is mirror:  # a prediction waits
+                await self._catch_up(mirror)
 
-    async def _catch_up(self, session_id: str) -> None:
+    async def _catch_up(self, mirror: Mirror) -> None:
         """Read a session again for the predictions that wait for it."""
-        mirror = self._mirrors.find(session_id)
-        if mirror is None:
-            return
-        waiting = () if mirror.session is None else mirror.session.waiting
-        due_ms = max((active.machine.deadline_at for active in waiting), default=0.0)
-        newest = mirror.newest
+        due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
         try:
-            snapshot, model = await self._snapshot(session_id, max(due_ms - now_ms(), self._tuning.min_read_ms))
-            mirror.mark(behind=False)
-            mirror.apply(snapshot, model, newest)
+            content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
+            if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
+                mirror.note = None
+                self.apply(mirror.id, *content, mirror.account)
         except (GoneSessionError, UnknownSessionError) as error:
-            mirror.end(LOST if isinstance(error, UnknownSessionError) else None)
-        except DamagedSessionError as error:
-            self._report(error)
-            mirror.fail(error)
-        except MissingVersionError as error:
-            _log.warning("%s", error)
-            mirror.fail(error)
-        except OverloadedError as error:
-            mirror.fail(error)
-
-    def _report(self, error: DamagedSessionError) -> None:
-        if self._log_limit.passes(str(error)):
-            _log.warning("%s", error)
+            mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
+            mirror.end()
+        except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
+            self._failed(mirror, error)

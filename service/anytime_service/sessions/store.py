@@ -1,29 +1,39 @@
-"""Interface of session stores, and the session with its waiting predictions that all stores share."""
+"""Sessions: groups that several requests share. The interface of their stores, and the store in this process.
+
+Sessions in memory are bounded and expire; the ids of ended ones are remembered. `redis_store` has those that replicas
+share.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Container, Mapping
-from contextlib import AbstractAsyncContextManager
+import math
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Container, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
+from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.errors import GoneSessionError, UnknownSessionError
+from anytime_service.core.open_prediction import OpenPrediction, checked_groups
+from anytime_service.core.service import PredictionService
+from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.limits.costs import SESSION_BYTES
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import SLICE_MS
+from anytime_service.limits.queues import FairQueue, TTLCache
+from anytime_service.urls import MEMORY
+
+REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 
 
-class AcceptedGroups(NamedTuple):
-    """Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
-
-    prefix: int
-    replaced: Container[str]
-    rows: int
+AcceptedGroups: TypeAlias = tuple[int, Container[str], int]
+"""Result of adding groups: the longest complete prefix, the groups that were received more than once, and rows."""
 
 
 class OpenSession(Protocol):
@@ -95,7 +105,7 @@ class Session:
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
     on_leave: Callable[[], None] = lambda: None
-    _events: deque[tuple[ActivePrediction, Callable[[ActivePrediction], None]]] = field(default_factory=deque)
+    _events: FairQueue = field(default_factory=FairQueue)
 
     @property
     def model(self) -> Model:
@@ -119,27 +129,19 @@ class Session:
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
-        self._tell(lambda active: active.ended())
+        self._tell(lambda active: active.apply(OpenPrediction.end))
 
     def fail(self, error: Exception) -> None:
         self._tell(lambda active: active.fail(error))
 
     def _tell(self, event: Callable[[ActivePrediction], None]) -> None:
         """Pass an event to all waiting predictions in order, as many in a turn of the loop as fit in its time."""
-        idle = not self._events
-        self._events.extend((active, event) for active in self.waiting)
-        if idle:
-            self._pass_on()
+        for active in tuple(self.waiting):
+            self._events.run(partial(self._pass_on, active, event))
 
-    def _pass_on(self) -> None:
-        until = now_ms() + SLICE_MS
-        while self._events and now_ms() < until:
-            active, event = self._events[0]
-            if active in self.waiting:
-                event(active)
-            self._events.popleft()
-        if self._events:
-            asyncio.get_running_loop().call_soon(self._pass_on)
+    def _pass_on(self, active: ActivePrediction, event: Callable[[ActivePrediction], None]) -> None:
+        if active in self.waiting:
+            event(active)
 
     def noted(self, answer: Answer) -> Answer:
         if self.note is None:
@@ -153,3 +155,145 @@ def gone() -> GoneSessionError:
 
 def unknown(session_id: str) -> UnknownSessionError:
     return UnknownSessionError(f"there is no session {session_id[:64]!r}; begin one by POST /sessions")
+
+
+@dataclass(eq=False)
+class MemorySession(Session):
+    """A session of this process.
+
+    `account`, of the key that began it, counts the session and the bytes of its values, also when another key posts
+    them.
+    """
+
+    account: Account = field(kw_only=True)
+    used_ms: float = 0.0
+
+    async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
+        arrays = checked_groups(self.prediction, values)
+        more = self.prediction.more_bytes(arrays)
+        if more:  # none for groups that replace others
+            self.account.check(more, "groups")
+            for each in self.waiting:
+                each.allow(len(next(iter(arrays.values()))), more, "groups")
+            self.account.add(more)
+        self.put(arrays)
+        return self.prediction.prefix, self.prediction.replaced, self.prediction.rows
+
+
+class MemorySessions:
+    """Session store in memory, see `SessionStore`; no method waits."""
+
+    kind: Literal["memory", "redis"] = "memory"
+    trouble = None
+
+    def __init__(self, limit: int, ttl_s: float) -> None:
+        self.limit = limit
+        self.ttl_s = ttl_s
+        self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
+        self._ended: TTLCache[None] = TTLCache(REMEMBERED, math.inf)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Do nothing: the first session starts the sweep."""
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def create(self, model: Model, rows: int | None, account: Account) -> str:
+        self._expire()
+        if account.share_exhausted(account.sessions, self.limit):
+            raise account.share_error(account.sessions, self.limit, "sessions")
+        if len(self._sessions) >= self.limit:
+            raise OverloadedError(f"there are {len(self._sessions)} sessions, the limit; delete unused sessions")
+        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
+        self._sessions[session.id] = session
+        account.sessions += 1
+        if self._timer is None:
+            self._sweep()
+        return session.id
+
+    async def get(self, session_id: str) -> MemorySession:
+        now = now_ms()
+        session = self._sessions.get(session_id)
+        if session is not None and self._expired(session, now):
+            self._end(session)
+            session = None
+        if session is None:
+            raise gone() if session_id in self._ended else unknown(session_id)
+        session.used_ms = now
+        self._sessions.move_to_end(session_id)
+        return session
+
+    @asynccontextmanager
+    async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:  # noqa: ARG002
+        """Yield a session, which does not expire while a prediction waits for it."""
+        yield await self.get(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        self._end(await self.get(session_id))
+
+    def _expired(self, session: MemorySession, now: float) -> bool:
+        return not session.waiting and now - session.used_ms > self.ttl_s * 1000.0
+
+    def _expire(self) -> None:
+        now = now_ms()
+        for session in tuple(self._sessions.values()):  # the least recently used first
+            if now - session.used_ms <= self.ttl_s * 1000.0:
+                break
+            if self._expired(session, now):
+                self._end(session)
+
+    def _end(self, session: MemorySession) -> None:
+        del self._sessions[session.id]
+        session.account.add(-session.prediction.nbytes)
+        session.account.sessions -= 1
+        self._ended.add(session.id, None, 0.0)
+        session.end()
+
+    def _sweep(self) -> None:
+        """End expired sessions, now and while there are any, so that idle ones free their memory."""
+        self._timer = None
+        self._expire()
+        if self._sessions:
+            self._timer = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._sweep)
+
+
+def session_store(service: PredictionService) -> SessionStore:
+    """Return the session store that the settings name, and register its metrics.
+
+    Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
+    """
+    settings = service.settings
+    store: SessionStore = MemorySessions(settings.max_sessions, settings.session_ttl_s)
+    if settings.session_store != MEMORY:
+        try:
+            from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional package)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "redis":
+                raise
+            raise AnytimeError(
+                "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
+                "pip install 'anytime-linear[redis]'"
+            ) from error
+        retain_s = settings.session_ttl_s + settings.max_deadline_ms / 1000.0
+        store = RedisSessions(
+            settings.session_store,
+            settings.session_store_timeout_ms,
+            settings.max_sessions,
+            settings.session_ttl_s,
+            ModelVersions(
+                lambda: service.registry,
+                retain_s,
+                settings.max_rows,
+                settings.session_store_timeout_ms * int(SESSION_BYTES),
+            ),
+            service.tuning,
+        )
+    service.metrics.sessions.set_function(lambda: len(store))
+    service.metrics.session_store_up.set_function(lambda: float(store.trouble is None))
+    return store

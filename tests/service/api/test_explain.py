@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 
 from anytime.inference.contributions import Contributions
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.client import Client
 from anytime_service.core import open_prediction
 from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
@@ -24,7 +22,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.inferring import infer, tensors
-from service.serving import VALUES, Running, expected, run_service, running, small_model, trained_model
+from service.serving import VALUES, Running, expected, run_service, running, small_model
 
 BASE: dict[str, Any] = {"groups": {}, "features": {}}
 
@@ -100,25 +98,6 @@ def test_every_answer_without_contributions_has_the_note() -> None:
         assert stream.hear()["note"] == note
         stream.say("end", 1)
         assert stream.answer(1)["note"] == note
-
-
-def test_the_client_returns_contributions_by_every_call() -> None:
-    model = trained_model()
-    received = Contributions(**contributions(model, VALUES))
-    base = Contributions(received.intercept, {}, {})
-    extractors = {name: (lambda _, values=values: np.array(values)) for name, values in VALUES.items()}
-    app = create_app(ModelRegistry.of([model]), Settings(port=0))
-    with running(app, Settings(port=0)) as service, Client(service.url) as client:
-        assert client.predict(VALUES, explain=True).contributions == received
-        assert client.predict(VALUES).contributions is None
-        assert client.run(extractors, None, 20_000, explain=True).contributions == received
-        assert client.run(extractors, None, 0, explain=True).contributions == base
-        assert client.run(extractors, None, 0, rows=3, explain=True).contributions == base
-        assert client.run(extractors, None, 0).contributions is None
-        with client.session() as session:
-            session.add_many(VALUES)
-            assert session.predict(explain=True).contributions == received
-            assert session.predict().contributions is None
 
 
 def test_contributions_that_are_no_numbers_are_refused_even_if_the_probability_is_one(settings: Settings) -> None:

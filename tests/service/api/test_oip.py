@@ -63,17 +63,6 @@ def test_a_model_tells_its_inputs_in_the_order_of_the_sequence(service: Running,
     assert service.get(f"{path}/ready").json() == {"name": "brake", "ready": True}
 
 
-def test_the_best_prefix_answers_as_it_does_in_the_library(service: Running) -> None:
-    inputs = tensors({name: [values] for name, values in VALUES.items()})
-    for budget in (None, 1.0, 5.0, 9.0):
-        parameters = {"policy": "best"} | ({} if budget is None else {"budget": budget})
-        reply = infer(service, inputs, model="picky", parameters=parameters)
-        answer = expected(MODELS["picky"], VALUES, budget, policy="best")
-        assert reply["parameters"]["policy"] == "best"
-        assert reply["parameters"]["prefix"] == answer["prefix"]
-        assert output(reply, "prediction") == [answer["prediction"]]
-
-
 def test_a_model_of_classes_tells_its_classes(service: Running) -> None:
     prediction, probabilities = service.get("/v2/models/kind").json()["outputs"]
     assert prediction == {"name": "prediction", "datatype": "BYTES", "shape": [-1, 1]}
@@ -163,13 +152,6 @@ def test_every_nan_that_bytes_can_spell_is_a_missing_value(service: Running, dat
     content, headers = binary({"speed": [[0.0]]}, datatype)
     content = content[: int(headers[JSON_BYTES])] + bytes.fromhex(nan)
     assert_told(post(service, content, headers).json(), expected(MODELS["brake"], {"speed": [None]}))
-
-
-@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [1, 2, 3, 4]])
-def test_data_may_be_nested_or_flat(service: Running, data: Any) -> None:
-    answer = expected(MODELS["brake"], {"speed": [[1], [2]], "hog": [[1, 2], [3, 4]]}, rows=2)
-    inputs = [tensor("speed", [1, 2], shape=[2, 1]), tensor("hog", data, shape=[2, 2])]
-    assert_told(infer(service, inputs), answer)
 
 
 def test_a_flat_shape_is_one_row(service: Running) -> None:

@@ -8,10 +8,8 @@ from time import sleep
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
-from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
@@ -23,11 +21,9 @@ from service.inferring import (
     assert_told,
     binary,
     half_sent,
-    infer,
     output,
     post,
     tensors,
-    unpacked,
 )
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, trained_model
 from waiting import until
@@ -84,19 +80,6 @@ def test_a_body_in_chunks_needs_no_length(service: Running) -> None:
     assert_told(response.json(), expected(MODELS["brake"], TWO_ROWS, rows=2))
 
 
-@pytest.mark.parametrize("parameters", [{"deadline_ms": 0}, {"deadline_ms": 0, "binary_data_output": True}])
-def test_a_deadline_of_zero_is_the_base_rate_of_every_row(service: Running, parameters: Any) -> None:
-    content = json.dumps({"inputs": tensors(TWO_ROWS), "parameters": parameters}).encode()
-    response = post(service, content)
-    if "binary_data_output" in parameters:
-        reply, blobs = unpacked(response)
-        assert np.frombuffer(blobs["prediction"]).tolist() == [BASE_RATE] * 2
-    else:
-        reply = response.json()
-        assert output(reply).tolist() == [[BASE_RATE]] * 2
-    assert (reply["parameters"]["reason"], reply["parameters"]["prefix"]) == ("deadline", 0)
-
-
 def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> None:
     app = create_app(ModelRegistry.of([small_model()]), settings)
     content = json.dumps({"inputs": tensors(VALUES)}).encode()
@@ -120,12 +103,3 @@ def test_a_request_takes_one_place_and_one_above_the_limit_is_503(settings: Sett
             assert refused.headers["retry-after"] == "1"
             connection.send(content[10:])
             assert connection.response()[0] == 200
-
-
-def test_a_client_that_leaves_harms_nobody(service: Running, app: AnytimeAPI) -> None:
-    content, headers = binary(TWO_ROWS)
-    for sent in (10, len(content) - 1):
-        half_sent(service, content, sent, **{JSON_BYTES: headers[JSON_BYTES]}).__exit__()
-        sleep(0.05)
-    until(lambda: not app.state.service.active)
-    assert infer(service, [])["parameters"]["prefix"] == 0

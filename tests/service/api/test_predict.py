@@ -19,41 +19,6 @@ def replied(response: httpx.Response) -> dict[str, Any]:
     return timeless(response.json())
 
 
-@pytest.mark.parametrize("budget", [None, 0, 0.5, 1, 5, 9.99, 10, 1000])
-def test_the_answer_is_the_librarys(service: Running, model: Model, budget: float | None) -> None:
-    response = service.post({"groups": VALUES}, **({} if budget is None else {"budget": budget}))
-    assert replied(response) == expected(model, VALUES, budget)
-    assert response.headers["content-type"] == "application/json"
-    assert response.json()["reason"] == ("complete" if budget is None or budget >= 10 else "budget")
-
-
-@pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
-def test_groups_at_hand_give_the_longest_complete_prefix(service: Running, model: Model, names: list[str]) -> None:
-    groups = {name: VALUES[name] for name in names}
-    response = service.post({"groups": groups})
-    assert replied(response) == expected(model, groups)
-    assert response.json()["reason"] == "end"
-
-
-def test_many_rows_are_answered_in_one_list(service: Running, model: Model) -> None:
-    groups = {"speed": [[1.0], [2.0], [3.0]], "hog": [[1, None], [0, True], [2, 2]]}
-    answer = replied(service.post({"groups": groups, "rows": 3}))
-    assert answer == expected(model, groups, rows=3)
-    assert (len(answer["prediction"]), answer["imputed"]) == (3, ["h1"])
-    assert replied(service.post({"groups": groups})) == answer, "rows are counted where they are not replied"
-    assert replied(service.post({"groups": {}, "rows": 2}))["prediction"] == [BASE_RATE, BASE_RATE]
-
-
-def test_elapsed_time_is_told(service: Running) -> None:
-    assert service.post({"groups": VALUES}).json()["elapsed_ms"] > 0
-
-
-def test_arrived_falls_back_without_moments_and_says_so(service: Running) -> None:
-    answer = replied(service.post({"groups": {"hog": VALUES["hog"]}}, policy="arrived"))
-    assert answer["policy"] == "prefix"
-    assert "moments" in answer["note"]
-
-
 def test_options_are_in_the_body_or_in_the_query(service: Running) -> None:
     for options in ({"budget": 1.0}, {"explain": True}, {"ranking": True, "rows": 1}, {"deadline_ms": 5_000.0}):
         body, query = (

@@ -104,21 +104,6 @@ def test_blank_lines_and_a_last_line_without_its_end_are_no_mistakes(
     assert response.json()["reason"] == "end"
 
 
-def test_the_last_line_of_a_group_counts(service: Running, model: Model) -> None:
-    again = b'{"group": "speed", "values": [9], "took_ms": 0.25}\n' + LINES["speed"]
-    answer = post(service, again).json()
-    assert timeless(answer) == expected(model, {"speed": VALUES["speed"]}) | {"replaced": ["speed"]}
-
-
-def test_rows_are_counted_in_the_first_line(service: Running, model: Model) -> None:
-    rows = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0], [3.0, None]]}
-    lines = b"\n".join(json.dumps({"group": name, "values": values}).encode() for name, values in rows.items())
-    assert timeless(post(service, lines).json()) == expected(model, rows, rows=2)
-    assert timeless(post(service, lines, rows=2).json()) == expected(model, rows, rows=2)
-    response = post(service, lines, rows=3)
-    assert (response.status_code, response.json()["field"]) == (422, "groups.speed")
-
-
 @pytest.mark.parametrize(
     ("line", "status", "field", "words"),
     [

@@ -14,7 +14,7 @@ from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import BASE_RATE, VALUES, Running, expected, logged, packed, timeless, trained_model
+from service.serving import BASE_RATE, VALUES, Running, expected, logged, timeless
 from waiting import until
 
 JSON_TYPE, MSGPACK_TYPE = JSON.media_type, MSGPACK.media_type
@@ -38,17 +38,6 @@ def test_a_body_of_messagepack_is_answered_in_messagepack(service: Running, mode
     response = post(service, MSGPACK.encode({"groups": VALUES}), kind)
     assert response.headers["content-type"] == MSGPACK_TYPE
     assert timeless(read(response)) == expected(model, VALUES)
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_packed_values_are_the_same_values(service: Running, model: Model, dtype: str) -> None:
-    values = {name: np.array(rows, dtype=f"<{dtype}") for name, rows in ROWS.items()}
-    body = MSGPACK.encode({"groups": {name: packed(each, dtype) for name, each in values.items()}})
-    answer = read(post(service, body, ranking="true"))
-    assert timeless(answer) == expected(model, values, rows=3, ranking=True)
-    assert answer["imputed"] == ["h1"]
-    mixed = MSGPACK.encode({"groups": {"speed": packed(values["speed"], dtype), "hog": ROWS["hog"]}, "rows": 3})
-    assert read(post(service, mixed))["prediction"] == answer["prediction"]
 
 
 @pytest.mark.parametrize(
@@ -97,22 +86,6 @@ def test_rows_of_classes_have_no_one_order(several: Running) -> None:
     assert (response.status_code, response.json()["field"]) == (422, "ranking")
 
 
-def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running) -> None:
-    for groups in ({"hog": VALUES["hog"]}, {"hog": VALUES["hog"], "speed": VALUES["speed"]}, VALUES):
-        answer = several.post({"groups": groups}, model="lens", policy="arrived").json()
-        assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
-    wide = trained_model("wide", width=40)
-    late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[2:]}
-    answer = several.post({"groups": late}, model="wide", policy="arrived").json()
-    assert timeless(answer) == expected(wide, late, policy="arrived")
-
-
-def test_the_other_groups_are_refused_with_the_one_that_is_wrong(service: Running) -> None:
-    response = service.post({"groups": {"speed": [[1.0]], "hog": [[1, 2], [3, 4]]}})
-    assert (response.status_code, response.json()["field"]) == (422, "groups")
-    assert "'speed' has 1, 'hog' has 2" in response.json()["detail"]
-
-
 @pytest.mark.parametrize(
     ("groups", "status", "field", "words"),
     [
@@ -127,7 +100,7 @@ def test_the_other_groups_are_refused_with_the_one_that_is_wrong(service: Runnin
         ({"hog": [1.0, float("inf")]}, 422, "groups.hog", "infinite"),
         ({"hog": {"dtype": "f8", "values": np.array([-np.inf, 1.0]).tobytes()}}, 422, "groups.hog", "infinite"),
         ({"none": {"dtype": "f8", "values": b"x" * 8}}, 422, "groups.none", "there is no group"),
-        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "at most 50"),
+        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "1 to 50"),
         ({1: [1.0]}, 400, "groups", "expected `str`"),
     ],
 )

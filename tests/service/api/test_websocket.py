@@ -23,60 +23,11 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.raw_stream import raw, read_frame, text
-from service.serving import BASE_RATE, VALUES, Running, expected, logged, packed, run_service, timeless, trained_model
+from service.serving import VALUES, Running, expected, logged, packed, run_service, timeless, trained_model
 from waiting import until
 
 both_forms = pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 LONG = 1_900
-
-
-@both_forms
-@pytest.mark.parametrize("budget", [None, 0, 1, 5, 9.99, 10, 1e200])
-def test_the_answer_is_the_librarys(service: Running, model: Model, form: Form, budget: float | None) -> None:
-    with service.stream(form) as stream:
-        stream.say("begin", "p", **({} if budget is None else {"budget": budget}))
-        if budget != 0:
-            stream.groups("p", VALUES)
-        answer = stream.answer("p")
-    used = {name: VALUES[name] for name in model.needed[model.affordable(budget)]}
-    assert timeless(answer) == expected(model, used, budget)
-    assert answer["reason"] == ("complete" if budget is None or budget >= 10 else "budget")
-    assert answer["elapsed_ms"] >= 0
-
-
-@both_forms
-@pytest.mark.parametrize("names", [[], ["speed"], ["hog"], ["lab", "speed"], ["hog", "speed"]])
-def test_an_end_brings_the_answer_from_what_is_here(
-    service: Running, model: Model, form: Form, names: list[str]
-) -> None:
-    groups = {name: VALUES[name] for name in names}
-    with service.stream(form) as stream:
-        stream.say("begin", 7)
-        stream.groups(7, groups)
-        stream.say("end", 7)
-        answer = stream.answer(7)
-    assert timeless(answer) == expected(model, groups)
-    assert answer["reason"] == "end"
-
-
-@both_forms
-def test_the_deadline_brings_the_answer_from_what_is_here(service: Running, model: Model, form: Form) -> None:
-    with service.stream(form) as stream:
-        stream.say("begin", "p", deadline_ms=250)
-        stream.groups("p", {"speed": [2.0]})
-        answer = stream.answer("p")
-        assert timeless(answer) == expected(model, {"speed": [2.0]})
-        assert (answer["reason"], answer["complete"]) == ("deadline", False)
-        stream.say("begin", "now", deadline_ms=0, rows=2)
-        assert stream.answer("now")["prediction"] == [BASE_RATE, BASE_RATE]
-
-
-def test_no_deadline_is_longer_than_the_servers(service: Running) -> None:
-    with service.stream() as stream:
-        stream.say("begin", "none")
-        stream.say("begin", "long", deadline_ms=1e9)
-        answers = {message["id"]: message for message in (stream.hear(), stream.hear())}
-    assert {answer["reason"] for answer in answers.values()} == {"deadline"}
 
 
 def test_the_two_forms_share_a_connection_and_each_prediction_is_answered_in_its_own(service: Running) -> None:
@@ -94,31 +45,6 @@ def test_the_two_forms_share_a_connection_and_each_prediction_is_answered_in_its
         assert timeless(text) == timeless(binary)
 
 
-@both_forms
-def test_many_predictions_are_interleaved_on_one_connection(service: Running, model: Model, form: Form) -> None:
-    rng = np.random.default_rng(1)
-    given: dict[Any, dict[str, list[float]]] = {}
-    log: list[tuple[Any, str]] = []
-    for i in range(60):
-        name: Any = i if i % 2 else f"id {i}"
-        kept = [group for group in VALUES if rng.random() < 0.7]
-        given[name] = {group: rng.normal(size=len(VALUES[group])).tolist() for group in kept}
-        log += [(name, "begin"), *((name, group) for group in kept), (name, "end")]
-    turns = sorted(range(len(log)), key=lambda i: (log[i][1] == "end", rng.random() + (log[i][1] != "begin")))
-    with service.stream(form) as stream:
-        for name, what in (log[i] for i in turns):
-            if what in ("begin", "end"):
-                if what == "begin" or len(given[name]) < len(VALUES):
-                    stream.say(what, name)
-            else:
-                stream.say("group", name, group=what, values=given[name][what])
-        answers = {message["id"]: message for message in (stream.hear() for _ in given)}
-    assert answers.keys() == given.keys()
-    for name, answer in answers.items():
-        assert answer["type"] == "answer"
-        assert timeless(answer) == expected(model, given[name])
-
-
 def test_ids_that_look_alike_are_different(service: Running) -> None:
     with service.stream() as stream:
         for name in (1, "1", "a", "A", 10**30, -1):
@@ -126,48 +52,6 @@ def test_ids_that_look_alike_are_different(service: Running) -> None:
         for name in (-1, 10**30, "A", "a", "1", 1):
             stream.say("end", name)
             assert stream.answer(name)["id"] == name
-
-
-@both_forms
-def test_rows_are_counted_and_ranked(service: Running, model: Model, form: Form) -> None:
-    groups = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, True], [2, 2]]}
-    with service.stream(form) as stream:
-        stream.say("begin", "p", ranking=True)
-        stream.groups("p", groups)
-        stream.say("end", "p")
-        answer = stream.answer("p")
-        assert timeless(answer) == expected(model, groups, rows=3, ranking=True)
-        assert answer["ranking"] == np.argsort(-np.array(answer["prediction"])).tolist()
-        assert answer["imputed"] == ["h1"]
-        stream.say("begin", "q", rows=3)
-        stream.say("end", "q")
-        assert stream.answer("q")["prediction"] == [BASE_RATE] * 3
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_packed_values_are_the_same_values(service: Running, model: Model, dtype: str) -> None:
-    rng = np.random.default_rng(2)
-    groups = {"speed": rng.normal(size=(20, 1)), "hog": rng.normal(size=(20, 2)), "lab": rng.normal(size=(20, 1))}
-    groups["hog"][3, 1] = np.nan
-    with service.stream(MSGPACK) as stream:
-        stream.say("begin", "p", rows=20)
-        stream.groups("p", {name: packed(values, dtype) for name, values in groups.items()})
-        answer = stream.answer("p")
-    given = {name: values.astype(f"<{dtype}").astype(float) for name, values in groups.items()}
-    assert timeless(answer) == expected(model, given, rows=20)
-    assert answer["imputed"] == ["h1"]
-
-
-@both_forms
-def test_the_last_values_of_a_group_count_and_the_answer_says_so(service: Running, model: Model, form: Form) -> None:
-    with service.stream(form) as stream:
-        stream.say("begin", "p")
-        stream.groups("p", {"speed": [9.0]})
-        stream.groups("p", {"speed": [2.0], "hog": VALUES["hog"]})
-        stream.say("end", "p")
-        answer = stream.answer("p")
-    told = expected(model, {"speed": [2.0], "hog": VALUES["hog"]})
-    assert timeless(answer) == told | {"replaced": ["speed"]}
 
 
 @both_forms
@@ -192,26 +76,6 @@ def test_who_did_not_ask_gets_no_updates(service: Running) -> None:
         stream.answer("p")
         with pytest.raises(TimeoutError):
             stream.hear(timeout=0.05)
-
-
-@pytest.mark.parametrize("name", ["lens", "wide"])
-def test_arrived_is_answered_by_the_optimum_of_what_came(several: Running, name: str) -> None:
-    model = trained_model() if name == "lens" else trained_model("wide", width=40)
-    late = model.order(model.places)[1:]
-    rng = np.random.default_rng(3)
-    groups = {group: rng.normal(size=len(model.places[group].features)).tolist() for group in late}
-    with several.stream() as stream:
-        stream.say("begin", "p", model=name, policy="arrived", updates=True)
-        stream.groups("p", groups)
-        stream.say("end", "p")
-        messages = [stream.hear()]
-        while messages[-1]["type"] == "update":
-            messages.append(stream.hear())
-    *updates, answer = messages
-    assert (answer["type"], answer["policy"], answer["reason"]) == ("answer", "arrived", "end")
-    assert timeless(answer) == expected(model, groups, policy="arrived")
-    sizes = [len(update["groups"]) for update in updates]
-    assert sizes == sorted(sizes), "updates only get better"
 
 
 def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
@@ -253,14 +117,6 @@ def test_an_optimum_that_would_take_too_long_is_refused_and_the_answer_says_so()
     assert timeless(answer) == expected(wide, late) | {"note": answer["note"]}
 
 
-def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> None:
-    with several.stream() as stream:
-        stream.say("begin", "p", model="brake", policy="arrived")
-        stream.groups("p", VALUES)
-        answer = stream.answer("p")
-    assert (answer["policy"], "without its moments" in answer["note"]) == ("prefix", True)
-
-
 @both_forms
 @pytest.mark.parametrize(
     ("message", "status", "field", "words"),
@@ -273,7 +129,7 @@ def test_arrived_without_moments_falls_back_and_says_so(several: Running) -> Non
         ({"type": "group", "id": "p", "group": "hog", "values": [1, [2]]}, 422, "groups.hog", "ragged"),
         ({"type": "group", "id": "p", "group": "hog", "values": []}, 422, "groups.hog", "expected 1 x 2"),
         ({"type": "group", "id": "p", "group": "speed", "values": [1e101]}, 422, "groups.speed", "beyond 1e+100"),
-        ({"type": "group", "id": "p", "group": "speed", "values": [[0.0]] * 51}, 422, "rows", "expected at most 50"),
+        ({"type": "group", "id": "p", "group": "speed", "values": [[0.0]] * 51}, 422, "rows", "expected 1 to 50"),
         (
             {"type": "group", "id": "p", "group": "hog", "values": [1, "two"]},
             422,
@@ -402,7 +258,7 @@ def test_bytes_that_cannot_be_read_are_told(service: Running, content: bytes) ->
         ({"values": b"x" * 16}, "dtype", "without a dtype"),
         ({"values": [1.0, 2.0], "dtype": "f8"}, "dtype", "have no dtype"),
         ({"values": np.array([1.0, np.inf]).tobytes(), "dtype": "f8"}, "groups.hog", "infinite"),
-        ({"values": b"x" * 16 * 51, "dtype": "f8"}, "rows", "at most 50"),
+        ({"values": b"x" * 16 * 51, "dtype": "f8"}, "rows", "1 to 50"),
         ({"values": [float("inf"), 1.0]}, "groups.hog", "infinite"),
         ({"values": b"x" * 16, "dtype": "f16"}, "dtype", "f16"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from time import sleep
 
 import pytest
 
@@ -75,16 +74,6 @@ def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
     assert service.post({"groups": VALUES}, deadline_ms=0, rows=2).json()["prediction"] == [BASE_RATE] * 2
 
 
-def test_a_body_within_the_deadline_is_used_whole(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=1900", len(BODY))
-        for half in (BODY[:HALF], BODY[HALF:]):
-            sleep(0.05)
-            connection.send(half)
-        answer = connection.response()[2]
-    assert (answer["reason"], answer["complete"]) == ("complete", True)
-
-
 @pytest.mark.parametrize(
     ("query", "headers"),
     [
@@ -123,12 +112,3 @@ def test_a_deadline_header_that_cannot_be_names_itself(service: Running, headers
         connection.head("", len(BODY))
         connection.send(BODY)
         assert connection.response()[0] == 200, "the connection lives on"
-
-
-def test_a_client_that_leaves_early_harms_nobody(service: Running) -> None:
-    for _ in range(5):
-        with service.connect() as connection:
-            connection.head("deadline_ms=30", len(BODY))
-            connection.send(BODY[:HALF])
-    sleep(0.1)
-    assert service.post({"groups": VALUES}).status_code == 200

@@ -18,7 +18,7 @@ from anytime.inference import subsets as arrived
 from anytime.inference.subsets import ArrivedModel, arrived_model, cached_arrived_model
 from anytime.model.model import Model
 from anytime_service.core import solver as solving
-from anytime_service.core.solver import AT_ONCE, Solver
+from anytime_service.core.solver import MAX_SMALL, Solver
 from anytime_service.limits.tuning import Tuning
 from service.loops import run
 from service.serving import logged, trained_model
@@ -87,7 +87,7 @@ def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
 def test_small_sets_are_solved_at_once_whatever_waits() -> None:
     model = fresh()
     small = some(2)
-    assert model.places[order()[2]].stop - model.places[order()[2]].start <= AT_ONCE
+    assert model.places[order()[2]].stop - model.places[order()[2]].start <= MAX_SMALL
 
     async def main() -> None:
         with solver(0.0, max_solving=0) as here:

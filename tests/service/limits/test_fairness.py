@@ -24,7 +24,7 @@ from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text
-from service.serving import Connection, Running, run_service, small_model, trained_model
+from service.serving import Collecting, Connection, Running, run_service, small_model, trained_model
 from waiting import until, until_async
 
 RATE = 1_000
@@ -227,9 +227,9 @@ def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: py
         options = PredictionOptions(policy="arrived", budget=1e9, deadline_ms=5_000)
         names = model.order(model.groups.featured)[1:3]  # no prefix, whose optimum is known
         for _ in range(20):
-            active = service.open(options, now_ms(), lambda _: None, lambda _: None)
+            active = service.open(options, now_ms(), Collecting())
             for name in names:
-                active.group(name, np.ones((1, model.places[name].stop - model.places[name].start)))
+                active.groups({name: np.ones((1, model.places[name].stop - model.places[name].start))})
         assert not work.order
         await work.is_spread()
         await asyncio.sleep(0.01)

@@ -19,7 +19,7 @@ from anytime.model.model import Model
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import Account, MemoryBudget
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
 from service.raw_stream import raw, read_frame, text

@@ -184,17 +184,6 @@ def test_models_at_hand_cannot_be_loaded_again(service: Running) -> None:
     assert "were not loaded from files" in response.json()["detail"]
 
 
-def test_one_model_is_replaced_and_the_others_stay(reloading: Running, file: Path) -> None:
-    other = file.with_name("other.safetensors")
-    write(other, 1.0, "other")
-    assert reload(reloading, "other").status_code == 200
-    write(file, 3.0)
-    write(other, 2.0, "other")
-    reload(reloading, "other")
-    told = {name: reloading.post({"groups": {}}, model=name).json()["prediction"] for name in ("brake", "other")}
-    assert told == {"brake": 10.0, "other": 2.0}
-
-
 def test_what_is_open_keeps_the_version_it_began_with(reloading: Running, file: Path) -> None:
     old = load_registry([file]).get()
     session = reloading.post_to("/sessions").json()["id"]

@@ -63,8 +63,8 @@ def test_packed_values_become_rows_in_either_form(dtype: Any, rows: int) -> None
         (b"\0" * (8 * WIDTH + 1), "f8", f"groups.{GROUP}", f"expected rows of {WIDTH} x f8"),
         (b"\0" * 8, None, "dtype", "bytes without a dtype"),
         ([1.0], "f4", "dtype", "lists and have no dtype"),
-        ([[1.0]] * 4, None, "rows", "there are 4 rows; expected at most 3"),
-        (b"\0" * 4 * WIDTH * 4, "f4", "rows", "there are 4 rows; expected at most 3"),
+        ([[1.0]] * 4, None, "rows", "there are 4 rows; expected 1 to 3"),
+        (b"\0" * 4 * WIDTH * 4, "f4", "rows", "there are 4 rows; expected 1 to 3"),
     ],
 )
 def test_values_that_are_invalid_before_they_are_numbers(values: Any, dtype: Any, field: str, error: str) -> None:

@@ -29,13 +29,13 @@ from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions.memory import MemorySessions
+from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
 from service.doors import bearer
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import PLAIN, VALUES, Connection, Running, running, small_model
+from service.serving import PLAIN, VALUES, Collecting, Connection, Running, running, small_model
 from waiting import until
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -120,25 +120,20 @@ class Steps:
         with suppress(AnytimeError):  # refused: out of turn, over a limit, gone
             if kind == "open":
                 self.lives.append(
-                    self.service.open(
-                        PredictionOptions(deadline_ms=5_000), now_ms(), lambda _: None, lambda _: None, account=account
-                    )
+                    self.service.open(PredictionOptions(deadline_ms=5_000), now_ms(), Collecting(), account=account)
                 )
             elif kind == "create":
                 self.names.append(await self.sessions.create(MODEL, None, account))
             elif kind in ("group", "end", "drop", "drain", "fail") and live is not None:
-                if kind != "group" or live.machine._shared is None:  # a session receives its groups itself
+                if kind != "group" or live.on_end is None:  # a session receives its groups itself
                     await self.event(kind, live, which)
             elif kind == "take" and name is not None:
                 group = sorted(VALUES)[which % 3]
                 await (await self.sessions.get(name)).add_groups({group: [VALUES[group]] * (1 + which % 2)})
             elif kind == "wait" and name is not None:
                 async with self.sessions.read(name, None, account) as session:
-                    callbacks: tuple[Callable[[Any], None], Callable[[Any], None]] = (lambda _: None, lambda _: None)
-                    shared = session.prediction
-                    joined = self.service.open(
-                        PredictionOptions(deadline_ms=5_000), now_ms(), *callbacks, shared=shared, account=account
-                    )
+                    options, shared = PredictionOptions(deadline_ms=5_000), session.prediction
+                    joined = self.service.open(options, now_ms(), Collecting(), shared=shared, account=account)
                     if not joined.answered:
                         session.join(joined)
                     self.lives.append(joined)
@@ -150,7 +145,7 @@ class Steps:
     async def event(self, kind: str, live: Any, which: int) -> None:
         if kind == "group":
             group = sorted(VALUES)[which % 3]
-            live.group(group, checked_groups(live.machine.prediction, {group: VALUES[group]}))
+            live.groups(checked_groups(live.machine.prediction, {group: VALUES[group]}))
         elif kind == "fail":
             live.fail(ValueError())
         else:

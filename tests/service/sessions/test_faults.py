@@ -15,7 +15,7 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.sessions.mirrors import BEHIND, LOST
+from anytime_service.sessions.redis_store import BEHIND, LOST
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer, redis_server
 from service.serving import VALUES, Running, expected, logged, run_service, timeless

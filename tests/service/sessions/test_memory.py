@@ -12,15 +12,15 @@ import pytest
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import FieldError, GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions import memory
-from anytime_service.sessions.memory import REMEMBERED, MemorySession, MemorySessions
+from anytime_service.sessions import store
+from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
-from service.serving import VALUES, logged, small_model
+from service.serving import Collecting, logged, small_model
 
 MODEL = small_model()
 ANYONE = Account(MemoryBudget())
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(memory, "now_ms", clock)
+    monkeypatch.setattr(store, "now_ms", clock)
     return clock  # type: ignore[return-value]
 
 
@@ -160,18 +160,21 @@ def test_every_waiting_prediction_is_answered_when_its_session_ends_though_anoth
         core = PredictionService(ModelRegistry.of([MODEL]), Settings())
         sessions = MemorySessions(10, ttl_s=60)
         session = await begun(sessions)
-        answers: list[Answer] = []
-        failures: list[Exception] = []
+        collecting = Collecting()
+        answers, failures = collecting.answers, collecting.failures
 
-        def explode(_: object) -> None:
-            raise RuntimeError("this client cannot be reached")
+        class Unreachable(Collecting):
+            def send(self, _answer: Answer, _elapsed_ms: float) -> None:
+                raise RuntimeError("this client cannot be reached")
+
+            def fail(self, error: Exception) -> None:
+                if broken == "the error too":
+                    raise error
+                collecting.fail(error)
 
         for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
-            failing = number % 3 == 0
-            fail = explode if failing and broken == "the error too" else failures.append
-            on_answer = explode if failing else answers.append
-            live = core.open(PredictionOptions(deadline_ms=5_000), now_ms(), on_answer, fail, shared=session.prediction)
-            session.join(live)
+            sink = collecting if number % 3 else Unreachable()
+            session.join(core.open(PredictionOptions(deadline_ms=5_000), now_ms(), sink, shared=session.prediction))
         with logged("anytime_service") as records:
             await sessions.delete(session.id)
             while session.waiting:  # those that do not fit into one turn of the loop are answered in the next
@@ -192,24 +195,5 @@ def test_closing_ends_the_sweep() -> None:
         await sessions.close()
         await sessions.close()
         assert sessions._timer is None
-
-    run(main())
-
-
-def test_groups_are_stored_all_or_none() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        session = await begun(sessions, None)
-        wrong = {"speed": [[1.0], [2.0]], "hog": [[1.0, 2.0]]}
-        with pytest.raises(FieldError, match="different numbers of rows") as error:
-            await session.add_groups(wrong)
-        assert error.value.field == "groups"
-        with pytest.raises(FieldError) as refused:
-            await session.add_groups({"speed": [1.0], "hog": [1.0]})
-        assert refused.value.field == "groups.hog"
-        assert session.prediction.received == ()
-        await session.add_groups(VALUES)
-        assert session.prediction.prefix == 3
-        await sessions.close()
 
     run(main())

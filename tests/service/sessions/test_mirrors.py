@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +11,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
-from anytime_service.errors import DamagedSessionError, GoneSessionError
+from anytime_service.errors import DamagedSessionError, OverloadedError
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.sessions.mirrors import BEHIND, MAX_PENDING, Mirrors
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
+from anytime_service.sessions.redis_store import BEHIND, Mirror, ModelVersions, RedisSessions
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
+REGISTRY = ModelRegistry.of([MODEL])
 NAME = "a-session"
 BOUNDS = Bounds.of([MODEL], 10)
-ANYONE = MemoryBudget()
 
 
-def mirrored(again: Callable[[str], None] = lambda _: None) -> Mirrors:
-    return Mirrors(again, lambda: BOUNDS, lambda error: logging.getLogger("anytime_service").warning("%s", error))
+class Mirrored(RedisSessions):
+    """Sessions of a replica that connects to no Redis; it is told what its readings return."""
+
+    def __init__(self, account: MemoryBudget | None = None) -> None:
+        super().__init__("redis://localhost", 1.0, 10, 60.0, ModelVersions(lambda: REGISTRY, 60.0, 10))
+        self.account = MemoryBudget() if account is None else account
+        self._reading[NAME] += 1
+        self.subscribed(True)
+        self._missed.clear()
+
+    def read_at(self, posts: Posts, revision: int, *, requested: bool = True) -> Mirror:
+        if requested and NAME in self._mirrors:  # after the messages that made it necessary
+            self._mirrors[NAME].is_unread = False
+        return self.apply(NAME, posts.snapshot(revision), MODEL, self.account)
+
+    @property
+    def must_read(self) -> bool:
+        return self._mirrors[NAME].is_unread
+
+    def leave(self) -> None:
+        del self._reading[NAME]
+        self._drop_idle(NAME)
 
 
 def message(revision: int, groups: dict[str, list[float]]) -> bytes:
@@ -41,7 +61,7 @@ def packed_of(name: str, values: list[float]) -> bytes:
 class Posts:
     """A session as the store has it: a log of posts, of one group each."""
 
-    def __init__(self, posts: list[tuple[str, float]]) -> None:
+    def __init__(self, *posts: tuple[str, float]) -> None:
         self.posts = [(name, [value] * len(VALUES[name])) for name, value in posts]
 
     def message(self, revision: int) -> bytes:
@@ -54,13 +74,14 @@ class Posts:
             groups[name] = StoredGroup(number, name in groups, packed_of(name, values))
         return Snapshot(SessionInfo(MODEL.name, MODEL.version, 1 if groups else None), revision, groups)
 
-    def prediction(self) -> Prediction:
+    def answer(self) -> Any:
         prediction = Prediction(MODEL, None)
         for name, values in self.posts:
             prediction.add(name, values)
-        return prediction
+        return prediction.answer()
 
 
+THREE = Posts(("speed", 1.0), ("hog", 1.0), ("lab", 1.0))
 posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.0, 0.5, 2.0])), min_size=1, max_size=12)
 
 
@@ -69,149 +90,82 @@ posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.
 def test_the_order_of_snapshots_and_messages_does_not_change_the_session(
     posted: list[tuple[str, float]], data: st.DataObject
 ) -> None:
-    store = Posts(posted)
-    mirrors = mirrored()
+    store, sessions = Posts(*posted), Mirrored()
     last = len(store.posts)
     reads = data.draw(st.lists(st.integers(0, last), min_size=1, max_size=3), label="revisions that are read")
     shown = sorted((data.draw(st.integers(read, last), label="when it is here"), read) for read in reads)
     dropped = data.draw(st.sets(st.integers(1, last)), label="messages that never come")
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        for revision in range(last + 1):
-            if revision and revision not in dropped:
-                for _ in range(data.draw(st.integers(1, 2), label="times that it comes")):
-                    mirrors.receive(store.message(revision))
-            for _, read in [each for each in shown if each[0] == revision]:
-                mirror.apply(store.snapshot(read), MODEL)
-        if dropped:  # as when the subscription was lost
-            mirror.apply(store.snapshot(last), MODEL)
-        assert mirror.session is not None
-        assert mirror.session.prediction.answer() == store.prediction().answer()
+    for revision in range(last + 1):
+        if revision and revision not in dropped:
+            for _ in range(data.draw(st.integers(1, 2), label="times that it comes")):
+                sessions.receive(store.message(revision))
+        for _, read in [each for each in shown if each[0] == revision]:
+            sessions.read_at(store, read, requested=read == revision)
+    if sessions.must_read or dropped:
+        sessions.read_at(store, last)
+    assert sessions._mirrors[NAME].prediction.answer() == store.answer()
 
 
-def test_after_a_gap_the_session_is_read_again_and_later_messages_wait() -> None:
-    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    unread: list[str] = []
-    mirrors = mirrored(unread.append)
-    mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        session = mirror.apply(store.snapshot(1), MODEL)
-        mirrors.receive(store.message(3))
-        assert (unread, session.prediction.received) == ([NAME], ("speed",))
-        mirror.apply(store.snapshot(2), MODEL)
-        assert session.prediction.received == ("speed", "hog", "lab"), "what waited is taken without another reading"
-        assert session.prediction.replaced == {}
+def test_after_a_gap_or_a_message_before_the_first_snapshot_the_session_is_read_again() -> None:
+    sessions = Mirrored()
+    mirror = sessions.read_at(THREE, 1)
+    sessions.receive(THREE.message(3))
+    assert (sessions.must_read, mirror.prediction.received) == (True, ("speed",))
+    sessions.read_at(THREE, 3)
+    assert (mirror.prediction.received, mirror.prediction.replaced) == (("speed", "hog", "lab"), {})
+    early = Mirrored()
+    early.receive(THREE.message(1))
+    early.read_at(THREE, 0)
+    assert early.must_read
 
 
-def test_too_many_pending_messages_make_the_mirror_read_the_session_again() -> None:
-    count = MAX_PENDING + 1
-    store = Posts([("speed", float(number)) for number in range(count)])
-    unread: list[str] = []
-    mirrors = mirrored(unread.append)
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        for revision in range(1, count + 1):
-            mirrors.receive(store.message(revision))
-        assert unread == [NAME]
-        assert mirror.apply(store.snapshot(count), MODEL).prediction.answer() == store.prediction().answer()
+def test_answers_have_a_note_from_a_lost_subscription_until_no_message_can_be_missing() -> None:
+    sessions = Mirrored()
+    mirror = sessions.read_at(THREE, 1)
+    answer = mirror.prediction.answer()
+    assert mirror.noted(answer).note is None
+    sessions.subscribed(False)
+    assert mirror.noted(answer).note == BEHIND
+    sessions.subscribed(True)
+    assert sessions.must_read
+    sessions.receive(THREE.message(3))
+    assert mirror.noted(answer).note == BEHIND, "it has not been read yet"
+    sessions.receive(THREE.message(2))
+    assert mirror.noted(answer).note is None, "the next revision"
+    sessions.subscribed(False)
+    sessions.leave()
+    sessions._reading[NAME] += 1
+    assert sessions.read_at(THREE, 3).note == BEHIND
 
 
-def test_answers_have_a_note_from_a_lost_subscription_until_the_session_is_read_again() -> None:
-    unread: list[str] = []
-    mirrors = mirrored(unread.append)
-    mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        session = mirror.apply(Posts([]).snapshot(0), MODEL)
-        answer = session.prediction.answer()
-        assert session.noted(answer).note is None
-        mirrors.mark_all(subscribed=False)
-        assert session.noted(answer).note == BEHIND
-        mirrors.mark_all(subscribed=True)
-        assert unread == [NAME]
-        assert session.noted(answer).note == BEHIND, "it has not been read yet"
-        mirror.mark(behind=False)
-        assert session.noted(answer).note is None
+def test_values_count_in_the_memory_budget_and_are_released() -> None:
+    account = MemoryBudget(32)
+    sessions = Mirrored(account)
+    mirror = sessions.read_at(THREE, 1)
+    assert account.bytes == 8
+    sessions.receive(THREE.message(2))
+    assert account.bytes == 24
+    account.most = 30
+    sessions.receive(THREE.message(3))
+    assert (account.bytes, mirror.revision) == (24, 2), "its values do not fit"
+    with pytest.raises(OverloadedError):
+        sessions.read_at(THREE, 3)
+    sessions.leave()
+    assert (account.bytes, len(sessions._mirrors)) == (0, 0)
+    sessions.receive(message(1, {"speed": [1.0]}))
+    assert len(sessions._mirrors) == 0, "nobody waits"
 
 
-def test_a_message_with_the_next_revision_removes_the_note() -> None:
-    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    mirrors = mirrored()
-    mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        session = mirror.apply(store.snapshot(1), MODEL)
-        mirrors.mark_all(subscribed=False)
-        mirrors.mark_all(subscribed=True)
-        mirrors.receive(store.message(3))
-        assert session.note == BEHIND
-        mirrors.receive(store.message(2))
-        assert session.note is None
-
-
-def test_a_session_that_ends_while_it_is_read_is_gone() -> None:
-    mirrors = mirrored()
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        mirrors.receive(message(0, {}))
-        with pytest.raises(GoneSessionError):
-            mirror.apply(Posts([]).snapshot(0), MODEL)
-
-
-def test_pending_messages_count_in_the_memory_budget_and_are_released() -> None:
-    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    account = MemoryBudget(100)
-    mirrors = mirrored()
-    with mirrors.followed(NAME, account) as mirror:
-        mirrors.receive(store.message(2))
-        assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
-        mirror.apply(store.snapshot(1), MODEL)
-        assert account.bytes == 24
-        mirrors.receive(store.message(3))
-        assert account.bytes == 32
-    assert account.bytes == 0
-    mirror.apply(store.snapshot(3), MODEL)
-    assert account.bytes == 0, "a snapshot that arrives after the last prediction is not stored"
-
-
-def test_a_session_without_waiting_predictions_has_no_mirror() -> None:
-    mirrors = mirrored()
-    with mirrors.followed(NAME, ANYONE) as mirror:
-        mirror.apply(Posts([]).snapshot(0), MODEL)
-        assert len(mirrors._all) == 1
-    assert len(mirrors._all) == 0
-    mirrors.receive(message(1, {"speed": [1.0]}))
-    assert len(mirrors._all) == 0
-
-
-def test_a_false_revision_is_dropped_after_one_reading() -> None:
-    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    unread: list[str] = []
-    mirrors = mirrored(unread.append)
-    mirrors.mark_all(subscribed=True)
-    with mirrors.followed(NAME, ANYONE) as mirror, logged("anytime_service") as records:
-        session = mirror.apply(store.snapshot(1), MODEL)
-        mirrors.receive(message(1_000, {"lab": [9.0]}))
-        assert (unread, mirror.newest) == ([NAME], 1_000)
-        mirror.apply(store.snapshot(1), MODEL, mirror.newest)
-        assert (unread, mirror.newest, len(records)) == ([NAME], 0, 1), "nothing is left to read again for"
-        mirrors.receive(store.message(2))
-        mirrors.receive(store.message(3))
-        assert session.prediction.answer() == store.prediction().answer()
-
-
-@pytest.mark.parametrize("state", ["before the session has been read", "after a gap"])
-def test_pending_messages_stay_within_the_memory_budget(state: str) -> None:
-    store = Posts([("speed", 1.0), ("hog", 1.0), ("lab", 1.0)])
-    unread: list[str] = []
-    account = MemoryBudget(100)
-    mirrors = mirrored(unread.append)
-    with mirrors.followed(NAME, account) as mirror:
-        if state == "after a gap":
-            mirror.apply(store.snapshot(0), MODEL)
-        mirrors.receive(store.message(2))
-        assert account.bytes == len(packed_of("hog", [1.0, 1.0]))
-        unread.clear()
-        for revision in (4, 5, 6):
-            mirrors.receive(message(revision, {"lab": [1.0], "hog": [1.0, 1.0]}))
-            assert account.bytes <= 100
-        assert NAME in unread, "what was dropped is read"
-        assert mirror.apply(store.snapshot(3), MODEL).prediction.answer() == store.prediction().answer()
+def test_a_false_revision_has_the_session_read_once() -> None:
+    sessions = Mirrored()
+    sessions.read_at(THREE, 1)
+    sessions.receive(message(1_000, {"lab": [9.0]}))
+    assert sessions.must_read
+    mirror = sessions.read_at(THREE, 1)
+    assert not sessions.must_read
+    sessions.receive(THREE.message(2))
+    sessions.receive(THREE.message(3))
+    assert mirror.prediction.answer() == THREE.answer()
 
 
 @pytest.mark.parametrize(
@@ -225,22 +179,17 @@ def test_pending_messages_stay_within_the_memory_budget(state: str) -> None:
     ],
     ids=["a negative revision", "a revision too large", "too many groups", "too many bytes", "values of another width"],
 )
-def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(content: bytes) -> None:
-    mirrors = mirrored()
-    mirrors.mark_all(subscribed=True)
-    with (
-        mirrors.followed(NAME, ANYONE) as mirror,
-        mirrors.followed("another", ANYONE) as other,
-        logged("anytime_service") as records,
-    ):
-        mirror.apply(Posts([]).snapshot(0), MODEL)
-        other.apply(Posts([]).snapshot(0), MODEL)
-        failures: list[Exception] = []
-        others: list[Exception] = []
-        mirror.fail, other.fail = failures.append, others.append  # type: ignore[method-assign, assignment]
-        mirrors.receive(content)
-    assert [type(error) for error in failures] == [DamagedSessionError]
-    assert (others, len(records)) == ([], 1)
+def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[tuple[str, type[Exception]]] = []
+    monkeypatch.setattr(Mirror, "fail", lambda mirror, error: failures.append((mirror.id, type(error))))
+    sessions = Mirrored()
+    sessions.read_at(THREE, 0)
+    sessions.apply("another", THREE.snapshot(0), MODEL, sessions.account)
+    with logged("anytime_service") as records:
+        sessions.receive(content)
+    assert (failures, len(records)) == ([(NAME, DamagedSessionError)], 1)
 
 
 @pytest.mark.parametrize(

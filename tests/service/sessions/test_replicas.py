@@ -108,42 +108,6 @@ def test_the_last_group_at_one_replica_answers_a_prediction_at_another(
         assert timeless(answer) == expected(model, VALUES)
 
 
-def test_the_deadline_answer_uses_groups_posted_to_any_replica(
-    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
-) -> None:
-    a, b, c = replicas
-    session = begin(a)
-    waiting = wait(threads, a, session, deadline_ms=600)
-    post_groups(b, session, {"hog": VALUES["hog"]})
-    post_groups(c, session, {"speed": VALUES["speed"]})
-    answer = waiting.result(20).json()
-    assert (answer["reason"], answer["complete"], answer["note"]) == ("deadline", False, None)
-    assert timeless(answer) == expected(model, {"speed": VALUES["speed"], "hog": VALUES["hog"]})
-
-
-def test_deleting_at_one_replica_ends_the_session_and_answers_predictions_everywhere(
-    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
-) -> None:
-    a, b, c = replicas
-    session = begin(a)
-    post_groups(b, session, {"speed": VALUES["speed"]})
-    waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, b)]
-    assert c.delete(f"/sessions/{session}").status_code == 204
-    for each in waiting:
-        answer = each.result(20).json()
-        assert answer["reason"] == "end"
-        assert timeless(answer) == expected(model, {"speed": VALUES["speed"]})
-    for replica in replicas:
-        for response in (
-            replica.post_to(f"/sessions/{session}/groups", {"hog": VALUES["hog"]}),
-            replica.get(f"/sessions/{session}/predict"),
-            replica.get(f"/sessions/{session}/predict", deadline_ms=50),
-            replica.delete(f"/sessions/{session}"),
-        ):
-            assert (response.status_code, response.json()["field"]) == (410, "session")
-        assert replica.get("/sessions/none/predict").status_code == 404
-
-
 def test_concurrent_posts_have_the_same_order_on_every_replica(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:

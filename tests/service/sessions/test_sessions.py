@@ -12,27 +12,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.redis_server import RedisServer
-from service.serving import (
-    BASE_RATE,
-    LIMITS,
-    PLAIN,
-    VALUES,
-    Running,
-    expected,
-    logged,
-    packed,
-    run_service,
-    small_model,
-    timeless,
-    trained_model,
-)
+from service.serving import LIMITS, PLAIN, VALUES, Running, expected, logged, packed, run_service, timeless
 from waiting import until
 
 PACKED = {"content-type": MSGPACK.media_type}
@@ -142,27 +128,6 @@ def test_an_unknown_session_is_404_and_an_ended_one_410(service: Running, path: 
         assert problem["field"] == "session"
         assert len(problem["detail"]) < 300
     assert refused(service.get("/predict", session=session), 410)
-
-
-def test_the_last_values_of_a_group_count(service: Running, model: Model) -> None:
-    session = begin(service)
-    post_groups(service, session, {"speed": [9.0], "hog": VALUES["hog"]})
-    again = post_groups(service, session, {"speed": [2.0], "lab": VALUES["lab"]})
-    assert again.json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}
-    answer = service.get(f"/sessions/{session}/predict").json()
-    assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
-    assert post_groups(service, session, {}).json() == {"prefix": 3, "steps": 3, "replaced": []}
-
-
-def test_rows_are_given_or_counted_and_ranked(service: Running, model: Model) -> None:
-    rows = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, 1], [2, 2]]}
-    for session in (begin(service), begin(service, rows=3)):
-        post_groups(service, session, rows)
-        answer = service.get(f"/sessions/{session}/predict", ranking="true").json()
-        assert timeless(answer) == expected(model, rows, rows=3, ranking=True)
-        assert refused(post_groups(service, session, {"lab": [[1.0]]}), 422)["field"] == "groups.lab"
-    sized = begin(service, rows=3)
-    assert service.get(f"/sessions/{sized}/predict").json()["prediction"] == [BASE_RATE] * 3
 
 
 def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: Model) -> None:
@@ -338,24 +303,6 @@ def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running)
     assert post_groups(service, session, VALUES).status_code == 200
 
 
-def test_arrived_is_answered_by_the_optimum_of_the_received_groups(several: Running) -> None:
-    session = begin(several, model="lens")
-    groups = {"hog": VALUES["hog"], "speed": VALUES["speed"]}
-    post_groups(several, session, groups)
-    for parameters in ({}, {"deadline_ms": 50}):
-        answer = several.get(f"/sessions/{session}/predict", policy="arrived", **parameters).json()
-        assert timeless(answer) == expected(trained_model(), groups, policy="arrived")
-    post_groups(several, session, {"lab": VALUES["lab"]})
-    answer = several.get(f"/sessions/{session}/predict", policy="arrived", deadline_ms=LONG_MS).json()
-    assert answer["reason"] == "complete"
-    wide = trained_model("wide", width=40)
-    late = {name: np.linspace(-1, 1, 40).tolist() for name in wide.order(wide.places)[1:3]}
-    session = begin(several, model="wide@wide-0")
-    post_groups(several, session, late)
-    answer = several.get(f"/sessions/{session}/predict", policy="arrived").json()
-    assert timeless(answer) == expected(wide, late, policy="arrived")
-
-
 def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
     with run_service([model], limits) as service:
@@ -401,10 +348,3 @@ def test_a_failed_waiting_prediction_does_not_fail_the_post(
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
-
-
-def test_sessions_do_not_share_groups(service: Running) -> None:
-    first, second = begin(service), begin(service)
-    post_groups(service, first, VALUES)
-    assert service.get(f"/sessions/{second}/predict").json()["groups"] == []
-    assert Prediction(small_model()).answer().prediction == BASE_RATE

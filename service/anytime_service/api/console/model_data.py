@@ -68,7 +68,6 @@ class Sample(BaseModel, frozen=True):
 Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
 
 
-# Not a coroutine: FastAPI runs the factorisation in a thread, so that it does not block the event loop.
 @router.get("/models/{name}/sample", responses=problem_responses(404, 422))
 async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
