@@ -6,7 +6,7 @@ offered in random order, round after round: a shared machine is slower for secon
 interleaved, and medians over the rounds are shown. An answer is in time if it is received at most 2 ms after its
 deadline (`ALLOWANCE_MS`), counted from the request. At twice the capacity the server must answer in time at least 90%
 of its peak, and health probes must be answered within 100 ms at any load. Over WebSocket this holds for clients that
-reduce their rate when they are refused, as ours does (`anytime_service.client.transport`): the server must read the
+reduce their rate when they are refused, as ours does (`anytime_service.client.engine`): the server must read the
 groups in transit after a refusal, which costs about a quarter of an answer. Results of other clients are only shown.
 """
 

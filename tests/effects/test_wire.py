@@ -20,7 +20,7 @@ from anytime.model.manifest import Calibration
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, AsyncSession, Client, Session
-from anytime_service.client.engine import PredictOptions, RunOptions, SessionOptions
+from anytime_service.client.client import PredictOptions, RunOptions, SessionOptions
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.oip import (

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from anytime_service.client.transport import Throttle
+from anytime_service.client.engine import Throttle
 from benchmarks.load.frames import WebSocketClient
 from drills.open_loop.loop import Counts
 

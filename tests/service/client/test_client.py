@@ -644,7 +644,7 @@ def test_a_session_of_many_rows_ranks_them(client: Client, model: Model) -> None
 def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client, server: Running) -> None:
     with client.session(model="brake") as session:
         with Client(server.url) as other:
-            other._portal.call(other._async._control.request, "DELETE", f"/sessions/{session.id}")
+            other._portal.call(other._async._transport.request, "DELETE", f"/sessions/{session.id}")
         with pytest.raises(ProblemError) as gone:
             session.add("speed", [1.0])
         assert gone.value.status == 410

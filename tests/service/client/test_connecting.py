@@ -15,8 +15,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, transport
-from anytime_service.client.transport import Connection, Endpoint
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, engine
+from anytime_service.client.engine import Connection
+from anytime_service.client.transport import Network as Way
 from anytime_service.settings import Settings
 from service.client.test_network import Network, fake, frames, reply
 from service.serving import VALUES, Running, run_service, small_model
@@ -253,22 +254,22 @@ def test_a_proxy_is_found_at_any_address(
 # lost connections
 
 
-def link_of(client: Client) -> Any:
-    return client._async._connection._link
+def socket_of(client: Client) -> Any:
+    return client._async._connection._socket
 
 
 def connected_again(client: Client, before: Any) -> Any:
-    """Wait until the client, which is not called, has a new open link."""
-    until(lambda: link_of(client) is not before and link_of(client).lost is None, "the client connects again")
-    return link_of(client)
+    """Wait until the client, which is not called, has a new open WebSocket."""
+    until(lambda: socket_of(client) not in (before, None), "the client connects again")
+    return socket_of(client)
 
 
 def test_a_connection_that_the_idle_timeout_closes_is_opened_again_without_a_call() -> None:
     with run_service([small_model()], Settings(port=0, idle_timeout_s=0.2)) as service, Client(service.url) as client:
         client.warm_up()
-        link = link_of(client)
+        open_socket = socket_of(client)
         for _ in range(3):  # the pause may be longer than several timeouts
-            link = connected_again(client, link)
+            open_socket = connected_again(client, open_socket)
         assert client.predict(VALUES, deadline_ms=60_000).complete
 
 
@@ -276,7 +277,7 @@ def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running
     with closing(Network(server.port)) as network, Client(network.url) as client:
         assert client.predict(VALUES).complete
         for count in (2, 3):
-            before = link_of(client)
+            before = socket_of(client)
             network.cut()
             connected_again(client, before)
             assert network.connections == count
@@ -287,7 +288,7 @@ def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running
 def test_a_server_that_restarts_is_found_again_without_a_call(server: Running) -> None:
     with closing(Network(server.port)) as network, Client(network.url) as client:
         client.warm_up()
-        before = link_of(client)
+        before = socket_of(client)
         network.shut()
         until(lambda: client._async._connection._refusals >= 2, "the client tries more than once")
         network.open()
@@ -316,8 +317,7 @@ def test_a_key_that_is_refused_is_not_sent_again_without_a_call() -> None:
 
     with fake(leaving, refuse) as url, Client(url, api_key="sesame") as client:
         client.predict(VALUES)
-        connection = client._async._connection
-        until(lambda: connection._keeping is not None and connection._keeping.done(), "the client gives up")
+        until(lambda: len(tried) == 2 and not client._async._transport.lifetime._tasks, "the client gives up")
         assert tried == ["Bearer sesame"] * 2
         with pytest.raises(ProblemError, match="removed"):
             client.predict(VALUES)
@@ -329,7 +329,7 @@ def test_a_client_that_closes_connects_no_more(server: Running) -> None:
             client.warm_up()
             network.shut()
             until(lambda: client._async._connection._refusals, "the client tries again")
-        assert client._async._connection._keeping.done()  # type: ignore[union-attr]
+        assert not client._async._transport.lifetime._tasks
 
 
 def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,14 +342,13 @@ def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.
             raise asyncio.CancelledError
 
     class Refusing(Connection):
-        async def link(self, _: float) -> None:
-            self._refused = ConnectionLostError("nobody answers")
-            raise self._refused
+        async def ready(self, _: float) -> bool:
+            raise ConnectionLostError("nobody answers")
 
     async def keep() -> None:
-        connection = Refusing(Endpoint.of("http://127.0.0.1:9", None, 1.0, None))
-        monkeypatch.setattr(transport, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-        monkeypatch.setattr(transport, "random", SimpleNamespace(uniform=lambda _, high: high))
+        connection = Refusing(Way("http://127.0.0.1:9", None, 1.0))
+        monkeypatch.setattr(engine, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        monkeypatch.setattr(engine, "random", SimpleNamespace(uniform=lambda _, high: high))
         with pytest.raises(asyncio.CancelledError):
             await connection._keep_open()
 

@@ -32,8 +32,8 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
 )
+from anytime_service.client.engine import MAX_UNSENT_BYTES
 from anytime_service.client.running import REFRESH_S
-from anytime_service.client.transport import MAX_UNSENT_BYTES
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import summary
 from anytime_service.settings import Settings
@@ -337,9 +337,8 @@ def test_a_restarted_run_that_is_refused_falls_back_to_the_last_update(
         last = client.model().order()[-1]
 
         def updated() -> bool:
-            link = client._async._connection._link
-            assert link is not None
-            return any(each.update is not None and each.update.prefix == 2 for each in list(link._open.values()))
+            calls = list(client._async._connection._open.values())
+            return any(each.update is not None and each.update.prefix == 2 for each in calls)
 
         def lose() -> None:
             until(updated)
@@ -601,10 +600,8 @@ def test_memory_is_bounded_in_a_flood_of_updates() -> None:
 
     with fake(flooding) as url, Client(url) as client:
         assert client.predict(VALUES, deadline_ms=LONG_MS).reason == "deadline"
-        link = client._async._connection._link
-        assert link is not None
-        assert not link._open
-        assert not link._abandoned
+        assert not client._async._connection._open
+        assert not client._async._connection._abandoned
 
 
 def test_the_number_of_abandoned_predictions_is_bounded() -> None:
@@ -616,10 +613,8 @@ def test_the_number_of_abandoned_predictions_is_bounded() -> None:
     with fake(silent) as url, Client(url) as client:
         for _ in range(300):
             assert client.predict({}, deadline_ms=0.05).note is not None
-        link = client._async._connection._link
-        assert link is not None
-        assert not link._open
-        assert len(link._abandoned) <= 256
+        assert not client._async._connection._open
+        assert len(client._async._connection._abandoned) <= 256
 
 
 def test_the_client_rejects_too_many_predictions_at_once() -> None:
