@@ -20,7 +20,6 @@ from anytime.model.manifest import Calibration
 from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, AsyncSession, Client, Session
-from anytime_service.client.client import PredictOptions, RunOptions, SessionOptions
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.oip import (
@@ -31,6 +30,7 @@ from anytime_service.schemas.oip import (
     InferParameters,
     InferRequest,
 )
+from anytime_service.schemas.options import PredictOptions, RunOptions, SessionOptions
 from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionRequest
 from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from anytime_service.settings import Settings, load_settings

@@ -19,84 +19,37 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
 from threading import Lock, Thread
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import msgspec
-import numpy as np
 from pydantic import TypeAdapter
 
-from anytime.errors import ValuesError, suggestion, summary
+from anytime.errors import ValuesError, summary
 from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime.model.model import checked_budget
-from anytime.types import Overload, Policy
-from anytime_service.client.engine import Call, Connection
+from anytime_service.client.engine import Call, Connection, checked_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Run, WorkerCache
 from anytime_service.client.transport import ASGIApp, InProcess, Lifetime, Network, Transport
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
-from anytime_service.schemas.codecs import JSON, MSGPACK, located
-from anytime_service.schemas.options import DEFAULTS, NAMES, PARAMETERS, PredictionOptions, parameter_schemas
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.options import (
+    DEFAULTS,
+    NAMES,
+    PredictionOptions,
+    PredictOptions,
+    RunOptions,
+    SessionOptions,
+)
 from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Extractors: TypeAlias = Mapping[str, Callable[[Any], Any]]
-
-
-class _Options(TypedDict, total=False):
-    """Types of the options of every call, for type checkers; `PredictionOptions` documents them."""
-
-    policy: Policy
-    budget: float | None
-    ranking: bool
-    overload: Overload
-    explain: bool
-
-
-class RunOptions(_Options, total=False):
-    """Options of a call that computes its groups."""
-
-    model: str | None
-    rows: int | None
-
-
-class SessionOptions(_Options, total=False):
-    """Options of an answer of a session."""
-
-    deadline_ms: float | None
-
-
-class PredictOptions(RunOptions, SessionOptions, total=False):
-    """Options of a call with available groups."""
-
-
-def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
-    """Return the options of a call that does not have those of `without`.
-
-    Raise TypeError if there is no such option, as Python does for an argument, and ValuesError if one is invalid.
-    """
-    known = [name for name in PARAMETERS if name not in without]
-    for name in given:
-        if name not in known:
-            raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
-    options = {name: each.item() if isinstance(each, np.generic) else each for name, each in given.items()}
-    if options.get("deadline_ms") is not None:
-        checked_seconds(options["deadline_ms"])
-    options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
-    try:
-        return msgspec.convert(options, PredictionOptions)
-    except msgspec.ValidationError as error:
-        message, name = located(error)
-        schema = parameter_schemas()[name]
-        expected = {"rows": "expected a whole number, 1 or more"}.get(name, message)
-        if "enum" in schema:
-            expected = f"expected one of {', '.join(schema['enum'])}"
-        raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error
 
 
 class _Deadline:
@@ -420,7 +373,7 @@ class AsyncClient:
 
     async def _timed(self, begun: float, length_s: float, options: PredictionOptions) -> tuple[KnownModel, _Deadline]:
         """Return the model and the deadline of a call, whose clock starts when the model is known."""
-        was_known = self._known.cached(options.model) is not None
+        was_known = options.model in self._known.models
         known = await self._known.learn(options.model)
         return known, _Deadline(begun if was_known else time.perf_counter(), length_s, self._late)
 

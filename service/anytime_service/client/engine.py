@@ -27,13 +27,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 from websockets.exceptions import ConnectionClosed
 
+from anytime.errors import ValuesError, suggestion
 from anytime.inference.deadline import LateReading, early_ms
 from anytime.inference.prediction import Answer
+from anytime.model.model import checked_budget
 from anytime.types import Policy, Reason
 from anytime_service.client.errors import (
     OVERLOADED,
@@ -45,8 +48,8 @@ from anytime_service.client.errors import (
 )
 from anytime_service.client.messages import Encoded, Reply, decode_reply
 from anytime_service.client.transport import Socket, Transport, joined
-from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.options import PredictionOptions
+from anytime_service.schemas.codecs import MSGPACK, located
+from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
 from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 
 _log = logging.getLogger("anytime.client")
@@ -569,3 +572,31 @@ class Call:
                 raise
             self._broken = ConnectionLostError(f"{lost}; then {error}")
             raise self._broken from error
+
+
+_EXPECTED = {
+    "rows": "expected a whole number, 1 or more",
+    "deadline_ms": "expected a finite number of milliseconds, 0 or more",
+}
+
+
+def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
+    """Return the options of a call that does not have those of `without`.
+
+    Raise TypeError if there is no such option, as Python does for an argument, and ValuesError if one is invalid.
+    """
+    known = [name for name in PARAMETERS if name not in without]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
+    options = {name: each.item() if isinstance(each, np.generic) else each for name, each in given.items()}
+    options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
+    try:
+        return msgspec.convert(options, PredictionOptions)
+    except msgspec.ValidationError as error:
+        message, name = located(error)
+        schema = parameter_schemas()[name]
+        expected = _EXPECTED.get(name, message)
+        if "enum" in schema:
+            expected = f"expected one of {', '.join(schema['enum'])}"
+        raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error

@@ -199,12 +199,9 @@ class KnownModels:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._known: dict[str | None, KnownModel] = {}
-        self._requests: dict[str | None, asyncio.Task[KnownModel]] = {}
+        self.models: dict[str | None, KnownModel] = {}
+        self._requests: dict[str | None, asyncio.Task[None]] = {}
         self._refreshed_at = -REFRESH_S
-
-    def cached(self, name: str | None) -> KnownModel | None:
-        return self._known.get(name)
 
     async def learn(self, name: str | None) -> KnownModel:
         """Return a model; request it from the server if it is not cached.
@@ -212,28 +209,28 @@ class KnownModels:
         Raise ClientError if the server is unreachable, has no such model, or has several and no name was given.
         """
         self._connection.transport.lifetime.check()
-        if name not in self._known:
+        if name not in self.models:
             await joined(self._request(name))
-        return self._known[name]
+        return self.models[name]
 
     def check_version(self, name: str | None, answer: Answer) -> None:
         """Request the model again if the version of an answer differs from that of either cached part.
 
         The client requests base rate and description separately, so replicas of different versions may serve them.
         """
-        known, now = self._known[name], time.monotonic()
+        known, now = self.models[name], time.monotonic()
         if known.base.version == known.description.version == answer.version:
             return
         if now - self._refreshed_at >= REFRESH_S:
             self._refreshed_at = now
             self._request(name)
 
-    def _request(self, name: str | None) -> asyncio.Task[KnownModel]:
+    def _request(self, name: str | None) -> asyncio.Task[None]:
         if name not in self._requests or self._requests[name].done():
-            self._requests[name] = self._connection.transport.lifetime.start(self._learned(name))
+            self._requests[name] = self._connection.transport.lifetime.start(self._learn(name))
         return self._requests[name]
 
-    async def _learned(self, name: str | None) -> KnownModel:
+    async def _learn(self, name: str | None) -> None:
         """Request a model, and an answer without groups; its delay is the first value of the network margin.
 
         The client sends this request to an overloaded server too: with overload "prior" the server answers it.
@@ -241,8 +238,7 @@ class KnownModels:
         transport = self._connection.transport
         options = PredictionOptions(model=name, deadline_ms=0.0, overload="prior", explain=True)
         base = await Call(self._connection, options, time.perf_counter() + transport.timeout_s).predict({})
-        self._known[name] = KnownModel(await transport.model(name or base.model), base)
-        return self._known[name]
+        self.models[name] = KnownModel(await transport.model(name or base.model), base)
 
 
 class Run(Call):

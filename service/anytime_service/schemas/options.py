@@ -1,7 +1,8 @@
 """The options of a prediction: one class for query, JSON body, begin message, OIP parameters and client.
 
-A new option is a field of `PredictionOptions`. Every message that carries options inherits from it, and the query's
-parameters, the OpenAPI document and the client's calls are made from its fields.
+A new option is a field of `PredictionOptions`, and of one of the dictionaries below it, which tell type checkers the
+arguments of the client. Every message that carries options inherits from it; the query's parameters, the OpenAPI
+document and the calls of the client are made from its fields.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -82,6 +83,33 @@ _NOTHING = _values(DEFAULTS)
 
 OF_THE_HEAD = ("model", "overload", *STREAM_ONLY)
 """Options that the server needs before it reads a body of groups."""
+
+
+class _Options(TypedDict, total=False):
+    """Options of every call of the client, for type checkers; `PredictionOptions` documents them."""
+
+    policy: Policy
+    budget: float | None
+    ranking: bool
+    overload: Overload
+    explain: bool
+
+
+class RunOptions(_Options, total=False):
+    """Options of a call of the client that computes its groups."""
+
+    model: str | None
+    rows: int | None
+
+
+class SessionOptions(_Options, total=False):
+    """Options of an answer of a client's session."""
+
+    deadline_ms: float | None
+
+
+class PredictOptions(RunOptions, SessionOptions, total=False):
+    """Options of a call of the client with available groups."""
 
 
 def completed(head: PredictionOptions, body: PredictionOptions, before: Collection[str] = ()) -> PredictionOptions:

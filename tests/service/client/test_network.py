@@ -381,7 +381,7 @@ def test_a_reloaded_model_is_requested_again(model: Model) -> None:
         app.state.service.registry = ModelRegistry.of([shorter])
         answer = client.run(but(hog=pausing("hog", lambda: time.sleep(0.05))), VALUES, LONG_MS)
         assert (answer.version, answer.steps) == ("v2", 1)
-        until(lambda: client._async._known.cached(None).description.version == "v2")  # type: ignore[union-attr]
+        until(lambda: client._async._known.models[None].description.version == "v2")
 
 
 # other servers

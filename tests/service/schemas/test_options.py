@@ -8,9 +8,16 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from anytime_service.client.client import PredictOptions
 from anytime_service.errors import FieldError
-from anytime_service.schemas.options import DEFAULTS, NAMES, STREAM_ONLY, PredictionOptions, completed, read_query
+from anytime_service.schemas.options import (
+    DEFAULTS,
+    NAMES,
+    STREAM_ONLY,
+    PredictionOptions,
+    PredictOptions,
+    completed,
+    read_query,
+)
 
 A_NEW_FIELD = '''
 import importlib.util, sys
@@ -26,7 +33,7 @@ options = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 exec(spec.loader.get_source(spec.name).replace("DEFAULTS = ", SUBCLASS, 1), vars(options))
 
 from anytime_service.app import create_app
-from anytime_service.client import client
+from anytime_service.client import engine
 from anytime_service.http.options import read_head
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON
@@ -42,7 +49,7 @@ head = read_head({"query_string": b"shade=3", "headers": []}, settings, options.
 body = read_request(JSON, b'{"groups": {}, "shade": 3}', limits)
 frame = read_frame(JSON, '{"type": "begin", "id": 1, "shade": 3}', limits)
 infer = read_infer(b'{"inputs": [], "parameters": {"shade": 3}}', limits)
-call = client.checked_options({"shade": 3})
+call = engine.checked_options({"shade": 3})
 found = [head.options, options.completed(options.DEFAULTS, body), frame, infer.parameters, call]
 assert [each.shade for each in found] == [3] * 5, found
 assert isinstance(found[0], options.PredictionOptions)
