@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.load.child import SERVER_CORE
+from benchmarks.harness import SERVER_CORE
 from drills.machine import Footprint, footprint, low_priority, raise_priority
 from system import answers, free_port
 

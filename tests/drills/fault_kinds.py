@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from benchmarks.load.child import CLIENT_CORE
+from benchmarks.harness import CLIENT_CORE
 from benchmarks.load.models import saved_model
 from drills.cluster import request, wait_for
 from drills.judging import Outcome, Served

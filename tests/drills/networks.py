@@ -8,16 +8,7 @@ from dataclasses import dataclass
 
 from drills.calls import Call
 from drills.clients import ClientReport, Plan, clients
-from drills.drill import (
-    ENVIRONMENT,
-    Lengths,
-    Report,
-    broken_promises,
-    client_leaks,
-    inconclusive,
-    unexpected,
-    unreleased,
-)
+from drills.drill import Lengths, Report, broken_promises, client_leaks, inconclusive, unexpected, unreleased
 from drills.judging import Figures, Oracle, Outcome, Phase, Stalls, figures
 from drills.machine import StallMonitor
 from drills.relay import Relay
@@ -67,7 +58,7 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
             deadlines_ms=list(DEADLINES_MS),
             period_s=0.2,
         )
-        with clients(plan, ENVIRONMENT) as load, StallMonitor(1) as watch:
+        with clients(plan) as load, StallMonitor(1) as watch:
             load.await_ready()
             relay.delay_s = DELAY_S
             load.start()

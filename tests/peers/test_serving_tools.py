@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness import on_core
 from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.mlserver import free_ports
-from benchmarks.peers.load_client import measure_latency, on_core, percentile, saturate
+from benchmarks.peers.load_client import measure_latency, percentile, saturate
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.serving import check_answer
+from system import free_port
 
 REQUEST = post("/", b'{"x": [1, 2]}')
 check = partial(check_answer, lambda body: float(body["prediction"]), 8.5)
@@ -29,7 +30,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of the bare server with 1.5 x_0 + 3 x_1 + 1."""
     path = tmp_path_factory.mktemp("bare") / "model.npz"
     np.savez(path, coef=np.array([1.5, 3.0]), intercept=1.0)
-    port = free_ports(1)[0]
+    port = free_port()
     tests = str(Path(__file__).parents[1])
     variables = os.environ | {"PEERS_MODEL": str(path), "PYTHONPATH": tests}
     command = [sys.executable, "-m", "benchmarks.peers.adapters.serve_bare", str(port)]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from benchmarks.load.child import CLIENT_CORE
+from benchmarks.harness import CLIENT_CORE
 from benchmarks.load.frames import WebSocketClient, text
 
 __all__ = ["KINDS"]

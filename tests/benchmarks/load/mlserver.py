@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from benchmarks.load.child import SERVER_CORE, Child
+from benchmarks.harness import SERVER_CORE, set_priority
+from benchmarks.load.child import Child
 from benchmarks.load.frames import HttpClient, post
+from system import free_port
 
-__all__ = ["free_ports", "mlserver", "sums"]
+__all__ = ["mlserver", "sums"]
 
 NAME = "sums"
 _MODEL = """
@@ -50,7 +51,7 @@ def mlserver(folder: Path) -> Iterator[Child | None]:
         print(f"no MLServer to compare with: {error}")
         yield None
         return
-    port, grpc, metrics = free_ports(3)
+    port, grpc, metrics = (free_port() for _ in range(3))
     models = folder / "models"
     models.mkdir()
     (models / "sums.py").write_text(_MODEL, encoding="utf-8")
@@ -62,7 +63,7 @@ def mlserver(folder: Path) -> Iterator[Child | None]:
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=models, stdout=quiet, stderr=quiet) as process:
         os.sched_setaffinity(process.pid, {SERVER_CORE})
-        os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
+        set_priority(process.pid, real_time=False)
         try:
             _await(process, port)
             yield Child(process.pid, port)
@@ -91,15 +92,6 @@ def _install(folder: Path) -> Path:
     for command in commands:
         subprocess.run(command, check=True, capture_output=True, timeout=600)
     return folder / "bin" / "mlserver"
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports of the loopback interface."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _await(process: subprocess.Popen[bytes], port: int) -> None:

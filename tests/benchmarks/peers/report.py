@@ -16,7 +16,7 @@ import numpy as np
 
 from anytime.evaluation.plots import write_figure
 from anytime_reproduction.report import STYLE, curve, panels
-from benchmarks.limits import SLACK
+from benchmarks.harness import SLACK
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread, digits
 
