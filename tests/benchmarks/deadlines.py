@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime.types import Policy
-from benchmarks.harness import CLIENT_CORE, SLACK, Process, flag, pin_to_core, script_options
+from benchmarks.harness import CLIENT_CORE, SLACK, Process, flag, percentiles, pin_to_core, script_options
 from benchmarks.load.aio import stream_by_aiohttp
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
@@ -91,7 +91,7 @@ class Result(NamedTuple):
 
 def p99(values: Sequence[float]) -> float:
     """Return the 99th percentile; NaN without values."""
-    return float(np.percentile(values, 99)) if values else float("nan")
+    return percentiles(values, 99)[0]
 
 
 def server_stats(child: Child) -> ServerStats:
@@ -327,7 +327,7 @@ def many_rows(soak: Soak) -> None:
     later = result.sent - alone.sent, result.received - alone.received
     print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
     for what, late in (("sent", found.sent), ("received", found.received)):
-        p50, p99, most = np.percentile(late, (50, 99, 100)).tolist() if late else [float("nan")] * 3
+        p50, p99, most = percentiles(late, 50, 99, 100)
         print(f"    {len(late)} answers of 10,000 rows {what} after their deadline: {p50:.1f} {p99:.1f} {most:.1f} ms")
     print(f"    {found.refused} refused, {found.pages} pages, {found.replacements} replacements, {found.mixed} mixed")
     soak.punctual = soak.punctual and not found.mixed and bool(found.sent)

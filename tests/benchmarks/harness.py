@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self
 
+import numpy as np
+
 TESTS = Path(__file__).parents[1]
 SERVER_CORE, CLIENT_CORE = 0, 1
 HIDDEN = argparse.SUPPRESS
@@ -147,6 +149,12 @@ def turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str,
 def median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
     """Return the median of the pairs' ratios: a machine that becomes slower changes both halves of a pair."""
     return statistics.median(ours / floor for ours, floor in pairs)
+
+
+def percentiles(values: Sequence[float], *shares: float) -> list[float]:
+    """Return percentiles, of shares from 0 to 100; NaN without values."""
+    found: list[float] = np.percentile(values, shares).tolist() if len(values) else [float("nan")] * len(shares)
+    return found
 
 
 def megabytes() -> float:

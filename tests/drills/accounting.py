@@ -33,8 +33,6 @@ from drills.monitors import MemoryMonitor, Predictor, Prober
 from service.commands import Command, command
 from service.serving import Running
 
-__all__ = ["KEY", "PROBE_S", "Account", "Target", "faults_of", "target"]
-
 KEY = "a-key-of-the-accounting-drill"
 VALUES_MIB = 32
 SLACK_MIB = 64

@@ -21,8 +21,6 @@ from anytime_service.client import AsyncClient, Client, ProblemError
 from drills.calls import AnswerRecord, Call, inputs
 from drills.machine import pause
 
-__all__ = ["DrillClient", "Post", "Predict", "Run", "Session", "SlowInputs", "ThreadedRun", "WebSocket"]
-
 GIVE_UP_S = 10.0
 """Timeout of the clients that set no deadline of their own."""
 

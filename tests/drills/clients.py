@@ -27,8 +27,6 @@ from drills.calls import Call, read_calls
 from drills.client_kinds import DrillClient, Post, Predict, Run, Session, ThreadedRun, WebSocket
 from drills.machine import StallMonitor, footprint
 
-__all__ = ["ClientReport", "Clients", "Plan", "clients"]
-
 NUMBERS_PER_CLIENT = 1_000_000
 """Distance between the first call numbers of two clients."""
 

@@ -26,8 +26,9 @@ import numpy as np
 
 from anytime_service.limits.costs import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, PIPELINED, TABLE
 from benchmarks.harness import CLIENT_CORE, conclude, flag, script_options
+from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
-from drills.attacks.frames import UPGRADE_REQUEST, frame
+from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
 from drills.costs_models import save_models
 from drills.costs_server import CostServer, costs_server

@@ -28,8 +28,6 @@ from anytime_service.settings import load_settings
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, Process, answering, pin_to_core
 from benchmarks.load.child import Child
 
-__all__ = ["CostServer", "Report", "Seen", "costs_server"]
-
 TICK_S, DEADLINE_S, CLIENTS = 0.001, 0.03, 4
 
 

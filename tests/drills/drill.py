@@ -28,9 +28,6 @@ from drills.judging import (
 from drills.machine import Footprint, StallMonitor, leaks
 from drills.testbed import Testbed
 
-__all__ = ["Lengths", "Report", "broken_promises", "client_leaks", "drill", "inconclusive", "unexpected"]
-
-
 SETTLED_S = 10.0
 WARM_S = 0.5
 ALWAYS_ALLOWED: frozenset[Outcome] = frozenset({Outcome.SERVER, Outcome.FALLBACK})

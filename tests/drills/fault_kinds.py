@@ -17,8 +17,6 @@ from drills.judging import Outcome, Served
 from drills.machine import low_priority
 from drills.testbed import Testbed
 
-__all__ = ["FAULTS", "ClockSteps", "Fault", "NoFault"]
-
 
 class Fault:
     """A fault.

@@ -27,7 +27,7 @@ from benchmarks.load.child import Child, server
 from benchmarks.load.models import temporary_model
 from benchmarks.load.predictions import MAX_STALLED, STALLED
 from drills.capacity import saturate
-from drills.steady_load import Sample, SteadyLoad, percentiles
+from drills.steady_load import Sample, SteadyLoad, levels
 
 SHARE = 0.7
 LATER_MS = 1.0
@@ -114,7 +114,7 @@ def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
         ("sent", steady.sent_ms, steady.sent_bare_ms),
         ("received", [ms for values in steady.received_ms.values() for ms in values], steady.received_bare_ms),
     ):
-        excess = percentiles(late)[1] - percentiles(bare)[1]
+        excess = levels(late)[1] - levels(bare)[1]
         if not excess <= LATER_MS:
             broken.append(f"answers {what} {excess:.2f} ms later than bare timers")
     own = float(np.median([sample.load_p99 for sample in steady.samples]))
@@ -169,7 +169,7 @@ def summary(steady: SteadyLoad) -> None:
         *((f"received, {name}", values) for name, values in steady.received_ms.items()),
         ("  bare timers", steady.received_bare_ms),
     ):
-        print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in percentiles(values)))
+        print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in levels(values)))
     print(f"{steady.requests} requests, {steady.answered} answered; {dict(steady.found) or 'nothing wrong'}")
 
 

@@ -14,8 +14,6 @@ from drills.machine import StallMonitor
 from drills.relay import Relay
 from drills.testbed import Testbed
 
-__all__ = ["NAME", "bad_network", "too_few"]
-
 NAME = "a bad network"
 DELAY_S = 0.05
 STALL_S = 0.2

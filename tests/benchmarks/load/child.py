@@ -25,8 +25,6 @@ from benchmarks.harness import SERVER_CORE, Process, pin_to_core
 from benchmarks.load.floors import floors
 from benchmarks.load.instrumented import instrumented
 
-__all__ = ["Child", "server"]
-
 
 @dataclass(frozen=True)
 class Child:

@@ -8,8 +8,6 @@ import re
 import socket
 from collections.abc import Iterator
 
-__all__ = ["HttpClient", "WebSocketClient", "binary", "frame", "post", "text"]
-
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 _LENGTHS = {126: 2, 127: 8}
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)

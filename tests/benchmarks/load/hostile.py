@@ -15,8 +15,6 @@ from contextlib import suppress
 from benchmarks.harness import CLIENT_CORE
 from benchmarks.load.frames import WebSocketClient, text
 
-__all__ = ["KINDS"]
-
 CHUNKS = 200_000
 FRAMES = 100_000
 PAUSE_S = 0.2

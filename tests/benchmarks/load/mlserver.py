@@ -17,8 +17,6 @@ from benchmarks.load.child import Child
 from benchmarks.load.frames import HttpClient, post
 from system import free_port
 
-__all__ = ["mlserver", "sums"]
-
 NAME = "sums"
 _MODEL = """
 from mlserver import MLModel

@@ -14,8 +14,6 @@ from anytime._linalg import single_blas_thread
 from anytime.estimators import AnytimeRegressor
 from anytime.model.model import Model
 
-__all__ = ["saved_model", "temporary_model", "values_of"]
-
 
 def saved_model(
     path: Path,

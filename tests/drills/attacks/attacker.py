@@ -21,8 +21,6 @@ from drills.attacks.headers import HEADERS
 from drills.attacks.malformed import MALFORMED, PATHS
 from drills.attacks.wire import Attack
 
-__all__ = ["ATTACKS", "AttackResult", "attack", "raise_file_limit"]
-
 ATTACKS: tuple[Attack, ...] = (*MALFORMED, *PATHS, *HEADERS, *BODIES, *FRAMES, *FLOODS, *EXTERNAL)
 
 

@@ -17,8 +17,6 @@ from functools import partial
 from benchmarks.load.frames import frame, text
 from drills.attacks.wire import Attack, connect, receive, replies, send_all
 
-__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "messages", "open_websocket", "send_frames", "send_handshake"]
-
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 VERSION, KEYED = b"Sec-WebSocket-Version: 13\r\n", b"Sec-WebSocket-Key: " + KEY + b"\r\n"

@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarks.harness import answering
-from drills.attacks.frames import frame
-
-__all__ = ["CONNECTIONS", "Round"]
+from benchmarks.load.frames import frame
 
 CONNECTIONS = 20
 PER_TURN = 256 * 1024

@@ -14,8 +14,6 @@ from anytime_service.client.engine import Throttle
 from benchmarks.load.frames import WebSocketClient, frame
 from drills.open_loop.loop import Counts
 
-__all__ = ["Streams"]
-
 TICK_S = 0.001
 """Messages due within this time are sent together."""
 
