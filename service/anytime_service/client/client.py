@@ -32,7 +32,7 @@ from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
 from anytime_service.client.engine import Call, Connection, checked_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
+from anytime_service.client.messages import Columns, Encoded, answer_of, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Run, WorkerCache
 from anytime_service.client.transport import ASGIApp, InProcess, Lifetime, Network, Transport
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
@@ -516,7 +516,8 @@ class AsyncSession(_SessionProperties):
         waits_s = (checked.deadline_ms or 0.0) / 1e3
         params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
         path = f"{self._state.path}/predict"
-        return decode_answer(await self._transport.request("GET", path, params=params, waits_s=waits_s))
+        reply = await self._transport.request("GET", path, params=params, waits_s=waits_s)
+        return answer_of(parsed(reply, msgspec.json.decode))
 
     async def close(self) -> None:
         """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""

@@ -111,11 +111,10 @@ class NetworkDelay:
 
     def __init__(self, deadline_ms: float) -> None:
         self.deadline_ms = deadline_ms
-        self._loop = asyncio.get_running_loop()
         self._tick_at = time.perf_counter() - TIMER_MS / 1e3  # the first turn needs no timer
         self._due = time.perf_counter() + deadline_ms / 1e3
         self._held_up_ms = 0.0
-        self._handle: asyncio.Handle = self._loop.call_soon(self._tick)
+        self._handle: asyncio.Handle = asyncio.get_running_loop().call_soon(self._tick)
 
     def stop(self) -> float:
         """Return the delay until now in milliseconds; the loop may read an answer before the timer that is due."""
@@ -131,7 +130,7 @@ class NetworkDelay:
         now = time.perf_counter()
         self._tick_at = max(now + TICK_S, self._due)
         if self._tick_at < self._due + MEASURED_S:
-            self._handle = self._loop.call_later(self._tick_at - now, self._tick)
+            self._handle = asyncio.get_running_loop().call_later(self._tick_at - now, self._tick)
         else:
             self._tick_at = math.inf
 
@@ -253,8 +252,7 @@ class Connection:
 
     def close(self) -> None:
         """Begin to close the WebSocket, in the background; running predictions receive its loss."""
-        if self._socket is not None:
-            self._lose(self._socket, "the client was closed")
+        self._lose(self._socket, "the client was closed")
 
     async def _connect(self) -> None:
         await asyncio.sleep(self._retry_at - time.perf_counter())
@@ -266,7 +264,6 @@ class Connection:
             self._retry_at = time.perf_counter() + pause_s * random.uniform(0.5, 1.0)  # noqa: S311  (no secret)
             raise
         self._refusals = 0
-        self._retry_at = 0.0
         self._socket = socket
         self._opened_at = time.perf_counter()
         self.transport.lifetime.start(self._read(socket))
@@ -316,8 +313,8 @@ class Connection:
                 if reply.content.reason == "deadline":
                     self.margin.add(call.delay.deadline_ms, delay_ms)
 
-    def _lose(self, socket: Socket, reason: str) -> None:
-        if socket is not self._socket:
+    def _lose(self, socket: Socket | None, reason: str) -> None:
+        if socket is None or socket is not self._socket:
             return
         self._socket = None
         self._lost = ConnectionLostError(reason)
@@ -485,8 +482,9 @@ class Call:
 
         Without a deadline, raise ConnectionLostError or NoAnswerError.
         """
-        begun, server = self.socket is not None, self.connection.transport
+        begun = self.socket is not None
         if self._base_rate is None:
+            server = self.connection.transport
             late = f"within {server.timeout_s:g} s"
             silent = NoAnswerError(f"{server.url} did not answer {late}; is it overloaded?")
             raise silent if begun else server.unreachable(TimeoutError(f"no connection {late}"))
@@ -516,7 +514,8 @@ class Call:
         self.connection.send(self, PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
 
     def _open(self) -> None:
-        deadline_ms, has_deadline = self.options.deadline_ms, self._base_rate is not None
+        has_deadline = self._base_rate is not None
+        deadline_ms = self.options.deadline_ms
         if has_deadline:
             deadline_ms = self.connection.margin.server_deadline_ms((self.until - time.perf_counter()) * 1e3)
         begin = msgspec.structs.replace(
@@ -546,8 +545,9 @@ class Call:
                 return outcome
             else:
                 self._changed.clear()
-                wait_s = max(self.until - time.perf_counter(), 0.0)
-                timer = asyncio.get_running_loop().call_later(wait_s, self._changed.set)
+                timer = asyncio.get_running_loop().call_later(
+                    max(self.until - time.perf_counter(), 0.0), self._changed.set
+                )
                 await self._changed.wait()
                 timer.cancel()
         # After a stall of this process the timer fires before the loop reads the socket.

@@ -106,8 +106,7 @@ class WorkerCache:
         Processes take most of a second to start. Return None if they are not ready at the time `until`; they then start
         in the background. Raise ExtractorError as `Workers`, and ClosedError if the client was closed during the call.
         """
-        same = (each for each in self._pools if each.worker == worker and each.extractors == extractors)
-        pool = next(same, None)
+        pool = next((each for each in self._pools if (each.worker, each.extractors) == (worker, extractors)), None)
         if pool is None:
             pool = Pool(dict(extractors), worker)
             pool.started = self._lifetime.start(self._start(pool), to_its_end=True)
@@ -201,7 +200,7 @@ class KnownModels:
         self._connection = connection
         self.models: dict[str | None, KnownModel] = {}
         self._requests: dict[str | None, asyncio.Task[None]] = {}
-        self._refreshed_at = -REFRESH_S
+        self._refresh_at = 0.0
 
     async def learn(self, name: str | None) -> KnownModel:
         """Return a model; request it from the server if it is not cached.
@@ -218,11 +217,10 @@ class KnownModels:
 
         The client requests base rate and description separately, so replicas of different versions may serve them.
         """
-        known, now = self.models[name], time.monotonic()
-        if known.base.version == known.description.version == answer.version:
-            return
-        if now - self._refreshed_at >= REFRESH_S:
-            self._refreshed_at = now
+        known = self.models[name]
+        is_current = known.base.version == known.description.version == answer.version
+        if not is_current and time.monotonic() >= self._refresh_at:
+            self._refresh_at = time.monotonic() + REFRESH_S
             self._request(name)
 
     def _request(self, name: str | None) -> asyncio.Task[None]:

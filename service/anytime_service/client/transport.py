@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
+import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidMessage, InvalidStatus, WebSocketException
 from websockets.frames import Close
@@ -40,7 +41,7 @@ from anytime_service.client.errors import (
     ProblemError,
     ReplyError,
 )
-from anytime_service.client.messages import decode_problem, parsed, seconds_of
+from anytime_service.client.messages import parsed, problem_of, seconds_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -269,7 +270,8 @@ class Transport(ABC):
             where = without_password(target).removesuffix(path)
             return ReplyError(f"{self.url} redirects to {where} ({status}); expected the address of the server itself")
         if body and MEDIA_TYPE in headers.get("Content-Type", ""):
-            return decode_problem(body, status, seconds_of(headers.get("Retry-After", "")))
+            after_s = seconds_of(headers.get("Retry-After", ""))
+            return problem_of(parsed(body, msgspec.json.decode), status, after_s)
         return other
 
     async def _exchange(self, method: str, url: str, **request: Any) -> tuple[httpx.Response, bytes]:

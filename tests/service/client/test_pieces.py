@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import copyreg
-import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from anytime.inference.prediction import Prediction
 from anytime_service.client import engine
 from anytime_service.client.engine import MAX_MARGIN_MS, MAX_OUTCOMES, Call, Connection, NetworkMargin
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
-from anytime_service.client.messages import decode_problem, encode_values, seconds_of
+from anytime_service.client.messages import encode_values, problem_of, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import Network
 from anytime_service.schemas.catalogue import summary
@@ -151,7 +150,7 @@ def test_a_call_stores_only_the_latest_unread_replies() -> None:
 
 @pytest.mark.parametrize("details", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
 def test_problem_details_may_be_missing(details: object) -> None:
-    problem = decode_problem(json.dumps(details).encode(), 503, 2.0)
+    problem = problem_of(details, 503, 2.0)
     assert (problem.status, problem.field, problem.retry_after_s) == (503, None, 2.0)
     assert str(problem)
 
