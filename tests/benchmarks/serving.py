@@ -314,7 +314,7 @@ def report(measures: Sequence[Measure]) -> bool:
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
     args = script_options(
-        __doc__, rounds={"type": int, "default": 15}, peers=flag("also MLServer, in a temporary environment")
+        __doc__, rounds={"type": int, "default": 15}, peers=flag("also MLServer, in an environment of its own")
     )
     pin_to_core(CLIENT_CORE)
     with temporary_model(groups=2 * SENT, size=WIDTH) as (path, model):
