@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-_MADE = re.compile(r"_blocking\((\w+\.\w+)\)")
+_MADE = re.compile(r"_in_(?:portal|thread)\((\w+\.\w+)\)")
 
 
 class Docstrings(griffe.Extension):  # type: ignore[misc]  # see pyproject.toml

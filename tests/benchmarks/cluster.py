@@ -7,7 +7,6 @@ and model from those of one process; exits with 1 if moments differ by more than
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -31,6 +30,7 @@ from anytime.moments.moments import Moments
 from anytime.training.dask import Cluster
 from anytime.training.fit import fit
 from anytime.training.options import Options
+from benchmarks.harness import script_options
 from benchmarks.large import write
 
 FOLDS = 5
@@ -83,12 +83,13 @@ def difference(found: list[Moments], expected: list[Moments]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--columns", type=int, default=500)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="folder of the table; a temporary folder by default")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        gigabytes={"type": float, "default": 2.0},
+        columns={"type": int, "default": 500},
+        repeats={"type": int, "default": 3},
+        folder={"type": Path, "help": "folder of the table; a temporary folder by default"},
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if args.folder is None else args.folder
         folder.mkdir(parents=True, exist_ok=True)

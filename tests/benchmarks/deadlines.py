@@ -6,18 +6,13 @@ same event loop at the same time: at the server when the answer is sent, and at 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,15 +23,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime.types import Policy
-from benchmarks.limits import SLACK
+from benchmarks.harness import CLIENT_CORE, SLACK, Process, flag, percentiles, pin_to_core, script_options
 from benchmarks.load.aio import stream_by_aiohttp
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
-from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
+from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
 from benchmarks.load.hostile import KINDS
 from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.many_rows import ManyRows
-from benchmarks.load.models import saved_model
+from benchmarks.load.models import temporary_model
 from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, LoadPrediction, faults, plan_predictions
 
 MAX_LATER_MS = 1.0
@@ -96,7 +91,7 @@ class Result(NamedTuple):
 
 def p99(values: Sequence[float]) -> float:
     """Return the 99th percentile; NaN without values."""
-    return float(np.percentile(values, 99)) if values else float("nan")
+    return percentiles(values, 99)[0]
 
 
 def server_stats(child: Child) -> ServerStats:
@@ -228,17 +223,15 @@ def print_result(result: Result) -> None:
 
 def main() -> None:
     """Run the loads and print; exit with 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
-    parser.add_argument("--only", help="websocket, loaded, arrived, post, aiohttp, sessions, thousand, rows or hostile")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        quick=flag("a tenth of everything"),
+        only={"help": "websocket, loaded, arrived, post, aiohttp, sessions, thousand, rows or hostile"},
+    )
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path)
-        with server("service", path) as child, server("service", path) as idle:
-            kept = run(Soak(model, child, 0.1 if args.quick else 1.0), idle, args.only or "")
+    with temporary_model() as (path, model), server("service", path) as child, server("service", path) as idle:
+        kept = run(Soak(model, child, 0.1 if args.quick else 1.0), idle, args.only or "")
     sys.exit(0 if kept else 1)
 
 
@@ -316,7 +309,7 @@ def hostile(soak: Soak) -> None:
     """Alternate the same load with and without a hostile client."""
     for kind in KINDS:
         alone = soak.stream("alone", Stream, 3_000, 200)
-        with hostile_client(kind, soak.child):
+        with Process("benchmarks.load.hostile", kind, soak.child.port):
             time.sleep(0.5)
             result = soak.stream(f"with {kind}", Stream, 3_000, 200)
         later = result.sent - alone.sent, result.received - alone.received
@@ -327,31 +320,17 @@ def many_rows(soak: Soak) -> None:
     """Answers of 10,000 rows, pages and replaced sessions, next to a load of single rows."""
     seconds = max(4.0, 20.0 * soak.share)
     alone = soak.stream("alone", Stream, 3_000, 200)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "benchmarks.load.many_rows", str(soak.child.port), str(seconds)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+    with Process("benchmarks.load.many_rows", soak.child.port, seconds) as process:
         time.sleep(0.5)
         result = soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True)
-        found = msgspec.json.decode(process.communicate()[0], type=ManyRows)
+        found = msgspec.json.decode(process.line(), type=ManyRows)
     later = result.sent - alone.sent, result.received - alone.received
     print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
     for what, late in (("sent", found.sent), ("received", found.received)):
-        p50, p99, most = np.percentile(late, (50, 99, 100)).tolist() if late else [float("nan")] * 3
+        p50, p99, most = percentiles(late, 50, 99, 100)
         print(f"    {len(late)} answers of 10,000 rows {what} after their deadline: {p50:.1f} {p99:.1f} {most:.1f} ms")
     print(f"    {found.refused} refused, {found.pages} pages, {found.replacements} replacements, {found.mixed} mixed")
     soak.punctual = soak.punctual and not found.mixed and bool(found.sent)
-
-
-@contextmanager
-def hostile_client(kind: str, child: Child) -> Iterator[None]:
-    """Run a hostile client in its own process."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "benchmarks.load.hostile", kind, str(child.port)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ than 60% of it. Linux, as root.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -23,6 +22,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import HIDDEN, script_options
 
 CHUNK_ROWS = 16_384
 GROUP = 10
@@ -100,13 +103,14 @@ def run(command: list[str]) -> tuple[float, float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=8.0)
-    parser.add_argument("--columns", type=int, default=500)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="folder of the table; a temporary folder by default")
-    parser.add_argument("--floor", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        gigabytes={"type": float, "default": 8.0},
+        columns={"type": int, "default": 500},
+        repeats={"type": int, "default": 3},
+        folder={"type": Path, "help": "folder of the table; a temporary folder by default"},
+        floor={"type": Path, "help": HIDDEN},
+    )
     if args.floor:
         floor(args.floor)
         return

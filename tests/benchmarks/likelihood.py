@@ -8,9 +8,6 @@ classes, error against cost.
 
 from __future__ import annotations
 
-import argparse
-import gc
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,7 +32,7 @@ from anytime.types import FamilyName, Float, Index
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.limits import Row, report
+from benchmarks.harness import Row, median_ratio, megabytes, report, script_options, timed
 
 THREADS = 2
 GRID = Options(alpha="cv").grid
@@ -78,11 +75,6 @@ def peer(n: int, alpha: float) -> LogisticRegression:
     return LogisticRegression(C=1 / (n * alpha), solver="newton-cholesky", tol=1e-8, max_iter=1000)
 
 
-def megabytes() -> float:
-    """Return the peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def memory(data: Path, alpha: float) -> None:
     """Print the peak memory of the data alone, and of the binomial path."""
     folder = data / "kddcup99"
@@ -95,22 +87,12 @@ def memory(data: Path, alpha: float) -> None:
     )
 
 
-def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of a run."""
-    gc.collect()
-    start = clock()
-    run()
-    return clock() - start
-
-
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> float:
     """Return the median ratio of times, taken in turns."""
-    ratios = []
-    for _ in range(repeats):
-        mine, other = timed(ours), timed(theirs)
-        ratios.append(mine / other)
+    pairs = [(timed(ours), timed(theirs)) for _ in range(repeats)]
+    for mine, other in pairs:
         print(f"  {mine:.1f} s, scikit-learn {other:.1f} s", flush=True)
-    return statistics.median(ratios)
+    return median_ratio(pairs)
 
 
 def crossed_ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
@@ -267,14 +249,15 @@ def digits(data: Path, picture: Path) -> None:
 
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
-    parser.add_argument("--alpha", type=float, default=1e-5)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--picture", type=Path, default=Path("mfeat.png"))
-    parser.add_argument("--memory-only", action="store_true")
-    parser.add_argument("--only", choices=["kddcup99", "mfeat", "penalties", "counts"])
-    options = parser.parse_args()
+    options = script_options(
+        __doc__,
+        data={"type": Path, "default": Path("../shared/data"), "help": "folder of the data sets"},
+        alpha={"type": float, "default": 1e-5},
+        repeats={"type": int, "default": 3},
+        picture={"type": Path, "default": Path("mfeat.png")},
+        memory_only={"action": "store_true"},
+        only={"choices": ["kddcup99", "mfeat", "penalties", "counts"]},
+    )
     if options.memory_only:
         memory(options.data, options.alpha)
         return

@@ -12,17 +12,14 @@ It fails if the slow group's cost is not learned within a fifth, or nothing is g
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +38,10 @@ from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
+from benchmarks.harness import flag, print_table, script_options, set_priority
 from benchmarks.load.pipeline import Pipeline
+from drills.cluster import ready
+from system import free_port, started
 
 JUDGED_MS = 3.0
 DEADLINES_MS = (0.75, 1.5, 2.25, JUDGED_MS, 4.0, 6.0, 8.0, 12.0, 20.0)
@@ -94,47 +94,14 @@ def anytime(*arguments: object, code: int = 0) -> str:
     return done.stdout
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
-
-
-@contextmanager
-def high_priority(process: int = 0) -> Iterator[None]:
-    """Run a process, by default this one and its children, with real-time priority if permitted."""
-    with suppress(PermissionError):
-        os.sched_setscheduler(process, os.SCHED_RR, os.sched_param(1))
-    try:
-        yield
-    finally:
-        with suppress(PermissionError, ProcessLookupError):
-            os.sched_setscheduler(process, os.SCHED_OTHER, os.sched_param(0))
-
-
 @contextmanager
 def serving(model: Path) -> Iterator[tuple[str, str]]:
     """Run `anytime serve` in its own process; yield its address and that of its metrics."""
     port, metrics = free_port(), free_port()
-    command = [sys.executable, "-m", "anytime", "serve", str(model), "--port", str(port)]
-    with (
-        tempfile.TemporaryFile() as log,
-        subprocess.Popen(
-            command, env=os.environ | {"ANYTIME_METRICS_PORT": str(metrics)}, stdout=log, stderr=log
-        ) as process,
-    ):
-        try:
-            for _ in range(600):
-                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-                    break
-                if process.poll() is not None:
-                    raise RuntimeError("the server did not start")
-                time.sleep(0.05)
-            with high_priority(process.pid):
-                yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
-        finally:
-            process.terminate()
-            process.wait(30)
+    server = [sys.executable, "-m", "anytime", "serve", model, "--port", port]
+    with started(["env", f"ANYTIME_METRICS_PORT={metrics}", *server], lambda: ready(port), timeout_s=60.0) as process:
+        set_priority(process.pid)
+        yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
 
 
 Predict = Callable[[Float, float], Answer]
@@ -207,23 +174,16 @@ def draw(path: Path, slow: str, sides: dict[str, tuple[Results, list[float]]], s
     figure.savefig(path, dpi=150)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under their columns."""
-    cells = [list(map(str, row)) for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-
-
 def main() -> int:
     """Run the cycle once."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the images")
-    parser.add_argument("--slow", help="group that becomes slow; by default the first of the sequence")
-    parser.add_argument("--by", type=float, default=4.0, help="added delay in milliseconds")
-    parser.add_argument("--sdk", action="store_true", help="use the project's client instead of a bare pipeline")
-    parser.add_argument("--out", type=Path, default=Path("loop.png"), help="picture to write")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__.splitlines()[0] if __doc__ else None,
+        quick=flag("a tenth of the images"),
+        slow={"help": "group that becomes slow; by default the first of the sequence"},
+        by={"type": float, "default": 4.0, "help": "added delay in milliseconds"},
+        sdk=flag("use the project's client instead of a bare pipeline"),
+        out={"type": Path, "default": Path("loop.png"), "help": "picture to write"},
+    )
     client = sdk if args.sdk else pipeline
 
     digits = load_digits()
@@ -252,7 +212,7 @@ def main() -> int:
         extractors = dict(EXTRACTORS) | {slow: Slowed(EXTRACTORS[slow], args.by / 1e3)}
         print(f"{slow!r} takes {args.by:g} ms longer from now on", flush=True)
         with serving(model) as (url, metrics):
-            with high_priority(), client(url, model, extractors) as predict:
+            with client(url, model, extractors) as predict:
                 before = drive(predict, images[images_used], labels[images_used])
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
@@ -262,7 +222,7 @@ def main() -> int:
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")
             with urllib.request.urlopen(request, timeout=60) as response:
                 print(f"reloaded: version {json.load(response)['version']}, before {trained.version}", flush=True)
-            with high_priority(), client(url, model, extractors) as predict:
+            with client(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
         true = profile(groups, extractors, tuple(images[images_used[:50]]))
@@ -281,9 +241,9 @@ def main() -> int:
             )
             for g, (name, each) in enumerate(true.groups.items())
         ]
-        table(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), costs)
+        print_table(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), costs)
         print()
-        table(
+        print_table(
             ("deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"),
             [
                 (

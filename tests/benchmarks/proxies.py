@@ -8,7 +8,6 @@ is shown instead. Prints a table in Markdown. Everything runs with real-time pri
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -28,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from benchmarks.load.models import saved_model, values_of
+from benchmarks.harness import script_options
+from benchmarks.load.models import temporary_model, values_of
 from deploy.proxy import PROXIES, run_proxy
 from service.commands import command
 from service.inferring import JSON_BYTES, binary
@@ -248,13 +248,12 @@ def every_way(running: Running, names: Sequence[str]) -> Iterator[dict[str, Runn
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="predictions per way and binding")
-    parser.add_argument("--proxies", nargs="*", choices=list(PROXIES), default=list(PROXIES))
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path, groups=GROUPS, size=WIDTH)
+    args = script_options(
+        __doc__,
+        count={"type": int, "default": 200, "help": "predictions per way and binding"},
+        proxies={"nargs": "*", "choices": list(PROXIES), "default": list(PROXIES)},
+    )
+    with temporary_model(groups=GROUPS, size=WIDTH) as (path, model):
         with suppress(PermissionError):  # inherited by all processes started below
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         with command(path, ANYTIME_MAX_LATENESS_MS="1e6") as (_, running), every_way(running, args.proxies) as ways:

@@ -7,12 +7,10 @@ rounds. The floors run under the same uvicorn settings as the service.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,12 +23,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.limits import Row, verdict
-from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
+from benchmarks.harness import CLIENT_CORE, Row, flag, median_ratio, pin_to_core, script_options, verdict
+from benchmarks.load.child import Child, server
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
 from benchmarks.load.mlserver import mlserver, sums
-from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.models import saved_model, temporary_model, values_of
 
 WHOLE = {"one at a time": 1.45, "saturated": 2.1}
 """Limits of a whole prediction; the goal is 1.4. Of 262 us in the server's code, opening it takes 33, its
@@ -61,8 +59,7 @@ class Measure(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """The median of the pairs' ratios: a machine that becomes slower changes both halves of a pair."""
-        return Row(self.name, statistics.median(ours / floor for ours, floor in self.pairs), self.limit)
+        return Row(self.name, median_ratio(self.pairs), self.limit)
 
 
 def interleave(ours: Timed, floor: Timed, rounds: int) -> list[tuple[float, float]]:
@@ -306,27 +303,22 @@ def session(service: Child) -> str:
 def report(measures: Sequence[Measure]) -> bool:
     """Print measurements with their limits; return whether all are met."""
     print(f"{'processor time of the server':<64}{'us':>8}{'floor':>8}{'ratio':>8}{'limit':>8}")
-    passed = True
     for measure in measures:
         row = measure.row
         ours, floor = map(statistics.median, zip(*measure.pairs, strict=True))
         line = f"{row.name:<64}{ours:8.1f}{floor:8.1f}{row.ratio:8.2f}{verdict(row)}"
-        passed = passed and row.kept
         print(line)
-    return passed
+    return all(measure.row.kept for measure in measures)
 
 
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--peers", action="store_true", help="also MLServer, in a temporary environment")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__, rounds={"type": int, "default": 15}, peers=flag("also MLServer, in an environment of its own")
+    )
     pin_to_core(CLIENT_CORE)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path, groups=2 * SENT, size=WIDTH)
-        bent = Path(folder) / "hinges.safetensors"
+    with temporary_model(groups=2 * SENT, size=WIDTH) as (path, model):
+        bent = path.with_name("hinges.safetensors")
         saved_model(bent, groups=2 * SENT, size=WIDTH, basis="hinge")
         with server("admitting", path) as service, server("floors", path) as floors:
             measures = [
@@ -337,7 +329,7 @@ def main() -> None:
             with server("admitting", bent) as with_hinges:
                 measures += hinges(model, service, with_hinges, floors, args.rounds)
             if args.peers:
-                measures += peers(model, service, Path(folder), args.rounds)
+                measures += peers(model, service, path.parent, args.rounds)
     sys.exit(0 if report(measures) else 1)
 
 

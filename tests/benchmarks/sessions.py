@@ -7,12 +7,10 @@ replica until a prediction that waits at another is received, which includes the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +21,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, SERVER_CORE, Child, pin_to_core, server
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, pin_to_core, script_options
+from benchmarks.load.child import Child, server
 from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.models import temporary_model, values_of
 from benchmarks.serving import CONNECTIONS, Measure, Requests, interleave, report, session
 from service.redis_server import redis_server
 
@@ -103,14 +102,10 @@ def delays(model: Model, posting: Child, waiting: Child, count: int) -> list[tup
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    args = parser.parse_args()
+    args = script_options(__doc__, rounds={"type": int, "default": 15})
     pin_to_core(SERVER_CORE)  # the core of Redis: the client has its own core for itself
-    with tempfile.TemporaryDirectory() as folder, redis_server() as redis:
+    with redis_server() as redis, temporary_model(groups=GROUPS, size=WIDTH) as (path, model):
         pin_to_core(CLIENT_CORE)
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path, groups=GROUPS, size=WIDTH)
         with server("admitting", path) as memory, shared(path, redis.url()) as a, shared(path, redis.url()) as b:
             report(costs(model, a, memory, args.rounds))
             found = delays(model, a, b, 20 * args.rounds)

@@ -7,7 +7,6 @@ All modules are compiled beforehand, as in an installation.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.limits import Row, report
+from benchmarks.harness import Row, median_ratio, report, script_options
 from benchmarks.load.models import saved_model
 
 SERVER = "import anytime_service.server.run, anytime_service.app"
@@ -52,15 +51,13 @@ def measured(name: str, rounds: int, code: str, *arguments: str) -> Row:
     imports = modules(code, *arguments)
     pairs = [(seconds(code, *arguments), seconds(FLOOR, *imports)) for _ in range(rounds + 1)][1:]
     ours, floor = (1000 * statistics.median(times) for times in zip(*pairs, strict=True))
-    ratio = statistics.median(own / least for own, least in pairs)
-    return Row(f"{name}: {ours:.0f} ms, imports of {len(imports)} modules {floor:.0f} ms", ratio, LIMIT)
+    what = f"{name}: {ours:.0f} ms, imports of {len(imports)} modules {floor:.0f} ms"
+    return Row(what, median_ratio(pairs), LIMIT)
 
 
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    rounds = script_options(__doc__, rounds={"type": int, "default": 15}).rounds
     with tempfile.TemporaryDirectory() as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = folder  # filled when the modules are listed

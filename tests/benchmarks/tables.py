@@ -8,7 +8,6 @@ gradient boosting. The quality is R², or for classes the log loss.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -45,6 +44,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main as anytime
 from anytime.errors import AnytimeError
 from anytime.types import Float
+from benchmarks.harness import flag, script_options
 from benchmarks.peers.environments import FOLDER, Absent, prepared
 
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 40, 20_000, 200
@@ -293,15 +293,15 @@ def report(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, help="tables to try, chosen at random; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the order of the tables and of the splits")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--out", type=Path, default=Path("tables.jsonl"), help="a result on each line")
-    parser.add_argument(
-        "--resume", action="store_true", help="keep the results of --out, and add those of other tables"
+    options = script_options(
+        __doc__,
+        words,
+        sample={"type": int, "help": "tables to try, chosen at random; default: all"},
+        seed={"type": int, "default": 0, "help": "seed of the order of the tables and of the splits"},
+        jobs={"type": int, "default": 1, "help": "processes"},
+        out={"type": Path, "default": Path("tables.jsonl"), "help": "a result on each line"},
+        resume=flag("keep the results of --out, and add those of other tables"),
     )
-    options = parser.parse_args(words)
     with options.out.open("a" if options.resume else "w", encoding="utf-8"):
         pass  # created, or emptied
     rows = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]

@@ -6,10 +6,7 @@ because seconds on a shared machine mean little. Memory is measured in a separat
 
 from __future__ import annotations
 
-import argparse
-import gc
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -41,7 +38,7 @@ from anytime.types import Float, Method
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.limits import Row, report
+from benchmarks.harness import HIDDEN, Row, flag, megabytes, report, script_options, timed, turns
 
 THREADS = 2
 
@@ -64,15 +61,7 @@ def interleave(
     candidates: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
     """Return median seconds of each candidate, interleaved so that noise affects all alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
-        run()
-    for _ in range(repeats):
-        for name, run in candidates.items():
-            gc.collect()
-            start = clock()
-            run()
-            seconds[name].append(clock() - start)
+    seconds = turns({name: partial(timed, run, clock) for name, run in candidates.items()}, repeats)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
@@ -168,11 +157,6 @@ def path(X: Float, y: Float, groups: FeatureGroups) -> float:
     return float(fit(parts, groups, Options(alpha="cv")).prefixes.packed.sum())
 
 
-def megabytes() -> float:
-    """Return the peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def memory(n: int, D: int, size: int) -> None:
     """Print the peak memory of the data alone, and of training."""
     X, y, groups = problem(n, D, size)
@@ -186,16 +170,17 @@ def memory(n: int, D: int, size: int) -> None:
 
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--columns", type=int, default=500)
-    parser.add_argument("--size", type=int, default=10, help="columns in a group")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--basis", default="hinge:4", help="basis of the columns in the last measurement")
-    parser.add_argument("--only-basis", action="store_true", help="measure only the cost of a basis")
-    parser.add_argument("--only-tables", action="store_true", help="measure only training on files")
-    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        rows={"type": int, "default": 100_000},
+        columns={"type": int, "default": 500},
+        size={"type": int, "default": 10, "help": "columns in a group"},
+        repeats={"type": int, "default": 9},
+        basis={"default": "hinge:4", "help": "basis of the columns in the last measurement"},
+        only_basis=flag("measure only the cost of a basis"),
+        only_tables=flag("measure only training on files"),
+        memory=flag(HIDDEN),
+    )
     if args.memory:
         memory(args.rows, args.columns, args.size)
         return

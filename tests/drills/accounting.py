@@ -9,7 +9,6 @@ a promise is broken.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,15 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
+from benchmarks.harness import Process, conclude, flag, script_options
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
-from drills.attacks.sequences import SequencePlayer, sequence_player
-from drills.drill import ENVIRONMENT
+from drills.attacks.sequences import Round
 from drills.monitors import MemoryMonitor, Predictor, Prober
 from service.commands import Command, command
 from service.serving import Running
-
-__all__ = ["KEY", "PROBE_S", "Account", "Target", "faults_of", "target"]
 
 KEY = "a-key-of-the-accounting-drill"
 VALUES_MIB = 32
@@ -97,7 +94,7 @@ class Target:
     running: Running
     model: Model
     headers: Mapping[str, str]
-    attacker: SequencePlayer
+    attacker: Process
     bound_mib: float = float("inf")
 
     @property
@@ -122,7 +119,7 @@ class Target:
             if seed is None:
                 time.sleep(length_s)
             else:
-                outcome = self.attacker.round(seed, length_s)
+                outcome = Round(**self.attacker.ask(f"{seed} {length_s}"))
                 account.sent_mib, account.ends = outcome.sent / 2**20, outcome.ends
         account.worst_mib = memory.worst_mib
         account.probes_s = [*probes[0].latencies_s, *probes[1].latencies_s]
@@ -140,7 +137,7 @@ def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
     settings = {**SETTINGS, **({"ANYTIME_API_KEYS": KEY} if keyed else {})}
     with command(path, **settings) as (served, running):
         side = int(served.said(r"metrics on http://\S+:(\d+)")[1])
-        with sequence_player(KEY, [running.port, side], ENVIRONMENT) as attacker:
+        with Process("drills.attacks.sequences", KEY, running.port, side) as attacker:
             headers = {"Authorization": f"Bearer {KEY}"} if keyed else {}
             found = Target(served, Running(running.port, side), model, headers, attacker)
             found.account(None, WARM_S)
@@ -163,10 +160,11 @@ def faults_of(account: Account, probe_s: float) -> list[str]:
 
 def main() -> None:
     """Play and print rounds; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="play 20 seconds instead of ten minutes")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**9, help="seed of the first round")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        quick=flag("play 20 seconds instead of ten minutes"),
+        seed={"type": int, "default": time.time_ns() % 10**9, "help": "seed of the first round"},
+    )
     broken = []
     for keyed in (False, True):
         with tempfile.TemporaryDirectory() as folder, target(Path(folder), keyed=keyed) as found:
@@ -178,8 +176,7 @@ def main() -> None:
                 print_round(f"seed {seed}", account)
                 broken += [f"seed {seed}: {fault}" for fault in faults_of(account, PROBE_S)]
                 found.bound_mib = min(found.bound_mib, account.worst_mib + GROWTH_MIB)
-    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
-    sys.exit(1 if broken else 0)
+    conclude(broken)
 
 
 def print_round(name: str, account: Account) -> None:

@@ -12,9 +12,6 @@ import numpy as np
 from anytime.model.model import Model
 from benchmarks.load.models import values_of
 
-__all__ = ["OVERLOADED", "AnswerRecord", "Call", "inputs", "read_calls"]
-
-
 OVERLOADED = "urn:anytime:problem:overloaded"
 
 

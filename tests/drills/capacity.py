@@ -16,8 +16,6 @@ from benchmarks.load.engine import Load
 from benchmarks.load.frames import WebSocketClient, text
 from benchmarks.load.models import values_of
 
-__all__ = ["Capacity", "saturate"]
-
 CONNECTIONS = 16
 WINDOW = 8
 """Open predictions per connection."""

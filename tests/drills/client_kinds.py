@@ -21,8 +21,6 @@ from anytime_service.client import AsyncClient, Client, ProblemError
 from drills.calls import AnswerRecord, Call, inputs
 from drills.machine import pause
 
-__all__ = ["DrillClient", "Post", "Predict", "Run", "Session", "SlowInputs", "ThreadedRun", "WebSocket"]
-
 GIVE_UP_S = 10.0
 """Timeout of the clients that set no deadline of their own."""
 
@@ -80,17 +78,33 @@ class _Kind:
 class _Sdk(_Kind):
     """A client of this project; the caller's deadline applies."""
 
-    def answered(self, number: int, started: float, answer: Answer) -> Call:
-        received = time.perf_counter()
-        return self.record(
-            number, started, received, answer=msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False)
-        )
+    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
+        super().__init__(name, model, deadlines_ms)
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = AsyncClient(self.url)
+        self.extractors = extractors(model)
 
-    def failed(self, number: int, started: float, error: AnytimeError) -> Call:
-        received = time.perf_counter()
-        if isinstance(error, ProblemError):
-            return self.record(number, started, received, status=error.status, type=error.type, detail=error.detail)
-        return self.record(number, started, received, error=f"{type(error).__name__}: {error}")
+    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+        raise NotImplementedError
+
+    async def call(self, number: int) -> Call:
+        values = inputs(self.model, number)
+        fields: dict[str, Any]
+        started = time.perf_counter()
+        try:
+            answer = await self.answer(values, self.deadline_ms(number))
+            received = time.perf_counter()
+            fields = {"answer": msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False)}
+        except ProblemError as error:
+            received = time.perf_counter()
+            fields = {"status": error.status, "type": error.type, "detail": error.detail}
+        except AnytimeError as error:
+            received = time.perf_counter()
+            fields = {"error": f"{type(error).__name__}: {error}"}
+        return self.record(number, started, received, **fields)
+
+    async def close(self) -> None:
+        await self.client.close()
 
 
 class Run(_Sdk):
@@ -98,22 +112,8 @@ class Run(_Sdk):
 
     kind = "run"
 
-    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
-        super().__init__(name, model, deadlines_ms)
-        self.client = AsyncClient(f"http://127.0.0.1:{port}")
-        self.extractors = extractors(model)
-
-    async def call(self, number: int) -> Call:
-        x = SlowInputs(inputs(self.model, number))
-        started = time.perf_counter()
-        try:
-            answer = await self.client.run(self.extractors, x, self.deadline_ms(number))
-        except AnytimeError as error:
-            return self.failed(number, started, error)
-        return self.answered(number, started, answer)
-
-    async def close(self) -> None:
-        await self.client.close()
+    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+        return await self.client.run(self.extractors, SlowInputs(values), deadline_ms)
 
 
 class Predict(_Sdk):
@@ -121,47 +121,27 @@ class Predict(_Sdk):
 
     kind = "predict"
 
-    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
-        super().__init__(name, model, deadlines_ms)
-        self.client = AsyncClient(f"http://127.0.0.1:{port}")
-
-    async def call(self, number: int) -> Call:
-        groups = inputs(self.model, number)
-        started = time.perf_counter()
-        try:
-            answer = await self.client.predict(groups, deadline_ms=self.deadline_ms(number))
-        except AnytimeError as error:
-            return self.failed(number, started, error)
-        return self.answered(number, started, answer)
-
-    async def close(self) -> None:
-        await self.client.close()
+    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+        return await self.client.predict(values, deadline_ms=deadline_ms)
 
 
 class ThreadedRun(_Sdk):
-    """`Client.run` in a thread."""
+    """`Client.run` in a thread, which has its own clock."""
 
     kind = "run"
 
     def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
-        super().__init__(name, model, deadlines_ms)
-        self.client = Client(f"http://127.0.0.1:{port}")
-        self.extractors = extractors(model)
+        super().__init__(name, model, deadlines_ms, port)
+        self.threads = Client(self.url)
+
+    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+        return self.threads.run(self.extractors, SlowInputs(values), deadline_ms)
 
     async def call(self, number: int) -> Call:
-        return await asyncio.to_thread(self._call, number)
+        return await asyncio.to_thread(asyncio.run, super().call(number))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.client.close)
-
-    def _call(self, number: int) -> Call:
-        x = SlowInputs(inputs(self.model, number))
-        started = time.perf_counter()
-        try:
-            answer = self.client.run(self.extractors, x, self.deadline_ms(number))
-        except AnytimeError as error:
-            return self.failed(number, started, error)
-        return self.answered(number, started, answer)
+        await asyncio.to_thread(self.threads.close)
 
 
 class _Plain(_Kind):

@@ -10,10 +10,9 @@ import asyncio
 import gc
 import itertools
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -23,12 +22,10 @@ import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.loaded import load
-from benchmarks.load.child import CLIENT_CORE, pin_to_core
+from benchmarks.harness import CLIENT_CORE, Process, pin_to_core
 from drills.calls import Call, read_calls
 from drills.client_kinds import DrillClient, Post, Predict, Run, Session, ThreadedRun, WebSocket
 from drills.machine import StallMonitor, footprint
-
-__all__ = ["ClientReport", "Clients", "Plan", "clients"]
 
 NUMBERS_PER_CLIENT = 1_000_000
 """Distance between the first call numbers of two clients."""
@@ -70,52 +67,31 @@ class ClientReport(msgspec.Struct, frozen=True):
 class Clients:
     """Handle of the client process."""
 
-    def __init__(self, process: subprocess.Popen[str], out: Path) -> None:
+    def __init__(self, process: Process, out: Path) -> None:
         self._process, self._out = process, out
 
     def await_ready(self) -> None:
-        """Wait until each client has been answered once.
-
-        Raises
-        ------
-        RuntimeError
-            The process ended.
-        """
-        self._line("ready")
+        """Wait until each client has been answered once; raise RuntimeError if the process ended."""
+        self._process.line("ready")
 
     def start(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        self._process.say("go")
 
     def stop(self) -> tuple[list[Call], ClientReport]:
         """Stop, and return the calls and the final report."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        report = msgspec.json.decode(self._line("{"), type=ClientReport)
-        self._process.wait(30)
+        self._process.end_input()
+        report = msgspec.json.decode(self._process.line("{"), type=ClientReport)
+        self._process.popen.wait(30)
         return list(read_calls(self._out)), report
-
-    def _line(self, prefix: str) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith(prefix):
-            raise RuntimeError(f"the clients stopped: {line!r}")
-        return line
 
 
 @contextmanager
-def clients(plan: Plan, environment: Mapping[str, str]) -> Iterator[Clients]:
+def clients(plan: Plan, **variables: str) -> Iterator[Clients]:
     """Run the clients in their own process."""
     plan_file = Path(plan.out).with_suffix(".plan")
     plan_file.write_bytes(msgspec.json.encode(plan))
-    command = [sys.executable, "-m", "drills.clients", str(plan_file)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield Clients(process, Path(plan.out))
-        finally:
-            process.kill()
+    with Process("drills.clients", plan_file, **variables) as process:
+        yield Clients(process, Path(plan.out))
 
 
 def create_clients(plan: Plan) -> list[DrillClient]:

@@ -15,15 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.load.child import SERVER_CORE
+from benchmarks.harness import SERVER_CORE
 from drills.machine import Footprint, footprint, low_priority, raise_priority
 from system import answers, free_port
-
-__all__ = ["Cluster", "Redis", "Replica", "Reply", "metric", "ready", "request", "wait_for"]
 
 START_S = 60.0
 
@@ -43,11 +42,18 @@ class Reply:
         return self.kind == "application/problem+json" and bool(self.content.get("detail"))
 
 
-def request(port: int, method: str, path: str, timeout_s: float = 10.0) -> Reply:
-    """Send a request without a body."""
+def request(
+    port: int,
+    method: str,
+    path: str,
+    timeout_s: float = 10.0,
+    body: bytes | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Reply:
+    """Send a request on a new connection; raise OSError or HTTPException if it is not answered."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
-        connection.request(method, path)
+        connection.request(method, path, body, {"Connection": "close", **headers})
         response = connection.getresponse()
         kind, content = response.headers.get_content_type(), response.read()
         ahead_s = parsedate_to_datetime(response.headers["Date"]).timestamp() - time.time()

@@ -9,7 +9,6 @@ than it without being refused.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -26,9 +25,10 @@ import msgspec
 import numpy as np
 
 from anytime_service.limits.costs import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, PIPELINED, TABLE
-from benchmarks.load.child import CLIENT_CORE
+from benchmarks.harness import CLIENT_CORE, conclude, flag, script_options
+from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
-from drills.attacks.frames import UPGRADE_REQUEST, frame
+from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
 from drills.costs_models import save_models
 from drills.costs_server import CostServer, costs_server
@@ -54,10 +54,9 @@ class Drive:
 
 def main() -> None:
     """Drive and print; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a single round of each")
-    parser.add_argument("--only", default="", help="a word of an element or binding")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__, quick=flag("a single round of each"), only={"default": "", "help": "a word of an element or binding"}
+    )
     os.sched_setaffinity(0, {CLIENT_CORE})
     drives = [each for each in DRIVES if args.only in f"{each.element} {each.binding}"]
     print(
@@ -69,8 +68,7 @@ def main() -> None:
         with costs_server(models, HELD_MIB) as server:
             for drive in drives:
                 broken += run(server, drive, 1 if args.quick else ROUNDS)
-    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
-    sys.exit(1 if broken or not drives else 0)
+    conclude(broken, ran=bool(drives))
 
 
 def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:

@@ -16,8 +16,6 @@ from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 
-__all__ = ["save_models"]
-
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "load": {"groups": 10, "size": 3},
     "wide": {"groups": 30, "size": 100},

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.server.run import bind, build_server, control_collections, map_large_blocks
 from anytime_service.settings import load_settings
-from benchmarks.load.child import CLIENT_CORE, SERVER_CORE, Child, pin_to_core
-from drills.drill import ENVIRONMENT
-
-__all__ = ["CostServer", "Report", "Seen", "costs_server"]
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, Process, answering, pin_to_core
+from benchmarks.load.child import Child
 
 TICK_S, DEADLINE_S, CLIENTS = 0.001, 0.03, 4
 
@@ -56,59 +54,33 @@ class Seen:
 class CostServer:
     """Handle of the server; `idle_mib` is its memory before the first attack."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self.port = int(_line(process))
+        self.port = int(process.line())
         self.idle_mib = self.report().mib
 
     def report(self) -> Report:
-        return Report(**json.loads(self._say("report")))
+        return Report(**self._process.ask("report"))
 
     def reset(self) -> None:
-        self._say("reset")
+        self._process.ask("reset")
 
     @contextmanager
     def others(self) -> Iterator[Callable[[], Seen]]:
         """Run the other clients; yield a function that stops them and returns what they have seen."""
-        with _started("others", str(self.port)) as clients:
-            assert _line(clients)
+        with Process("drills.costs_server", "others", self.port) as clients:
+            clients.line("ready")
 
             def stop() -> Seen:
-                assert clients.stdin is not None
-                clients.stdin.close()
-                return Seen(**json.loads(_line(clients)))
+                clients.end_input()
+                return Seen(**json.loads(clients.line()))
 
             yield stop
-
-    def _say(self, word: str) -> str:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return _line(self._process)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"{process.args!r} has ended")
-    return line
-
-
-@contextmanager
-def _started(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "drills.costs_server", *words]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env={**ENVIRONMENT, **environment}, text=True, **pipes) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager
 def costs_server(models: Sequence[Path], held_mib: int) -> Iterator[CostServer]:
-    with _started("serve", *map(str, models), ANYTIME_MAX_HELD_BYTES=str(held_mib << 20)) as process:
+    with Process("drills.costs_server", "serve", *models, ANYTIME_MAX_HELD_BYTES=str(held_mib << 20)) as process:
         yield CostServer(process)
 
 
@@ -142,12 +114,10 @@ def serve(models: Sequence[str]) -> None:
             worst[0] = max(worst[0], me.resident_mib)
             time.sleep(0.02)
 
-    def answer() -> None:
-        for line in sys.stdin:
-            if line.strip() == "reset":
-                ticks.worst_ms, worst[0] = 0.0, 0.0
-            report = Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.service.memory.bytes)
-            print(json.dumps(vars(report)), flush=True)
+    def answer(line: str) -> Mapping[str, Any]:
+        if line.strip() == "reset":
+            ticks.worst_ms, worst[0] = 0.0, 0.0
+        return vars(Report(ticks.worst_ms, me.resident_mib, worst[0], app.state.service.memory.bytes))
 
     async def serving(sockets: Any) -> None:
         asyncio.get_running_loop().call_soon(ticks.tick)
@@ -157,7 +127,7 @@ def serve(models: Sequence[str]) -> None:
         control_collections()
         map_large_blocks()
         print(listening.getsockname()[1], flush=True)
-        for each in (measure, answer):
+        for each in (measure, partial(answering, answer)):
             threading.Thread(target=each, daemon=True).start()
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(serving([listening]))

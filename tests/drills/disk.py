@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Disk", "small_disk"]
-
 SIZE_MIB = 4
 
 

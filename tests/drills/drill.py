@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from drills.calls import Call
 from drills.clients import ClientReport, Clients, Plan, clients
@@ -29,13 +27,6 @@ from drills.judging import (
 )
 from drills.machine import Footprint, StallMonitor, leaks
 from drills.testbed import Testbed
-
-__all__ = ["ENVIRONMENT", "Lengths", "Report", "broken_promises", "client_leaks", "drill", "inconclusive", "unexpected"]
-
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-}
 
 SETTLED_S = 10.0
 WARM_S = 0.5
@@ -77,11 +68,7 @@ def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environm
     testbed.notes.clear()
     testbed.served = testbed.served[-1:]
     before = testbed.cluster.footprints
-    with (
-        clients(plan, {**ENVIRONMENT, **environment}) as load,
-        StallMonitor(0) as server_core,
-        StallMonitor(1) as client_core,
-    ):
+    with clients(plan, **environment) as load, StallMonitor(0) as server_core, StallMonitor(1) as client_core:
         phases, repair_started = _phases(fault, testbed, load, lengths)
         calls, client_report = load.stop()
     report = Report(fault.name, notes=list(testbed.notes))

@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from benchmarks.load.child import CLIENT_CORE
+from benchmarks.harness import CLIENT_CORE
 from benchmarks.load.models import saved_model
 from drills.cluster import request, wait_for
 from drills.judging import Outcome, Served
 from drills.machine import low_priority
 from drills.testbed import Testbed
-
-__all__ = ["FAULTS", "ClockSteps", "Fault", "NoFault"]
 
 
 class Fault:

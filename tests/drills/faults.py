@@ -7,7 +7,6 @@ during any fault, and all resources are released. Exits with 1 if a promise is b
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.load.child import CLIENT_CORE, pin_to_core
+from benchmarks.harness import CLIENT_CORE, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
 from drills.clients import Plan
 from drills.cluster import Cluster, Redis
@@ -48,20 +47,20 @@ COLUMNS = ("calls", "server", "fallback", "refused", "broken", "lost", "wrong", 
 
 def main() -> None:
     """Run and print the drills; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="seconds of each fault instead of half a minute")
-    parser.add_argument("--only", default="", help="a word of the name of a fault")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        quick=flag("seconds of each fault instead of half a minute"),
+        only={"default": "", "help": "a word of the name of a fault"},
+    )
     missing = [name for name in ("redis-server", "redis-cli", "faketime") if shutil.which(name) is None]
     if missing:
-        parser.error(f"these programs are not installed: {', '.join(missing)}")
+        sys.exit(f"these programs are not installed: {', '.join(missing)}")
     pin_to_core(CLIENT_CORE)
     lengths = QUICK if args.quick else FULL
     with tempfile.TemporaryDirectory() as folder:
         reports = list(run_drills(Path(folder), lengths, args.only))
     broken = [f"{report.name}: {each}" for report in reports for each in (*report.broken, *report.inconclusive)]
-    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
-    sys.exit(1 if broken or not reports else 0)
+    conclude(broken, ran=bool(reports))
 
 
 def run_drills(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:

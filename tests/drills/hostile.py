@@ -8,7 +8,6 @@ broken.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -21,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, pin_to_core
+from benchmarks.harness import CLIENT_CORE, Process, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
-from drills.attacks.attacker import ATTACKS, Attacker, attacker, raise_file_limit
+from drills.attacks.attacker import ATTACKS, attack, raise_file_limit
 from drills.calls import Call
 from drills.clients import Plan, clients
 from drills.cluster import Cluster, Replica, metric, wait_for
-from drills.drill import ENVIRONMENT, unexpected
+from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls
 from drills.machine import StallMonitor
 from drills.monitors import MemoryMonitor, Prober
@@ -54,18 +53,16 @@ COLUMNS = (("times", 6), ("worst MiB", 12), ("others p99 ms", 15), ("shed", 6), 
 
 def main() -> None:
     """Attack and print; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="try everything once")
-    parser.add_argument("--only", default="", help="a word of the name of an attack")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__, quick=flag("try everything once"), only={"default": "", "help": "a word of the name of an attack"}
+    )
     raise_file_limit()
     pin_to_core(CLIENT_CORE)
-    chosen = [number for number, attack in enumerate(ATTACKS) if args.only in attack.name]
+    chosen = [number for number, each in enumerate(ATTACKS) if args.only in each.name]
     with tempfile.TemporaryDirectory() as folder:
         trials = list(run_attacks(Path(folder), chosen, 0.0 if args.quick else 5.0))
     broken = [f"{trial.name}: {fault}" for trial in trials for fault in faults_of(trial)]
-    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
-    sys.exit(1 if broken or not trials else 0)
+    conclude(broken, ran=bool(trials))
 
 
 @dataclass
@@ -73,33 +70,33 @@ class Scene:
     """A server under attack."""
 
     replica: Replica
-    attacker: Attacker
+    attacker: Process
     length_s: float
     log_bytes: int = 0
 
     def trial(self, number: int) -> tuple[Trial, float, float]:
         """Run one attack; return the observations, the start and the end."""
-        attack, before = ATTACKS[number], self.replica.footprint
+        tried, before = ATTACKS[number], self.replica.footprint
         memory, prober = MemoryMonitor(before.pid), Prober(self.replica.port)
         started = time.perf_counter()
         with memory, prober:
-            found = self.attacker.attack(number, self.length_s)
+            found = attack(self.attacker, number, self.length_s)
             time.sleep(0.3)
         ended = time.perf_counter()
         trial = Trial(
-            name=attack.name,
+            name=tried.name,
             times=found.times,
             received=found.replies,
             before_mib=before.mib,
             worst_mib=memory.worst_mib,
-            max_mib=BOUNDS.max_mib(before.mib, attack.connections),
+            max_mib=BOUNDS.max_mib(before.mib, tried.connections),
             others_ms=float("nan"),
-            max_others_ms=attack.others_ms,
+            max_others_ms=tried.others_ms,
             requests=0,
             probes_s=prober.latencies_s,
             alive=self.replica.alive,
-            may_reset=attack.may_reset,
-            may_stay_open=attack.may_stay_open,
+            may_reset=tried.may_reset,
+            may_stay_open=tried.may_stay_open,
             failed=found.failed,
             log=self.log(),
         )
@@ -118,7 +115,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan, ENVIRONMENT) as load, attacker(port, ENVIRONMENT) as hostile, StallMonitor(0) as monitor:
+        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, StallMonitor(0) as monitor:
             load.await_ready()
             load.start()
             time.sleep(1.0)

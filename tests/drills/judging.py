@@ -17,23 +17,6 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from drills.calls import AnswerRecord, Call, inputs
 
-__all__ = [
-    "EXCUSED",
-    "EXCUSED_FEW",
-    "LATE",
-    "TOLERANCE_MS",
-    "Figures",
-    "Oracle",
-    "Outcome",
-    "Phase",
-    "Served",
-    "Stalls",
-    "figures",
-    "is_lost",
-    "outcome",
-    "recovery_s",
-]
-
 TOLERANCE_MS = 5.0
 """Lateness that is tolerated at the caller."""
 

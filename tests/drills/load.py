@@ -9,11 +9,9 @@ or if memory or descriptors grow.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gc
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,11 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, Child, pin_to_core, server
-from benchmarks.load.models import saved_model
+from benchmarks.harness import CLIENT_CORE, flag, pin_to_core, script_options
+from benchmarks.load.child import Child, server
+from benchmarks.load.models import temporary_model
 from benchmarks.load.predictions import MAX_STALLED, STALLED
 from drills.capacity import saturate
-from drills.steady_load import Sample, SteadyLoad, percentiles
+from drills.steady_load import Sample, SteadyLoad, levels
 
 SHARE = 0.7
 LATER_MS = 1.0
@@ -50,23 +49,21 @@ MIN_SAMPLES = 5
 
 def main() -> None:
     """Run the load and print; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--quick", action="store_true", help="one minute")
-    parser.add_argument("--out", type=Path, default=Path("load.csv"), help="a line every five seconds")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        minutes={"type": float, "default": 30.0},
+        quick=flag("one minute"),
+        out={"type": Path, "default": Path("load.csv"), "help": "a line every five seconds"},
+    )
     length_s = 60.0 if args.quick else args.minutes * 60.0
     pin_to_core(CLIENT_CORE)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path, groups=10)
-        with server("service", path) as child:
-            rate = find_rate(model, child, min(length_s / 6.0, 10.0))
-            steady = SteadyLoad(model, child, rate)
-            gc.collect()
-            gc.freeze()
-            print("\nminute requests/s  sent p99   bare  received p99   bare   busy     MiB")
-            steady.run(length_s, print_sample)
+    with temporary_model(groups=10) as (path, model), server("service", path) as child:
+        rate = find_rate(model, child, min(length_s / 6.0, 10.0))
+        steady = SteadyLoad(model, child, rate)
+        gc.collect()
+        gc.freeze()
+        print("\nminute requests/s  sent p99   bare  received p99   bare   busy     MiB")
+        steady.run(length_s, print_sample)
     write(args.out, steady.samples)
     broken = judge(steady, min(WARM_S, length_s / 3.0))
     summary(steady)
@@ -117,7 +114,7 @@ def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
         ("sent", steady.sent_ms, steady.sent_bare_ms),
         ("received", [ms for values in steady.received_ms.values() for ms in values], steady.received_bare_ms),
     ):
-        excess = percentiles(late)[1] - percentiles(bare)[1]
+        excess = levels(late)[1] - levels(bare)[1]
         if not excess <= LATER_MS:
             broken.append(f"answers {what} {excess:.2f} ms later than bare timers")
     own = float(np.median([sample.load_p99 for sample in steady.samples]))
@@ -172,7 +169,7 @@ def summary(steady: SteadyLoad) -> None:
         *((f"received, {name}", values) for name, values in steady.received_ms.items()),
         ("  bare timers", steady.received_bare_ms),
     ):
-        print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in percentiles(values)))
+        print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in levels(values)))
     print(f"{steady.requests} requests, {steady.answered} answered; {dict(steady.found) or 'nothing wrong'}")
 
 

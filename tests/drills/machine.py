@@ -13,8 +13,6 @@ from pathlib import Path
 
 from benchmarks.load.child import Child
 
-__all__ = ["Footprint", "StallMonitor", "footprint", "leaks", "low_priority", "pause", "raise_priority"]
-
 INTERVAL_S = 0.001
 STALL_S = 0.001
 """A sleep longer by more than this is recorded as a stall."""

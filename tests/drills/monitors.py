@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from benchmarks.load.child import Child
-
-__all__ = ["MemoryMonitor", "Predictor", "Prober"]
+from drills.cluster import request
 
 
 class _Monitor:
@@ -52,14 +51,9 @@ class Prober(_Monitor):
 
     def check(self) -> None:
         started = time.perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self._timeout_s)
-        try:
-            connection.request("GET", "/livez", headers={"Connection": "close"})
-            answered = connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            answered = False
-        finally:
-            connection.close()
+        answered = False
+        with suppress(OSError, http.client.HTTPException):
+            answered = request(self._port, "GET", "/livez", self._timeout_s).status == 200
         self.latencies_s.append(time.perf_counter() - started if answered else float("inf"))
 
 
@@ -85,25 +79,20 @@ class Predictor(_Monitor):
         self.wrong: list[str] = []
         self.shed = 0
         self._port, self._body, self._expected = port, body, expected
-        self._headers = {"Connection": "close", "Content-Type": "application/json", **headers}
+        self._headers = {"Content-Type": "application/json", **headers}
 
     def check(self) -> None:
         started = time.perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
         try:
-            connection.request("POST", "/predict", self._body, self._headers)
-            response = connection.getresponse()
-            content = response.read()
+            reply = request(self._port, "POST", "/predict", 5.0, self._body, self._headers)
         except (OSError, http.client.HTTPException):
             self.latencies_s.append(float("inf"))
             return
-        finally:
-            connection.close()
         self.latencies_s.append(time.perf_counter() - started)
-        if response.status == 503:
+        if reply.status == 503:
             self.shed += 1
-        elif response.status != 200 or json.loads(content)["prediction"] != self._expected:
-            self.wrong.append(f"{response.status}: {content[:200]!r}")
+        elif reply.status != 200 or reply.content["prediction"] != self._expected:
+            self.wrong.append(f"{reply.status}: {str(reply.content)[:200]!r}")
 
 
 class MemoryMonitor(_Monitor):

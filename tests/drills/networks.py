@@ -8,22 +8,11 @@ from dataclasses import dataclass
 
 from drills.calls import Call
 from drills.clients import ClientReport, Plan, clients
-from drills.drill import (
-    ENVIRONMENT,
-    Lengths,
-    Report,
-    broken_promises,
-    client_leaks,
-    inconclusive,
-    unexpected,
-    unreleased,
-)
+from drills.drill import Lengths, Report, broken_promises, client_leaks, inconclusive, unexpected, unreleased
 from drills.judging import Figures, Oracle, Outcome, Phase, Stalls, figures
 from drills.machine import StallMonitor
 from drills.relay import Relay
 from drills.testbed import Testbed
-
-__all__ = ["NAME", "bad_network", "too_few"]
 
 NAME = "a bad network"
 DELAY_S = 0.05
@@ -67,7 +56,7 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
             deadlines_ms=list(DEADLINES_MS),
             period_s=0.2,
         )
-        with clients(plan, ENVIRONMENT) as load, StallMonitor(1) as watch:
+        with clients(plan) as load, StallMonitor(1) as watch:
             load.await_ready()
             relay.delay_s = DELAY_S
             load.start()

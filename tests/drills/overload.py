@@ -6,18 +6,16 @@ offered in random order, round after round: a shared machine is slower for secon
 interleaved, and medians over the rounds are shown. An answer is in time if it is received at most 2 ms after its
 deadline (`ALLOWANCE_MS`), counted from the request. At twice the capacity the server must answer in time at least 90%
 of its peak, and health probes must be answered within 100 ms at any load. Over WebSocket this holds for clients that
-reduce their rate when they are refused, as ours does (`anytime_service.client.transport`): the server must read the
+reduce their rate when they are refused, as ours does (`anytime_service.client.engine`): the server must read the
 groups in transit after a refusal, which costs about a quarter of an answer. Results of other clients are only shown.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,9 +27,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, Child, server
+from benchmarks.harness import CLIENT_CORE, flag, script_options, set_priority
+from benchmarks.load.child import Child, server
 from benchmarks.load.frames import post
-from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.models import temporary_model, values_of
 from drills.open_loop.loop import Client, Counts, OpenLoop
 from drills.open_loop.posts import Posts
 from drills.open_loop.probes import Probes
@@ -216,34 +215,27 @@ def drills(model: Model) -> dict[str, Drill]:
 
 def _raise_priority(pid: int, *, real_time: bool) -> None:
     """Raise the priority of a process."""
-    with suppress(PermissionError):
-        if real_time:
-            os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
-        else:
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+    set_priority(pid, real_time=real_time)
+    if not real_time:
+        with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, pid, -20)
 
 
 def main() -> None:
     """Run and print; exit with 1 if a promise is broken."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="two rounds")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each share in each round")
-    parser.add_argument("--only", help="post, rows, prior, websocket, stubborn or brutal")
-    parser.add_argument(
-        "--real-time",
-        action="store_true",
-        help="for a shared machine; a server that is always busy is then stopped for 50 ms per second",
+    args = script_options(
+        __doc__.splitlines()[0] if __doc__ else None,
+        quick=flag("two rounds"),
+        rounds={"type": int, "default": 9},
+        seconds={"type": float, "default": 1.0, "help": "for each share in each round"},
+        only={"help": "post, rows, prior, websocket, stubborn or brutal"},
+        real_time=flag("for a shared machine; a server that is always busy is then stopped for 50 ms per second"),
     )
-    args = parser.parse_args()
     os.sched_setaffinity(0, {CLIENT_CORE})
     _raise_priority(0, real_time=args.real_time)
     gc.disable()
     passed = True
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "load.safetensors"
-        model = saved_model(path, groups=2 * SENT)
+    with temporary_model(groups=2 * SENT) as (path, model):
         for name, drill in drills(model).items():
             if args.only in (None, name):
                 with server("service", path) as child:

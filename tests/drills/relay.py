@@ -13,8 +13,6 @@ from typing import Any, cast
 import numpy as np
 import uvloop
 
-__all__ = ["Relay"]
-
 PROBE_S = 0.25
 """Interval and timeout of the readiness probes."""
 

@@ -18,14 +18,13 @@ import numpy as np
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.deadlines import server_stats
+from benchmarks.harness import percentiles
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child
 from benchmarks.load.engine import Load
 from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.predictions import STALLED, LoadPrediction, faults, plan_predictions
 from drills.machine import footprint
-
-__all__ = ["MIX", "Counts", "Kind", "Sample", "SteadyLoad"]
 
 CHECKED = 20
 """One in this many answers is checked against the library."""
@@ -196,11 +195,11 @@ class SteadyLoad:
                 counts.requests,
                 counts.answered,
                 errors,
-                *percentiles(stats.late_ms),
-                percentiles(stats.bare_ms)[1],
-                *percentiles(counts.received_ms),
-                percentiles(bare)[1],
-                percentiles(late)[1],
+                *levels(stats.late_ms),
+                levels(stats.bare_ms)[1],
+                *levels(counts.received_ms),
+                levels(bare)[1],
+                levels(late)[1],
                 busy,
                 process.mib,
                 process.descriptors,
@@ -230,9 +229,7 @@ class SteadyLoad:
         return errors
 
 
-def percentiles(values: list[float] | array[float]) -> tuple[float, float, float]:
+def levels(values: list[float] | array[float]) -> tuple[float, float, float]:
     """Return the 50th, 99th and 99.9th percentile; NaN without values."""
-    if not len(values):
-        return (float("nan"),) * 3
-    p50, p99, p999 = np.percentile(values, (50, 99, 99.9)).tolist()
+    p50, p99, p999 = percentiles(values, 50, 99, 99.9)
     return p50, p99, p999

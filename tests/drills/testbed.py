@@ -17,8 +17,6 @@ from drills.disk import Disk
 from drills.judging import Served
 from drills.relay import Relay
 
-__all__ = ["Clock", "Testbed", "fake_clock"]
-
 
 class Clock:
     """The wall clock of processes with its environment; `time.perf_counter` is not affected."""

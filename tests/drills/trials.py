@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["MAX_PROBE_S", "Bounds", "Trial", "faults_of", "unexpected_replies"]
-
 MAX_PROBE_S = 1.0
 """Maximum latency of `/livez`."""
 

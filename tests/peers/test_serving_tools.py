@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.mlserver import free_ports
-from benchmarks.peers.load_client import measure_latency, on_core, percentile, saturate
+from benchmarks.harness import on_core
+from benchmarks.load.frames import post
+from benchmarks.peers.load_client import measure_latency, percentile, saturate
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.serving import check_answer
+from system import answers, free_port, started
 
 REQUEST = post("/", b'{"x": [1, 2]}')
 check = partial(check_answer, lambda body: float(body["prediction"]), 8.5)
@@ -29,19 +27,11 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of the bare server with 1.5 x_0 + 3 x_1 + 1."""
     path = tmp_path_factory.mktemp("bare") / "model.npz"
     np.savez(path, coef=np.array([1.5, 3.0]), intercept=1.0)
-    port = free_ports(1)[0]
-    tests = str(Path(__file__).parents[1])
-    variables = os.environ | {"PEERS_MODEL": str(path), "PYTHONPATH": tests}
-    command = [sys.executable, "-m", "benchmarks.peers.adapters.serve_bare", str(port)]
-    with subprocess.Popen(command, env=variables) as process:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                HttpClient(port).close()
-                break
-            time.sleep(0.05)
+    port = free_port()
+    variables = [f"PEERS_MODEL={path}", f"PYTHONPATH={Path(__file__).parents[1]}"]
+    server = [sys.executable, "-m", "benchmarks.peers.adapters.serve_bare", port]
+    with started(["env", *variables, *server], lambda: answers(port), timeout_s=30.0):
         yield port
-        process.terminate()
 
 
 def test_right_answers_are_counted(port: int) -> None:

@@ -1,9 +1,9 @@
 """Synchronous and asynchronous clients of the service, and their sessions.
 
-`Client` is the client for threads: a `Portal` runs an `AsyncClient` in a background event loop. All predictions share
-one WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is computed, and an
-answer may arrive before all groups are sent. All other requests use HTTP. A session is a prediction that stays open on
-the server, for groups that arrive over minutes or from several programs.
+`Client` is a facade for threads: a `Portal` runs an `AsyncClient` in a background event loop. All predictions share one
+WebSocket: a round trip is faster than over HTTP, the client sends each group as soon as it is computed, and an answer
+may arrive before all groups are sent. All other requests use HTTP. A session is a prediction that stays open on the
+server, for groups that arrive over minutes or from several programs.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
 from threading import Lock, Thread
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import msgspec
 from pydantic import TypeAdapter
 
-from anytime.errors import summary
+from anytime.errors import ValuesError, summary
 from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime_service.client.engine import Call, checked_options, checked_run_options
+from anytime_service.client.engine import Call, Connection, checked_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
-from anytime_service.client.in_process import ASGIApp
-from anytime_service.client.messages import Columns, Encoded, decode_answer, encode_all, parsed
-from anytime_service.client.running import KnownModels, WorkerCache, run
-from anytime_service.client.transport import Connection, Control, Endpoint
+from anytime_service.client.messages import Columns, Encoded, answer_of, encode_all, parsed
+from anytime_service.client.running import KnownModel, KnownModels, Run, WorkerCache
+from anytime_service.client.transport import ASGIApp, InProcess, Lifetime, Network, Transport
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import (
@@ -91,21 +91,24 @@ class AsyncClient:
         ssl: SSLContext | None = None,
         transport: ASGIApp | None = None,
     ) -> None:
-        self._endpoint = Endpoint.of(url, api_key, timeout_s, ssl, transport)
+        if transport is not None and ssl is not None:
+            raise ClientError("an application in this process needs no ssl; omit ssl, or transport")
+        self._transport: Transport = (
+            Network(url, api_key, timeout_s, ssl)
+            if transport is None
+            else InProcess(url, api_key, timeout_s, transport)
+        )
         self._late = LatenessRecord()
-        self._connection = Connection(self._endpoint)
-        self._control = Control(self._endpoint)
-        self._known = KnownModels(self._connection, self._control, timeout_s)
-        self._workers = WorkerCache(max_workers)
-        self._process = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
+        self._connection = Connection(self._transport)
+        self._known = KnownModels(self._connection)
+        self._workers = WorkerCache(self._transport.lifetime, max_workers)
+        self._portal: Portal | None = None
 
     def __repr__(self) -> str:
-        return f"<AsyncClient {self._endpoint.url}>"
+        return f"<AsyncClient {self._transport.url}>"
 
     async def __aenter__(self) -> Self:
-        self._check()
+        self._transport.lifetime.check()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -122,541 +125,6 @@ class AsyncClient:
         return self._connection.margin.ms
 
     async def run(
-        self,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        *,
-        worker: Worker = "thread",
-        **options: Unpack[RunOptions],
-    ) -> Answer:
-        """Compute groups of `x`, send each when it is available, and answer at the deadline; see `Client.run`."""
-        begun = time.perf_counter()
-        checked = checked_run_options(options)
-        answer, deadline = await self._run(begun, extractors, x, deadline_ms, checked, worker)
-        return deadline.received(answer)
-
-    async def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
-        """Answer from available groups, see `Client.predict`."""
-        begun, checked = time.perf_counter(), checked_options(options)
-        try:
-            encoded = encode_all(groups, checked.rows)
-        except LabelledError:
-            columns = await self._columns(checked.model)
-            encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
-        answer, deadline = await self._predict(begun, encoded, checked)
-        return answer if deadline is None else deadline.received(answer)
-
-    def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
-        """Return a session, an asynchronous context manager; see `Client.session`."""
-        self._check()
-        return AsyncSession(self._control, model, rows)
-
-    async def models(self) -> list[ModelCard]:
-        """Return the models of the server."""
-        self._check()
-        return parsed(await self._control.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
-
-    async def model(self, name: str | None = None) -> ModelSummary:
-        """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
-        self._check()
-        return await self._control.model(name or await self._only())
-
-    async def plan(
-        self,
-        model: str | None = None,
-        budget: float | None = None,
-        have: Iterable[str] = (),
-        *,
-        rows: int | None = None,
-    ) -> Plan:
-        """Return the plan of the next groups to compute, with the quality after each step.
-
-        Parameters
-        ----------
-        model : str | None
-            Name of the model; optional if the server has one model.
-        budget : float | None
-            Limit on the cost of the complete prefix, including available groups, in the model's cost unit; None means
-            no limit.
-        have : Iterable[str]
-            Available groups.
-        rows : int | None
-            Rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs are
-            stated for.
-        """
-        self._check()
-        options = {"budget": budget, "rows": rows}
-        params: dict[str, Any] = {"have": list(have)} | {k: v for k, v in options.items() if v is not None}
-        path = f"/models/{quote(model or await self._only(), safe='')}/plan"
-        return parsed(await self._control.request("GET", path, params=params), Plan.model_validate_json)
-
-    async def warm_up(
-        self,
-        extractors: Extractors | None = None,
-        *,
-        model: str | None = None,
-        worker: Worker = "thread",
-        example: Any = None,
-    ) -> None:
-        """Connect, request the model, and start workers for extractors, before the first call needs them.
-
-        Parameters
-        ----------
-        extractors : Extractors | None
-            Extractors of later calls of `run`; None starts no workers.
-        model : str | None
-            Name of the model; optional if the server has one model.
-        worker : Worker
-            "thread" or "process", as for `run`.
-        example
-            An input of one row whose groups are computed once by every worker, as for `anytime.Runner`; None computes
-            nothing.
-
-        Raises
-        ------
-        ExtractorError
-            Extractors are missing, belong to no group or do not start, or `example` is not picklable for a process.
-        ClientError
-            The server is unreachable, or refuses.
-        """
-        self._check()
-        known = await self._known.learn(model)
-        if extractors is not None:
-            known.check(extractors)
-            pool = self._workers.cached(extractors, worker) or await self._workers.make(extractors, worker)
-            if example is not None:
-                await pool.warm_up(known.description, example)
-
-    async def close(self) -> None:
-        """Close the connections, and end the workers and running predictions. Idempotent."""
-        self._closed = True
-        if self._process == os.getpid():
-            await self._known.close()
-            await self._connection.close()
-            await self._control.close()
-            await self._workers.close()
-
-    async def _run(
-        self,
-        begun: float,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        options: PredictionOptions,
-        worker: Worker,
-    ) -> tuple[Answer, _Deadline]:
-        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
-        self._check()
-        length_s = checked_seconds(deadline_ms)
-        known = self._known.cached(options.model)
-        if known is None:
-            known, begun = await self._known.learn(options.model), time.perf_counter()
-        known.check(extractors)
-        deadline = _Deadline(begun, length_s, self._late)
-        base = known.base_rate(options)
-        if base.complete or length_s == 0:
-            return replace(base, reason="budget" if base.complete else "deadline"), deadline
-        pool = self._workers.cached(extractors, worker)
-        pool = pool or await self._workers.made_by(deadline.until, extractors, worker)
-        if pool is None:
-            return replace(base, reason="deadline").with_note("the workers of these extractors are starting"), deadline
-        margin = self._connection.margin
-        call = Call(self._connection, options, deadline.until, margin.server_deadline_ms)
-        answer = await run(call, pool, known, x, length_s, early_ms(margin.ms, length_s * 1e3))
-        self._known.check_version(options.model, answer)
-        return answer, deadline
-
-    async def _predict(
-        self, begun: float, groups: Mapping[str, Encoded], options: PredictionOptions
-    ) -> tuple[Answer, _Deadline | None]:
-        self._check()
-        options = msgspec.structs.replace(options, rows=next((each.rows for each in groups.values()), options.rows))
-        if options.deadline_ms is None:
-            call = Call(self._connection, options, time.perf_counter() + self._endpoint.timeout_s)
-            answer = await self._answered(call, groups)
-            if answer is None:
-                raise self._connection.overdue(begun=call.has_begun)
-            return answer, None
-        length_s, known = options.deadline_ms / 1e3, self._known.cached(options.model)
-        if known is None:
-            known, begun = await self._known.learn(options.model), time.perf_counter()
-        deadline = _Deadline(begun, length_s, self._late)
-        if length_s == 0:
-            return replace(known.base_rate(options), reason="deadline"), deadline
-        call = Call(self._connection, options, deadline.until, self._connection.margin.server_deadline_ms)
-        answer = await self._answered(call, groups) or call.fallback(known.base_rate(options))
-        self._known.check_version(options.model, answer)
-        return answer, deadline
-
-    def _check(self) -> None:
-        """Raise ClosedError unless the client is usable in this event loop."""
-        if self._closed:
-            raise ClosedError("this client is closed; create a new one")
-        if self._process != os.getpid():
-            raise ClosedError("this client was created before a fork; create a new one in this process")
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise ClosedError("this client belongs to another event loop; create one per event loop, or use Client")
-
-    async def _answered(self, call: Call, groups: Mapping[str, Encoded]) -> Answer | None:
-        try:
-            for name, values in groups.items():
-                call.send(name, values)
-            call.end()
-            await call.begin()
-            return await call.answer()
-        finally:
-            call.close()
-
-    async def _columns(self, model: str | None) -> Columns:
-        """Return the columns of a model, by group."""
-        self._check()
-        return (await self._known.learn(model)).description.columns_by_group
-
-    async def _only(self) -> str:
-        """Return the name of the only model; the server refuses the request if it has several."""
-        return (await self._known.learn(None)).description.name
-
-
-@dataclass
-class _SessionState:
-    model: str | None
-    created: SessionCreated | None = None
-    path: str = ""
-
-
-class _SessionProperties:
-    def __init__(self, state: _SessionState) -> None:
-        self._state = state
-
-    @property
-    def id(self) -> str | None:
-        """Session id on the server, which other programs can also use; None before the session begins."""
-        return None if self._state.created is None else self._state.created.id
-
-    @property
-    def model(self) -> str | None:
-        """Name of the model."""
-        return self._state.model
-
-    @property
-    def version(self) -> str | None:
-        """Version of the model, fixed for the session; None before the session begins."""
-        return None if self._state.created is None else self._state.created.version
-
-    @property
-    def expires_in_s(self) -> float | None:
-        """Seconds without use after which the server deletes the session; None before the session begins."""
-        return None if self._state.created is None else self._state.created.expires_in_s
-
-
-_CREATED = msgspec.json.Decoder(SessionCreated)
-_STORED = msgspec.json.Decoder(SessionTook)
-_ENDED = (404, 410)  # HTTP statuses of a session that does not exist any more
-
-
-class AsyncSession(_SessionProperties):
-    """A session on the server, as an asynchronous context manager; created by `AsyncClient.session`.
-
-    It begins on the server when it is entered or first used, and `close` deletes it.
-    """
-
-    def __init__(self, control: Control, model: str | None, rows: int | None) -> None:
-        super().__init__(_SessionState(model))
-        self._control = control
-        self._rows = rows
-        self._columns: Columns | None = None
-        self._opening = asyncio.Lock()
-        self._closed = False
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def open(self) -> None:
-        """Begin the session on the server, unless it has begun.
-
-        Raises
-        ------
-        ProblemError
-            The server has no such model, or too many sessions.
-        ConnectionLostError
-            The server is unreachable.
-        """
-        await self._begin()
-
-    async def add(self, group: str, values: Any) -> SessionTook:
-        """Send the values of one group, see `add_many`."""
-        return await self.add_many({group: values})
-
-    async def add_many(self, groups: Mapping[str, Any]) -> SessionTook:
-        """Send the values of several groups; the server accepts all of them or none.
-
-        Parameters
-        ----------
-        groups : Mapping[str, Any]
-            Values of each group, as for `predict`.
-
-        Raises
-        ------
-        ValuesError
-            Values are not numbers, or their number of rows is not that of the session.
-        ProblemError
-            The server refuses them, or the session has expired (status 410).
-        """
-        path = await self._begin()
-        try:
-            encoded = encode_all(groups, self._rows)
-        except LabelledError:
-            encoded = encode_all(groups, self._rows, await self._model_columns())
-        content = {
-            name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
-            for name, each in encoded.items()
-        }
-        reply = await self._control.request("POST", f"{path}/groups", content=MSGPACK.encode(content), form=MSGPACK)
-        return parsed(reply, _STORED.decode)
-
-    async def predict(self, **options: Unpack[SessionOptions]) -> Answer:
-        """Answer from the groups sent so far; the session stays open.
-
-        Parameters
-        ----------
-        budget
-            Limit on the cost of the groups used, in the model's cost unit; None means no limit.
-        deadline_ms
-            How long the server waits for groups of that budget after it reads the request; None means not at all.
-            Network delays are extra: use `Client.run` for deadlines at the caller.
-        policy, ranking, overload, explain
-            As in `Client.predict`.
-
-        Raises
-        ------
-        ProblemError
-            The server refuses, or the session has expired (status 410).
-        """
-        checked = checked_options(options, "model", "rows")
-        path = await self._begin()
-        waits_s = (checked.deadline_ms or 0.0) / 1e3
-        params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
-        return decode_answer(await self._control.request("GET", f"{path}/predict", params=params, waits_s=waits_s))
-
-    async def close(self) -> None:
-        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
-        self._closed = True
-        created, self._state.created = self._state.created, None
-        if created is None:
-            return
-        try:
-            await self._control.request("DELETE", self._state.path)
-        except ProblemError as problem:
-            if problem.status not in _ENDED:
-                raise
-        except (ConnectionLostError, NoAnswerError):
-            return  # it expires by itself
-
-    async def _model_columns(self) -> Columns:
-        if self._columns is None:
-            model = await self._control.model(self._state.model or "")
-            if self._state.created is None or model.version != self._state.created.version:
-                raise ClientError(
-                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
-                    "order of its version's columns, or begin a new session"
-                )
-            self._columns = model.columns_by_group
-        return self._columns
-
-    async def _begin(self) -> str:
-        """Begin the session on the server, unless it has begun; return its path."""
-        state = self._state
-        async with self._opening:
-            if self._closed:
-                raise ClosedError("this session is closed; begin a new one")
-            if state.created is None:
-                content = JSON.encode(SessionRequest(state.model, self._rows))
-                reply = await self._control.request("POST", "/sessions", content=content, once=True)
-                created = parsed(reply, _CREATED.decode)
-                state.created, state.model = created, created.model
-                state.path = f"/sessions/{quote(created.id, safe='')}"
-        return state.path
-
-
-class Portal:
-    """A background thread with an event loop, which runs coroutines for other threads until it is closed.
-
-    It awaits `at_end` in the loop on closing. The thread is a daemon, so a program can end without closing the portal.
-    Raise ClientError if the thread or its loop does not start. If the thread ends by itself, the portal is closed.
-    """
-
-    def __init__(self, at_end: Callable[[], Awaitable[None]]) -> None:
-        self._at_end = at_end
-        self._process = os.getpid()
-        self._lock = Lock()
-        self._stopped = False
-        self._ready: Future[None] = Future()
-        self._calls: set[Future[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-        self._thread = Thread(target=self._run, name="anytime-client", daemon=True)
-        try:
-            self._thread.start()
-            self._ready.result()
-        except (OSError, RuntimeError) as error:  # no free descriptor or thread, or gevent's loop runs in its place
-            raise ClientError(f"the client's event loop does not start in its thread: {summary(error)}") from error
-
-    def call(self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Return the result of a coroutine function that the loop runs; raise its exception.
-
-        Raise ClosedError if the portal is or becomes closed, or belongs to the parent process of a fork.
-        """
-        if self._process != os.getpid():
-            raise ClosedError("this client was created before a fork; create a new one in this process")
-        with self._lock:
-            if self._stopped:
-                raise ClosedError("this client is closed; create a new one")
-            future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
-            self._calls.add(future)
-        try:
-            return future.result()
-        except CancelledError:
-            raise ClosedError("this client was closed during the call; create a new one") from None
-        except BaseException:  # Ctrl-C while waiting: the coroutine ends too
-            future.cancel()
-            raise
-        finally:
-            self._calls.discard(future)
-
-    def stop(self) -> None:
-        """Signal the loop and its thread to end; do nothing in a forked process. Idempotent."""
-        if self._process != os.getpid():
-            return
-        with self._lock:
-            stopped, self._stopped = self._stopped, True
-        if not stopped:
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    def close(self) -> None:
-        self.stop()
-        if self._process == os.getpid():
-            self._thread.join()
-
-    def _run(self) -> None:
-        main = self._main()
-        try:
-            asyncio.run(main)
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-        finally:
-            main.close()
-            for future in tuple(self._calls):
-                future.cancel()
-
-    async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set_result(None)
-        try:
-            await self._stop.wait()
-        finally:  # also where SystemExit in a task ends the loop
-            with self._lock:
-                self._stopped = True
-            await self._at_end()
-
-
-def _blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Any, P], Result]:
-    """Return a method that runs a method of the asynchronous twin `self._async` in `self._portal`."""
-
-    @wraps(method)
-    def blocking(self: Client | Session, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        return self._portal.call(method, self._async, *args, **kwargs)
-
-    return blocking
-
-
-class Client:
-    """A thread-safe client of the service; a context manager.
-
-    Parameters
-    ----------
-    url : str
-        Address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
-    api_key : str | None
-        Sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
-    timeout_s : float
-        Timeout of connecting, and of a reply without a deadline.
-    max_workers : int | None
-        Largest number of threads or processes for each set of extractors; by default 64 threads, or as many processes
-        as cores, at least four.
-    ssl : SSLContext | None
-        Context for `https`; None for the system default.
-    transport : ASGIApp | None
-        An ASGI application, like that of `anytime_service.create_app`, which answers in this process; the client then
-        opens no socket, and `url` gives only the host and the path. None for a server at `url`.
-
-    Raises
-    ------
-    ClientError
-        The address or the key is invalid. The client connects on the first call.
-
-    Notes
-    -----
-    A deadline counts from the call to the answer, at the caller. The client sends the server a deadline that is shorter
-    by the measured network delay. If the answer does not arrive in time, the client returns the last update, or else
-    the base rate, and its `note` says so. The first call with a deadline requests the model before its clock starts;
-    `warm_up` does that in advance.
-
-    After a connection breaks or is closed as idle, the client reconnects in the background; until that succeeds, the
-    next call does. The client repeats an interrupted prediction if there is time.
-    Close a client, or use `with`; a garbage-collected client closes by itself. A forked process must not use the client
-    of its parent: every call raises ClosedError there.
-    """
-
-    def __init__(
-        self,
-        url: str = "http://localhost",
-        *,
-        api_key: str | None = None,
-        timeout_s: float = 30.0,
-        max_workers: int | None = None,
-        ssl: SSLContext | None = None,
-        transport: ASGIApp | None = None,
-    ) -> None:
-        self._async = AsyncClient(
-            url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl, transport=transport
-        )
-        self._portal = Portal(self._async.close)
-        # Dropping a client does not wait for it to close. At interpreter exit it does not close at all: closing needs
-        # new threads, which Python no longer starts, and the thread of the portal is a daemon.
-        weakref.finalize(self, self._portal.stop).atexit = False
-
-    def __repr__(self) -> str:
-        return repr(self._async).replace("Async", "")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def lateness(self) -> Lateness:
-        """Lateness, at the caller, of answers that a deadline interrupted; it excludes deadlines of 0."""
-        return self._async.lateness
-
-    @property
-    def network_ms(self) -> float:
-        """Network margin: how much earlier than the caller's deadline the server must answer, in milliseconds."""
-        return self._async.network_ms
-
-    def run(
         self,
         extractors: Extractors,
         x: Any,
@@ -716,11 +184,14 @@ class Client:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        checked = checked_run_options(options)
-        answer, deadline = self._portal.call(self._async._run, begun, extractors, x, deadline_ms, checked, worker)
+        checked = checked_options({"rows": 1, **options}, "deadline_ms")
+        if checked.policy == "arrived":
+            words = "expected 'prefix' or 'best': groups after one that fails count anyway"
+            raise ValuesError(f"policy is 'arrived'; {words}")
+        answer, deadline = await self._in_loop(self._run, begun, extractors, x, deadline_ms, checked, worker)
         return deadline.received(answer)
 
-    def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
+    async def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups.
 
         Parameters
@@ -765,10 +236,497 @@ class Client:
         try:
             encoded = encode_all(groups, checked.rows)
         except LabelledError:
-            columns = self._portal.call(self._async._columns, checked.model)
-            encoded, begun = encode_all(groups, checked.rows, columns), time.perf_counter()
-        answer, deadline = self._portal.call(self._async._predict, begun, encoded, checked)
+            model = await self._in_loop(self._described, checked.model)
+            encoded = encode_all(groups, checked.rows, model.columns_by_group)
+            begun = time.perf_counter()
+        answer, deadline = await self._in_loop(self._predict, begun, encoded, checked)
         return answer if deadline is None else deadline.received(answer)
+
+    def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
+        """Return a session, an asynchronous context manager; see `Client.session`."""
+        self._transport.lifetime.check()
+        return AsyncSession(self._transport, model, rows)
+
+    async def models(self) -> list[ModelCard]:
+        """Return the models of the server."""
+        return parsed(await self._transport.request("GET", "/models"), TypeAdapter(list[ModelCard]).validate_json)
+
+    async def model(self, name: str | None = None) -> ModelSummary:
+        """Return a model's sequence, groups and features; `name` is optional if the server has one model."""
+        return await self._transport.model(name or (await self._described(None)).name)
+
+    async def plan(
+        self,
+        model: str | None = None,
+        budget: float | None = None,
+        have: Iterable[str] = (),
+        *,
+        rows: int | None = None,
+    ) -> Plan:
+        """Return the plan of the next groups to compute, with the quality after each step.
+
+        Parameters
+        ----------
+        model : str | None
+            Name of the model; optional if the server has one model.
+        budget : float | None
+            Limit on the cost of the complete prefix, including available groups, in the model's cost unit; None means
+            no limit.
+        have : Iterable[str]
+            Available groups.
+        rows : int | None
+            Rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs are
+            stated for.
+        """
+        options = {"budget": budget, "rows": rows}
+        params: dict[str, Any] = {"have": list(have)} | {k: v for k, v in options.items() if v is not None}
+        path = f"/models/{quote(model or (await self._described(None)).name, safe='')}/plan"
+        return parsed(await self._transport.request("GET", path, params=params), Plan.model_validate_json)
+
+    async def warm_up(
+        self,
+        extractors: Extractors | None = None,
+        *,
+        model: str | None = None,
+        worker: Worker = "thread",
+        example: Any = None,
+    ) -> None:
+        """Connect, request the model, and start workers for extractors, before the first call needs them.
+
+        Parameters
+        ----------
+        extractors : Extractors | None
+            Extractors of later calls of `run`; None starts no workers.
+        model : str | None
+            Name of the model; optional if the server has one model.
+        worker : Worker
+            "thread" or "process", as for `run`.
+        example
+            An input of one row whose groups are computed once by every worker, as for `anytime.Runner`; None computes
+            nothing.
+
+        Raises
+        ------
+        ExtractorError
+            Extractors are missing, belong to no group or do not start, or `example` is not picklable for a process.
+        ClientError
+            The server is unreachable, or refuses.
+        """
+        known = await self._known.learn(model)
+        if extractors is not None:
+            known.check(extractors)
+            pool = await self._workers.pool(extractors, worker)
+            if example is not None and pool is not None:
+                await pool.warm_up(known.description, example)
+
+    async def close(self) -> None:
+        """Close the connections, and end the workers and running predictions. Idempotent."""
+        if self._transport.lifetime.process == os.getpid():
+            self._connection.close()
+            self._workers.close()
+            await self._transport.close()
+
+    async def _in_loop(
+        self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs
+    ) -> Result:
+        """Run a coroutine function in the event loop: this one, or that of a portal, for which this thread waits."""
+        if self._portal is not None:
+            return self._portal.call(function, *args, **kwargs)
+        return await function(*args, **kwargs)
+
+    async def _run(
+        self,
+        begun: float,
+        extractors: Extractors,
+        x: Any,
+        deadline_ms: float,
+        options: PredictionOptions,
+        worker: Worker,
+    ) -> tuple[Answer, _Deadline]:
+        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
+        length_s = checked_seconds(deadline_ms)
+        known, deadline = await self._timed(begun, length_s, options)
+        known.check(extractors)
+        base = known.base_rate(options)
+        if base.complete or length_s == 0:
+            return replace(base, reason="budget" if base.complete else "deadline"), deadline
+        pool = await self._workers.pool(extractors, worker, deadline.until)
+        if pool is None:
+            return replace(base, reason="deadline").with_note("the workers of these extractors are starting"), deadline
+        answer = await Run(self._connection, options, deadline.until, known, pool).compute(x, length_s)
+        self._known.check_version(options.model, answer)
+        return answer, deadline
+
+    async def _predict(
+        self, begun: float, groups: Mapping[str, Encoded], options: PredictionOptions
+    ) -> tuple[Answer, _Deadline | None]:
+        options = msgspec.structs.replace(options, rows=next((each.rows for each in groups.values()), options.rows))
+        if options.deadline_ms is None:
+            until = time.perf_counter() + self._transport.timeout_s
+            return await Call(self._connection, options, until).predict(groups), None
+        known, deadline = await self._timed(begun, options.deadline_ms / 1e3, options)
+        if options.deadline_ms == 0:
+            return replace(known.base_rate(options), reason="deadline"), deadline
+        answer = await Call(self._connection, options, deadline.until, known.base_rate).predict(groups)
+        self._known.check_version(options.model, answer)
+        return answer, deadline
+
+    async def _timed(self, begun: float, length_s: float, options: PredictionOptions) -> tuple[KnownModel, _Deadline]:
+        """Return the model and the deadline of a call, whose clock starts when the model is known."""
+        was_known = options.model in self._known.models
+        known = await self._known.learn(options.model)
+        return known, _Deadline(begun if was_known else time.perf_counter(), length_s, self._late)
+
+    async def _described(self, model: str | None) -> ModelSummary:
+        """Return the cached description of a model; the server refuses None if it has several models."""
+        return (await self._known.learn(model)).description
+
+
+@dataclass
+class _SessionState:
+    model: str | None
+    created: SessionCreated | None = None
+    path: str = ""
+
+
+class _SessionProperties:
+    def __init__(self, state: _SessionState) -> None:
+        self._state = state
+
+    @property
+    def id(self) -> str | None:
+        """Session id on the server, which other programs can also use; None before the session begins."""
+        return None if self._state.created is None else self._state.created.id
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model."""
+        return self._state.model
+
+    @property
+    def version(self) -> str | None:
+        """Version of the model, fixed for the session; None before the session begins."""
+        return None if self._state.created is None else self._state.created.version
+
+    @property
+    def expires_in_s(self) -> float | None:
+        """Seconds without use after which the server deletes the session; None before the session begins."""
+        return None if self._state.created is None else self._state.created.expires_in_s
+
+
+_CREATED = msgspec.json.Decoder(SessionCreated)
+_STORED = msgspec.json.Decoder(SessionTook)
+_ENDED = (404, 410)  # HTTP statuses of a session that does not exist any more
+
+
+class AsyncSession(_SessionProperties):
+    """A session on the server, as an asynchronous context manager; created by `AsyncClient.session`.
+
+    It begins on the server when it is entered or first used, and `close` deletes it.
+    """
+
+    def __init__(self, transport: Transport, model: str | None, rows: int | None) -> None:
+        super().__init__(_SessionState(model))
+        self._transport = transport
+        self._rows = rows
+        self._columns: Columns | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Begin the session on the server, unless it has begun.
+
+        Raises
+        ------
+        ProblemError
+            The server has no such model, or too many sessions.
+        ConnectionLostError
+            The server is unreachable.
+        """
+        state = self._state
+        async with self._opening:
+            if self._closed:
+                raise ClosedError("this session is closed; begin a new one")
+            if state.created is None:
+                content = JSON.encode(SessionRequest(state.model, self._rows))
+                reply = await self._transport.request("POST", "/sessions", content=content, once=True)
+                state.created = parsed(reply, _CREATED.decode)
+                state.model = state.created.model
+                state.path = f"/sessions/{quote(state.created.id, safe='')}"
+
+    async def add(self, group: str, values: Any) -> SessionTook:
+        """Send the values of one group, see `add_many`."""
+        return await self.add_many({group: values})
+
+    async def add_many(self, groups: Mapping[str, Any]) -> SessionTook:
+        """Send the values of several groups; the server accepts all of them or none.
+
+        Parameters
+        ----------
+        groups : Mapping[str, Any]
+            Values of each group, as for `predict`.
+
+        Raises
+        ------
+        ValuesError
+            Values are not numbers, or their number of rows is not that of the session.
+        ProblemError
+            The server refuses them, or the session has expired (status 410).
+        """
+        await self.open()
+        try:
+            encoded = encode_all(groups, self._rows)
+        except LabelledError:
+            encoded = encode_all(groups, self._rows, await self._model_columns())
+        content = {
+            name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
+            for name, each in encoded.items()
+        }
+        path = f"{self._state.path}/groups"
+        reply = await self._transport.request("POST", path, content=MSGPACK.encode(content), form=MSGPACK)
+        return parsed(reply, _STORED.decode)
+
+    async def predict(self, **options: Unpack[SessionOptions]) -> Answer:
+        """Answer from the groups sent so far; the session stays open.
+
+        Parameters
+        ----------
+        budget
+            Limit on the cost of the groups used, in the model's cost unit; None means no limit.
+        deadline_ms
+            How long the server waits for groups of that budget after it reads the request; None means not at all.
+            Network delays are extra: use `Client.run` for deadlines at the caller.
+        policy, ranking, overload, explain
+            As in `Client.predict`.
+
+        Raises
+        ------
+        ProblemError
+            The server refuses, or the session has expired (status 410).
+        """
+        checked = checked_options(options, "model", "rows")
+        await self.open()
+        waits_s = (checked.deadline_ms or 0.0) / 1e3
+        params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
+        path = f"{self._state.path}/predict"
+        reply = await self._transport.request("GET", path, params=params, waits_s=waits_s)
+        return answer_of(parsed(reply, msgspec.json.decode))
+
+    async def close(self) -> None:
+        """Delete the session on the server. Idempotent; does nothing if it has expired or the server is unreachable."""
+        self._closed = True
+        if self._state.created is None:
+            return
+        self._state.created = None
+        with suppress(ConnectionLostError, NoAnswerError):  # it expires by itself
+            try:
+                await self._transport.request("DELETE", self._state.path)
+            except ProblemError as problem:
+                if problem.status not in _ENDED:
+                    raise
+
+    async def _model_columns(self) -> Columns:
+        if self._columns is None:
+            model = await self._transport.model(self._state.model or "")
+            if self._state.created is None or model.version != self._state.created.version:
+                raise ClientError(
+                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
+                    "order of its version's columns, or begin a new session"
+                )
+            self._columns = model.columns_by_group
+        return self._columns
+
+
+class Portal:
+    """A background thread with an event loop, which runs coroutines for other threads until it is closed.
+
+    It awaits `at_end` in the loop on closing. The thread is a daemon, so a program can end without closing the portal.
+    Raise ClientError if the thread or its loop does not start. If the thread ends by itself, the portal is closed.
+    """
+
+    def __init__(self, lifetime: Lifetime, at_end: Callable[[], Awaitable[None]]) -> None:
+        self._lifetime = lifetime
+        self._at_end = at_end
+        self._lock = Lock()
+        self._stop = asyncio.Event()
+        self._calls: set[Future[Any]] = set()
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = Thread(target=self._run, args=(started,), name="anytime-client", daemon=True)
+        try:
+            self._thread.start()
+            self._loop = started.result()
+        except (OSError, RuntimeError) as error:  # no free descriptor or thread, or gevent's loop runs in its place
+            raise ClientError(f"the client's event loop does not start in its thread: {summary(error)}") from error
+
+    def call(self, function: Callable[P, Coroutine[Any, Any, Result]], *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Return the result of a coroutine function that the loop runs; raise its exception.
+
+        Raise ClosedError if the portal is or becomes closed, or belongs to the parent process of a fork.
+        """
+        with self._lock:
+            self._lifetime.check_open()
+            future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+            self._calls.add(future)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClosedError("this client was closed during the call; create a new one") from None
+        finally:
+            future.cancel()  # after Ctrl-C while waiting the coroutine ends too
+            self._calls.discard(future)
+
+    def stop(self) -> None:
+        """Signal the loop and its thread to end; do nothing in a forked process. Idempotent."""
+        if self._lifetime.process == os.getpid():
+            with self._lock:
+                self._lifetime.closed = True
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.join()  # in a forked process it counts as ended
+
+    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        try:
+            with closing(self._main(started)) as main:
+                asyncio.run(main)
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            for future in tuple(self._calls):
+                future.cancel()
+
+    async def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        started.set_result(asyncio.get_running_loop())
+        try:
+            await self._stop.wait()
+        finally:  # also where SystemExit in a task ends the loop
+            with self._lock:
+                self._lifetime.closed = True
+            await self._at_end()
+
+
+def _in_thread(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, P], Result]:
+    """Return a method that runs one of the twin `self._async` in this thread, up to its calls of the portal."""
+
+    @wraps(method)
+    def called(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        try:
+            method(self._async, *args, **kwargs).send(None)
+        except StopIteration as returned:
+            return cast(Result, returned.value)
+        raise RuntimeError(f"{method.__name__} waits outside of the event loop")
+
+    return called
+
+
+def _in_portal(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Any, P], Result]:
+    """Return a method that runs one of the twin `self._async` in `self._portal`."""
+
+    @wraps(method)
+    def called(self: Client | Session, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return self._portal.call(method, self._async, *args, **kwargs)
+
+    return called
+
+
+class Client:
+    """A thread-safe client of the service; a context manager.
+
+    Parameters
+    ----------
+    url : str
+        Address of the server, like `http://127.0.0.1:8000`, `https://...`, or `unix:/path/of/socket`.
+    api_key : str | None
+        Sent as `Authorization: Bearer`, also with the handshake of the WebSocket; None without a key.
+    timeout_s : float
+        Timeout of connecting, and of a reply without a deadline.
+    max_workers : int | None
+        Largest number of threads or processes for each set of extractors; by default 64 threads, or as many processes
+        as cores, at least four.
+    ssl : SSLContext | None
+        Context for `https`; None for the system default.
+    transport : ASGIApp | None
+        An ASGI application, like that of `anytime_service.create_app`, which answers in this process; the client then
+        opens no socket, and `url` gives only the host and the path. None for a server at `url`.
+
+    Raises
+    ------
+    ClientError
+        The address or the key is invalid. The client connects on the first call.
+
+    Notes
+    -----
+    A deadline counts from the call to the answer, at the caller. The client sends the server a deadline that is shorter
+    by the measured network delay. If the answer does not arrive in time, the client returns the last update, or else
+    the base rate, and its `note` says so. The first call with a deadline requests the model before its clock starts;
+    `warm_up` does that in advance.
+
+    After a connection breaks or is closed as idle, the client reconnects in the background; until that succeeds, the
+    next call does. The client repeats an interrupted prediction if there is time.
+    Close a client, or use `with`; a garbage-collected client closes by itself. A forked process must not use the client
+    of its parent: every call raises ClosedError there.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://localhost",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        max_workers: int | None = None,
+        ssl: SSLContext | None = None,
+        transport: ASGIApp | None = None,
+    ) -> None:
+        self._async = AsyncClient(
+            url, api_key=api_key, timeout_s=timeout_s, max_workers=max_workers, ssl=ssl, transport=transport
+        )
+        self._portal = self._async._portal = Portal(self._async._transport.lifetime, self._async.close)
+        # Dropping a client does not wait for it to close. At interpreter exit it does not close at all: closing needs
+        # new threads, which Python no longer starts, and the thread of the portal is a daemon.
+        weakref.finalize(self, self._portal.stop).atexit = False
+
+    def __repr__(self) -> str:
+        return repr(self._async).replace("Async", "")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def lateness(self) -> Lateness:
+        """Lateness, at the caller, of answers that a deadline interrupted; it excludes deadlines of 0."""
+        return self._async.lateness
+
+    @property
+    def network_ms(self) -> float:
+        """Network margin: how much earlier than the caller's deadline the server must answer, in milliseconds."""
+        return self._async.network_ms
+
+    # The time of these two counts in the thread of the caller.
+    run = _in_thread(AsyncClient.run)
+    predict = _in_thread(AsyncClient.predict)
+
+    models = _in_portal(AsyncClient.models)
+    model = _in_portal(AsyncClient.model)
+    plan = _in_portal(AsyncClient.plan)
+    warm_up = _in_portal(AsyncClient.warm_up)
 
     def session(self, model: str | None = None, rows: int | None = None) -> Session:
         """Return a session, a context manager: it accepts groups over time and answers in between; its end deletes it.
@@ -780,12 +738,7 @@ class Client:
         rows : int | None
             Number of rows; None counts them in the first group.
         """
-        return Session(self, self._portal, AsyncSession(self._async._control, model, rows))
-
-    models = _blocking(AsyncClient.models)
-    model = _blocking(AsyncClient.model)
-    plan = _blocking(AsyncClient.plan)
-    warm_up = _blocking(AsyncClient.warm_up)
+        return Session(self, AsyncSession(self._async._transport, model, rows))
 
     def close(self) -> None:
         """Close the connections, and end the workers and running calls. Idempotent."""
@@ -798,10 +751,10 @@ class Session(_SessionProperties):
     It begins on the server when it is entered or first used, and `close` deletes it.
     """
 
-    def __init__(self, client: Client, portal: Portal, session: AsyncSession) -> None:
+    def __init__(self, client: Client, session: AsyncSession) -> None:
         super().__init__(session._state)
         self._client = client  # keeps the client alive: it closes when it is garbage-collected
-        self._portal = portal
+        self._portal = client._portal
         self._async = session
 
     def __enter__(self) -> Self:
@@ -811,8 +764,8 @@ class Session(_SessionProperties):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    open = _blocking(AsyncSession.open)
-    add = _blocking(AsyncSession.add)
-    add_many = _blocking(AsyncSession.add_many)
-    predict = _blocking(AsyncSession.predict)
-    close = _blocking(AsyncSession.close)
+    open = _in_portal(AsyncSession.open)
+    add = _in_portal(AsyncSession.add)
+    add_many = _in_portal(AsyncSession.add_many)
+    predict = _in_portal(AsyncSession.predict)
+    close = _in_portal(AsyncSession.close)

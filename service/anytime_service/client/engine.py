@@ -1,87 +1,351 @@
-"""Client side of a prediction: its event queue, and the call from begin to answer.
+"""Client side of predictions: calls, the WebSocket that they share, and what the client learns of network and server.
 
 A `Call` begins on the server, possibly more than once, and ends at the caller's deadline, by the clock of this machine.
 It sends the server a deadline that is shorter by the learned network margin, so that the answer arrives in time. If it
 does not, the call returns the last update, or else the base rate. If the connection breaks, the call begins the
 prediction again on a new connection, with all groups sent so far and the remaining time.
+
+A `Connection` has one WebSocket at a time, for many calls, each with its own id. Its memory is bounded: a limited
+number of calls, of abandoned calls, and of unsent bytes. After a loss it opens a new WebSocket at once, in the
+background.
+
+Callers that need the connection during an attempt to connect share the attempt. If it fails, all of them receive the
+error. Pauses between attempts double from 50 ms to 1 s and vary randomly by half, so that not all clients reconnect at
+the same time when a server restarts. A caller whose deadline ends after the pause waits for the next attempt; any other
+caller receives the last error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import count
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+from websockets.exceptions import ConnectionClosed
 
 from anytime.errors import ValuesError, suggestion
-from anytime.inference.deadline import LateReading, checked_seconds
+from anytime.inference.deadline import LateReading, early_ms
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Policy, Reason
-from anytime_service.client.errors import OVERLOADED, ClientError, ConnectionLostError, ProblemError
-from anytime_service.client.messages import Encoded
-from anytime_service.client.transport import KEY_REFUSED, Channel, Connection, Link, Outcome
-from anytime_service.schemas.codecs import located
+from anytime_service.client.errors import (
+    OVERLOADED,
+    ClientError,
+    ConnectionLostError,
+    NoAnswerError,
+    ProblemError,
+    ReplyError,
+)
+from anytime_service.client.messages import Encoded, Reply, decode_reply
+from anytime_service.client.transport import Socket, Transport, joined
+from anytime_service.schemas.codecs import MSGPACK, located
 from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
+from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 
-Event = TypeVar("Event")
-Kind = TypeVar("Kind")
+_log = logging.getLogger("anytime.client")
 
-MAX_EVENTS = 4096  # largest number of unread events; a further event replaces the oldest one
+K = 1.2  # ratio of requests sent to requests accepted
+FEW = 3.0  # number of refusals below which the client does not throttle
+MEMORY_S = 2.0  # time constant of the counts: a request of this age has the weight exp(-1), about one third
 
 
-class EventQueue(Generic[Event]):
-    """The events of one call, in order, until the deadline `until`, in seconds of `time.perf_counter`.
+class Throttle:
+    """Adaptive throttling by decaying counts of recent requests and acceptances, by the clock `now` in seconds.
 
-    It belongs to the event loop that creates it. A timer wakes the call; the queue cancels no task and uses no timeout
-    wrapper, so the call returns on time.
+    A refusal is cheap for the server but not free, so the client rejects the share
+
+        max(0, (requests - K accepts - FEW) / (requests + 1))
+
+    of its requests itself. The server then receives about K times as many as it accepts, enough for the client to
+    notice when the overload ends (Beyer, Jones, Petoff and Murphy, *Site Reliability Engineering*, 2016, chapter 21).
     """
 
-    def __init__(self, until: float) -> None:
-        self._until = until
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self._changed = asyncio.Event()
-        self._set_timer()
+    def __init__(
+        self, now: Callable[[], float] = time.perf_counter, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._now, self._chance = now, chance
+        self._at = now()
+        self._requests = self._accepts = 0.0
 
-    @property
-    def expired(self) -> bool:
-        return time.perf_counter() >= self._until
+    def rejects(self) -> bool:
+        self._fade()
+        rejected = self._chance() < (self._requests - K * self._accepts - FEW) / (self._requests + 1.0)
+        self._requests += rejected
+        return rejected
 
-    def put(self, event: Event) -> None:
-        self._events.append(event)
-        self._changed.set()
+    def record(self, *, accepted: bool) -> None:
+        """Count a prediction that was sent; it is not accepted if the server refused it because of overload."""
+        self._fade()
+        self._requests += 1.0
+        self._accepts += accepted
 
-    def pop(self, kind: type[Kind]) -> Kind | None:
-        """Remove and return the oldest event of type `kind`, also after the deadline; return None without one."""
-        for place, event in enumerate(self._events):
-            if isinstance(event, kind):
-                del self._events[place]
-                return event
-        return None
+    def _fade(self) -> None:
+        now = self._now()
+        decay = math.exp((self._at - now) / MEMORY_S)
+        self._at = now
+        self._requests *= decay
+        self._accepts *= decay
 
-    async def get(self) -> Event | None:
-        """Wait for the next event; return None after the deadline, even if events are available."""
-        while not self.expired:
-            if self._events:
-                return self._events.popleft()
-            self._changed.clear()
-            await self._changed.wait()
-            if not self._events and not self.expired:  # timers of some event loops fire a little early
-                self._timer.cancel()
-                self._set_timer()
-        return None
 
-    def close(self) -> list[Event]:
-        self._timer.cancel()
-        return list(self._events)
+TICK_S = 0.001  # interval at which a loop's own delay is measured around the time of an answer
+TIMER_MS = 1.2  # a timer may be this late although the loop is free: some loops wait in whole milliseconds
+MEASURED_S = 0.064  # time after that of an answer during which it is measured
 
-    def _set_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._until - time.perf_counter(), self._changed.set)
+
+class NetworkDelay:
+    """The delay of an answer that is due `deadline_ms` after now, without the time for which the loop was held up.
+
+    That is the lateness of a timer, in the first turn after the beginning, and again and again from the time at which
+    the answer is due.
+    """
+
+    def __init__(self, deadline_ms: float) -> None:
+        self.deadline_ms = deadline_ms
+        self._tick_at = time.perf_counter() - TIMER_MS / 1e3  # the first turn needs no timer
+        self._due = time.perf_counter() + deadline_ms / 1e3
+        self._held_up_ms = 0.0
+        self._handle: asyncio.Handle = asyncio.get_running_loop().call_soon(self._tick)
+
+    def stop(self) -> float:
+        """Return the delay until now in milliseconds; the loop may read an answer before the timer that is due."""
+        self._handle.cancel()
+        delay_ms = (time.perf_counter() - self._due) * 1e3
+        return delay_ms - min(max(delay_ms, 0.0), self._held_up_ms + self._late_ms())
+
+    def _late_ms(self) -> float:
+        return max((time.perf_counter() - self._tick_at) * 1e3 - TIMER_MS, 0.0)
+
+    def _tick(self) -> None:
+        self._held_up_ms += self._late_ms()
+        now = time.perf_counter()
+        self._tick_at = max(now + TICK_S, self._due)
+        if self._tick_at < self._due + MEASURED_S:
+            self._handle = asyncio.get_running_loop().call_later(self._tick_at - now, self._tick)
+        else:
+            self._tick_at = math.inf
+
+
+MAX_DELAYS = 64  # number of delays in the margin: few enough that two answers suffice to notice a slower network
+SHARE_IN_TIME = 0.98
+MAX_MARGIN_MS = 1000.0  # longest recorded delay: with a longer one, no deadline of the usual length is feasible
+
+
+class NetworkMargin:
+    """How much earlier than the caller's deadline the server must answer: a quantile of the most recent delays.
+
+    `anytime.inference.deadline` tracks its quantile in small steps; a network may change by much more than one step.
+    The delays are those of answers that a deadline interrupted, also of answers that arrived too late.
+    """
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._delays: deque[float] = deque(maxlen=MAX_DELAYS)
+
+    def add(self, deadline_ms: float, delay_ms: float) -> None:
+        """Record the delay of an answer: its time of arrival minus the deadline sent to the server.
+
+        That of an immediate answer is the margin until the first other one is recorded.
+        """
+        bounded_ms = min(max(delay_ms, 0.0), MAX_MARGIN_MS)
+        if deadline_ms == 0.0:
+            self.ms = self.ms if self._delays else bounded_ms
+        elif delay_ms >= -1.0:  # an earlier answer has the server's own maximum, which says nothing about the network
+            self._delays.append(bounded_ms)
+            ordered = sorted(self._delays)
+            self.ms = ordered[min(int(SHARE_IN_TIME * len(ordered)), len(ordered) - 1)]
+
+    def server_deadline_ms(self, remaining_ms: float) -> float:
+        """Return the deadline to send to the server: the remaining time minus the margin, at least half of that time.
+
+        With less than half, extractors could compute only few groups.
+        """
+        return max(remaining_ms - early_ms(self.ms, remaining_ms), 0.0)
+
+
+MAX_OPEN = 1024  # largest number of open predictions
+MAX_ABANDONED = 256  # largest number of abandoned predictions whose answers still update the margin
+MAX_OUTCOMES = 4096  # largest number of unread outcomes of a prediction; a further one replaces the oldest
+MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; a network with more counts as broken
+
+Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
+"""The answer, the refusal of a message, or the loss of the WebSocket."""
+
+
+FIRST_PAUSE_S = 0.05
+MAX_PAUSE_S = 1.0
+MAX_IDLE_PAUSE_S = 60.0  # longest pause between attempts in the background, for which no call waits
+
+
+class Connection:
+    """The WebSocket to one server, and the predictions on it; belongs to one event loop."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.margin = NetworkMargin()
+        self.throttle = Throttle()
+        self._socket: Socket | None = None
+        self._opened_at = 0.0
+        self._lost = ConnectionLostError("no connection was open")
+        self._attempt: asyncio.Task[None] | None = None
+        self._refusals = 0
+        self._retry_at = 0.0
+        self._ids = count()
+        self._open: dict[int, Call] = {}
+        self._abandoned: dict[int, Call] = {}
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unsent_bytes = 0
+
+    async def ready(self, until: float) -> bool:
+        """Connect if necessary; return False at the time `until` of `time.perf_counter` if that is not finished.
+
+        The attempt then continues in the background. Raise ConnectionLostError if the server is unreachable, and
+        ProblemError if it refuses: the key is invalid, or it has too many connections.
+        """
+        self.transport.lifetime.check()
+        if self._socket is not None:
+            return True
+        if self._attempt is None or (self._attempt.done() and until >= self._retry_at):
+            self._attempt = self.transport.lifetime.start(self._connect())
+        return await joined(self._attempt, until)
+
+    def begin(self, call: Call, options: PredictionOptions) -> None:
+        """Begin a prediction with these options and a new id; raise ClientError if too many are open."""
+        self._open.pop(call.id, None)
+        if len(self._open) >= MAX_OPEN:
+            raise ClientError(f"{MAX_OPEN} predictions are open on this client; wait for some, or use a second client")
+        call.id = next(self._ids)
+        call.socket = self._socket
+        call.delay = None if options.deadline_ms is None else NetworkDelay(options.deadline_ms)
+        if self._socket is None:
+            call.receive(self._lost)
+        else:
+            self._open[call.id] = call
+            self.send(call, BeginFrame(id=call.id, **msgspec.structs.asdict(options)))
+
+    def send(self, call: Call, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
+        """Queue a frame for sending; drop it if the prediction has not begun, or its WebSocket is lost."""
+        if call.socket is None or call.socket is not self._socket:
+            return
+        content = MSGPACK.encode(frame)
+        if self._unsent_bytes and self._unsent_bytes + len(content) > MAX_UNSENT_BYTES:
+            self._lose(call.socket, f"the network is too slow: {self._unsent_bytes} bytes are unsent")
+            return
+        self._unsent_bytes += len(content)
+        self._unsent.put_nowait(content)
+
+    def abandon(self, call: Call) -> None:
+        """Release a prediction for whose answer no call waits; the answer still updates the margin."""
+        if self._open.pop(call.id, None) is not None:
+            self._abandoned[call.id] = call
+            if len(self._abandoned) > MAX_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
+
+    def close(self) -> None:
+        """Begin to close the WebSocket, in the background; running predictions receive its loss."""
+        self._lose(self._socket, "the client was closed")
+
+    async def _connect(self) -> None:
+        await asyncio.sleep(self._retry_at - time.perf_counter())
+        try:
+            socket = await self.transport.open()
+        except ClientError:
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._refusals, 16), MAX_PAUSE_S)
+            self._refusals += 1
+            self._retry_at = time.perf_counter() + pause_s * random.uniform(0.5, 1.0)  # noqa: S311  (no secret)
+            raise
+        self._refusals = 0
+        self._socket = socket
+        self._opened_at = time.perf_counter()
+        self.transport.lifetime.start(self._read(socket))
+
+    async def _read(self, socket: Socket) -> None:
+        writing = self.transport.lifetime.start(self._write(socket))
+        try:
+            while True:
+                reply = decode_reply(await socket.recv())
+                if reply is not None:
+                    self._handle(reply)
+        except ConnectionClosed as error:
+            self._lose(socket, _closing(error))
+        except ReplyError as error:
+            self._lose(socket, str(error))
+        except Exception as error:
+            _log.exception("reading from the server failed")
+            # Calls must not wait for a reader that has ended.
+            self._lose(socket, f"reading from the server failed: {error!r}")
+        finally:
+            writing.cancel()
+
+    async def _write(self, socket: Socket) -> None:
+        with suppress(ConnectionClosed):  # the reader reports it
+            while socket is self._socket:
+                frame = await self._unsent.get()
+                self._unsent_bytes -= len(frame)
+                await socket.send(frame)
+
+    def _handle(self, reply: Reply) -> None:
+        ours = isinstance(reply.id, int)
+        call = (self._open.get(reply.id) or self._abandoned.get(reply.id)) if ours else None
+        if call is None:
+            if isinstance(reply.content, ProblemError) and reply.id is None:
+                _log.warning("the server refused a frame: %s", reply.content)
+        elif isinstance(reply.content, ProblemError):
+            call.receive(reply.content)
+        elif not reply.final:
+            call.update = reply.content
+        else:
+            self._open.pop(call.id, None)
+            self._abandoned.pop(call.id, None)
+            call.answered = True
+            call.receive(reply.content)
+            if call.delay is not None:
+                delay_ms = call.delay.stop()
+                if reply.content.reason == "deadline":
+                    self.margin.add(call.delay.deadline_ms, delay_ms)
+
+    def _lose(self, socket: Socket | None, reason: str) -> None:
+        if socket is None or socket is not self._socket:
+            return
+        self._socket = None
+        self._lost = ConnectionLostError(reason)
+        for call in (*self._open.values(), *self._abandoned.values()):
+            call.receive(self._lost)
+        self._open.clear()
+        self._abandoned.clear()
+        self._unsent = asyncio.Queue()
+        self._unsent_bytes = 0
+        self.transport.lifetime.start(socket.close(), to_its_end=True)
+        if self.transport.reconnects:
+            self.transport.lifetime.start(self._keep_open())
+
+    async def _keep_open(self) -> None:
+        """Connect again in the background after a loss: a server closes idle connections, and calls must not wait."""
+        pause_s = 0.0 if time.perf_counter() > self._opened_at + MAX_PAUSE_S else MAX_PAUSE_S
+        while self._socket is None:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
+            try:
+                await self.ready(time.perf_counter() + 3.0 * self.transport.timeout_s)
+            except ClientError as error:  # the next call reports it
+                if isinstance(error, ProblemError) and error.refuses_key:
+                    return
+            pause_s = min(2.0 * pause_s + MAX_PAUSE_S, MAX_IDLE_PAUSE_S)
+
+
+def _closing(error: ConnectionClosed) -> str:
+    frame = error.rcvd
+    if frame is None:
+        return "the connection to the server broke"
+    return f"the server closed the connection ({f'{frame.code} {frame.reason}'.strip()})"
 
 
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
@@ -90,21 +354,15 @@ _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
 MAX_BREAKS = 2  # largest number of restarts after a broken connection: the cause may be a frame of this prediction
 
 
-class _Received(NamedTuple):
-    channel: Channel
-    outcome: Outcome
-
-
 class Call:
     """A running prediction; belongs to the event loop that creates it.
 
     `options` begins the prediction; the call sets its id, deadline and updates. The caller stops waiting at `until`, in
-    seconds of `time.perf_counter`. `server_deadline` returns the deadline to send for some remaining milliseconds; None
-    sends none, and `until` is then a timeout.
+    seconds of `time.perf_counter`. `base_rate` returns the base rate for some options; None for a call without a
+    deadline, whose `until` is a timeout.
 
-    `events` is also the queue for the caller's own events, which `next` returns. `sent` has values and computing time
-    of the groups sent, except those that a restart excluded. `refused` is the refusal by an overloaded server, after
-    which the call sends nothing.
+    `sent` has values and computing time of the groups sent, except those that a restart excluded. `refused` is the
+    refusal by an overloaded server, after which the call sends nothing.
     """
 
     def __init__(
@@ -112,204 +370,214 @@ class Call:
         connection: Connection,
         options: PredictionOptions,
         until: float,
-        server_deadline: Callable[[float], float] | None = None,
+        base_rate: Callable[[PredictionOptions], Answer] | None = None,
     ) -> None:
-        self.events: EventQueue[object] = EventQueue(until)
-        self._connection = connection
+        self.connection = connection
         self.options = options
         self.until = until
-        self._server_deadline = server_deadline
-        self._channel: Channel | None = None
-        self._closed: Channel | None = None
-        self._update: Answer | None = None
+        self.id = -1
+        self.socket: Socket | None = None
+        self.delay: NetworkDelay | None = None
         self.sent: dict[str, tuple[Encoded, float | None]] = {}
+        self.update: Answer | None = None
+        self.answered = False
         self.refused: ProblemError | None = None
+        self._base_rate = base_rate
+        self._outcomes: deque[Outcome] = deque(maxlen=MAX_OUTCOMES)
+        self._changed = asyncio.Event()
         self._ended = False
         self._breaks = 0
         self._broken: ConnectionLostError | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it has begun on the server, also after `close`."""
-        return self._channel is not None or self._closed is not None
+    def expired(self) -> bool:
+        return time.perf_counter() >= self.until
 
-    async def begin(self, *, throttled: bool = True) -> None:
-        """Begin on the server; return without a beginning if the deadline expires first.
+    async def predict(self, groups: Mapping[str, Encoded]) -> Answer:
+        """Send available groups, and return the answer by the deadline: the server's, else that of `fallback`.
 
-        If the server has recently refused many predictions, the client may reject one with a deadline itself, which
-        counts as a refusal. Raise ClientError if the server is unreachable or refuses the connection, or too many
-        predictions are open.
+        Raise ClientError if the server is unreachable or refuses, and without a deadline also if no answer arrives.
         """
-        if throttled and self._server_deadline is not None and self._connection.throttle.rejects():
-            why = "it refused many predictions in the last seconds, so the client did not send this one"
-            self.refused = ProblemError(
-                503, "Service Unavailable", f"{why}; retry in a second", type=OVERLOADED, retry_after_s=1.0
-            )
-            return
-        self._open(await self._connection.link(self.until))
+        for name, values in groups.items():
+            self.send(name, values)
+        self.end()
+        return await self.answer(accepts_overload=self.options.overload == "prior") or self.fallback()
 
     def send(self, group: str, values: Encoded, took_ms: float | None = None) -> None:
-        if self._ended:
-            return
-        self.sent[group] = (values, took_ms)
-        if self._channel is not None:
-            self._channel.send_group(group, values, took_ms)
+        if not self._ended:
+            self.sent[group] = (values, took_ms)
+            self._send(group, values, took_ms)
+
+    def send_late(self, group: str, values: Encoded, took_ms: float) -> None:
+        """Report the computation time of a group after `close`.
+
+        The server includes these times in its statistics, which would otherwise contain fast groups only. Without an
+        answer, the prediction may still be open on the server, and needs the values too.
+        """
+        self._send(group, _NO_VALUES if self.answered else values, took_ms)
+
+    def receive(self, outcome: Outcome) -> None:
+        """Record an outcome, also in the throttle, and wake the call. Called by the connection."""
+        if isinstance(outcome, ConnectionLostError):
+            self._broken = outcome
+            self.socket = None
+        elif isinstance(outcome, Answer):
+            self.connection.throttle.record(accepted=outcome.reason != "overload")
+        elif outcome.overloaded:
+            self.connection.throttle.record(accepted=False)
+            self.refused = outcome
+            self.socket = None
+        self._outcomes.append(outcome)
+        self._changed.set()
 
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            if self._channel is not None:
-                self._channel.end()
+            self.connection.send(self, EndFrame(self.id))
 
     def restart(self, policy: Policy, without: str) -> None:
         """Begin again with another policy and all groups so far except one; do nothing after the deadline."""
-        if self.events.expired:
+        if self.expired:
             return
         self.options = msgspec.structs.replace(self.options, policy=policy)
         self.sent.pop(without, None)
-        if self._channel is not None:
-            self._channel.end()
-            link = self._channel.link
-            self._abandon()
-            self._open(link)
+        if self.socket is not None and not self.answered:
+            self.connection.send(self, EndFrame(self.id))
+            self._outcomes.clear()
+            self._open()
 
-    async def next(self) -> object | None:
-        """Wait for the answer, a problem, or an event of the caller; return None after the deadline.
+    async def answer(self, *, accepts_overload: bool) -> Answer | None:
+        """Begin, wait for the server's answer, and close; None after the deadline, a loss, or an accepted overload.
 
-        Raise ConnectionLostError if the connection broke and connecting again failed, and ProblemError if the server
-        rejected the key of the new connection.
+        If the server has recently refused many predictions, the client may reject one with a deadline itself, which
+        counts as a refusal. Raise ClientError for any other refusal, and if the server is unreachable; without a
+        deadline also after a loss.
         """
-        if self.refused is not None:
-            return self.refused
-        while (event := await self.events.get()) is not None:
-            if not isinstance(event, _Received):
-                return event
-            outcome = self._record(event)
-            if isinstance(outcome, ConnectionLostError):
-                await self._reconnect(outcome)
-            elif outcome is not None:
-                return outcome
-        return await self._received()
-
-    async def answer(self) -> Answer | None:
-        """Wait for the answer; return None after the deadline, or if the server refuses and the options accept that.
-
-        Raise ProblemError if the server refused the prediction or a group, and, without a deadline,
-        ConnectionLostError.
-        """
+        has_deadline = self._base_rate is not None
         try:
-            while (event := await self.next()) is not None:
-                if isinstance(event, ProblemError):
-                    if event.overloaded and self.options.overload == "prior" and self._server_deadline is not None:
-                        return None  # the client knows the base rate, too
-                    raise event
-                if isinstance(event, Answer):
-                    return event
+            if has_deadline and self.connection.throttle.rejects():
+                why = "it refused many predictions in the last seconds, so the client did not send this one"
+                self.refused = ProblemError(
+                    503, "Service Unavailable", f"{why}; retry in a second", type=OVERLOADED, retry_after_s=1.0
+                )
+            elif await self.connection.ready(self.until):
+                self._open()
+            while self.refused is None:
+                outcome = await self._next()
+                if not isinstance(outcome, ProblemError):
+                    return outcome
+                if not outcome.overloaded:
+                    self._fail(outcome)
         except ConnectionLostError:
-            if self._server_deadline is None:
+            if not (has_deadline and self._breaks):
                 raise
+        finally:
+            self.close()
+        if self.refused is not None and not (has_deadline and accepts_overload):
+            raise self.refused
         return None
 
-    def fallback(self, base: Answer) -> Answer:
-        """Return the last update, or the base rate without one, instead of the server's answer; the note says why."""
-        if self._channel is not None and self._channel.update is not None:
-            self._update = self._channel.update
+    def fallback(self) -> Answer:
+        """Return the last update, or the base rate without one, instead of the server's answer; the note says why.
+
+        Without a deadline, raise ConnectionLostError or NoAnswerError.
+        """
+        begun = self.socket is not None
+        if self._base_rate is None:
+            server = self.connection.transport
+            late = f"within {server.timeout_s:g} s"
+            silent = NoAnswerError(f"{server.url} did not answer {late}; is it overloaded?")
+            raise silent if begun else server.unreachable(TimeoutError(f"no connection {late}"))
         reason: Reason = "deadline"
         if self.refused is not None:
             why, reason = f"the server refused: {self.refused.detail}", "overload"
         elif self._broken is not None:
             why = f"the connection broke: {self._broken}"
         else:
-            why = f"no {'answer arrived' if self.has_begun else 'connection was open'} before the deadline"
-        what = "the base rate, since no update arrived" if self._update is None else "the last update received"
-        return replace(self._update or base, reason=reason).with_note(f"{why}; this is {what}")
+            why = f"no {'answer arrived' if begun else 'connection was open'} before the deadline"
+        what = "the base rate, since no update arrived" if self.update is None else "the last update received"
+        return replace(self.update or self._base_rate(self.options), reason=reason).with_note(f"{why}; this is {what}")
 
-    def send_late(self, group: str, values: Encoded, took_ms: float) -> None:
-        """Report the computation time of a group after `close`.
+    def close(self) -> None:
+        """Release the prediction. Idempotent; `send_late` is possible afterwards."""
+        if not (self.answered or self.expired):
+            self.end()  # that of a cancelled call would stay open on the server
+        self._ended = True
+        self.sent.clear()
+        self.connection.abandon(self)
 
-        The server includes these times in its statistics, which would otherwise contain fast groups only.
-        """
-        if self._closed is not None:  # without an answer, the prediction may still be open on the server
-            self._closed.send_group(group, values if self._closed.answer is None else _NO_VALUES, took_ms)
+    def _fail(self, problem: ProblemError) -> None:
+        """Handle a refusal of the prediction or of a group."""
+        raise problem
 
-    def close(self) -> list[object]:
-        channel = self._channel
-        if channel is not None and (
-            channel.deadline_ms is None or (channel.answer is None and not self.events.expired)
-        ):
-            self.end()  # the prediction of a cancelled call would stay open, as that of one without a deadline
-        self._closed = self._channel
-        self._abandon()
-        return [event for event in self.events.close() if not isinstance(event, _Received)]
+    def _send(self, group: str, values: Encoded, took_ms: float | None) -> None:
+        self.connection.send(self, PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
 
-    def _open(self, link: Link | None) -> None:
-        if link is None:
-            return
-        remaining_ms = (self.until - time.perf_counter()) * 1e3
+    def _open(self) -> None:
+        has_deadline = self._base_rate is not None
+        deadline_ms = self.options.deadline_ms
+        if has_deadline:
+            deadline_ms = self.connection.margin.server_deadline_ms((self.until - time.perf_counter()) * 1e3)
         begin = msgspec.structs.replace(
             self.options,
-            deadline_ms=None if self._server_deadline is None else self._server_deadline(remaining_ms),
-            updates=self._server_deadline is not None,
-            # An update is better than the base rate.
-            overload=self.options.overload if self._update is None else "refuse",
+            deadline_ms=deadline_ms,
+            updates=has_deadline,
+            overload=self.options.overload if self.update is None else "refuse",  # it is better than the base rate
         )
-        self._channel = link.begin(begin, lambda channel, outcome: self.events.put(_Received(channel, outcome)))
+        self.connection.begin(self, begin)
         for group, (values, took_ms) in self.sent.items():
-            self._channel.send_group(group, values, took_ms)
+            self._send(group, values, took_ms)
         if self._ended:
-            self._channel.end()
+            self.connection.send(self, EndFrame(self.id))
 
-    def _abandon(self) -> None:
-        if self._channel is not None:
-            self._channel.abandon()
-            self._update = self._channel.update or self._update
-        self._channel = None
+    async def _next(self) -> Answer | ProblemError | None:
+        """Wait for the next reply; return None after the deadline.
 
-    async def _reconnect(self, lost: ConnectionLostError) -> None:
-        self._broken = lost
-        self._breaks += 1
-        self._abandon()
-        if self._breaks > MAX_BREAKS:
-            raise lost
-        try:
-            self._open(await self._connection.link(self.until))
-        except ClientError as error:
-            if isinstance(error, ProblemError) and error.status in KEY_REFUSED:
-                raise  # the network is not the cause, so the next call would fail too
-            self._broken = ConnectionLostError(f"{lost}; then {error}")
-            raise self._broken from error
-
-    def _record(self, received: _Received) -> Outcome | None:
-        """Record an outcome, also in the throttle, and return it; return None if it belongs to an earlier beginning."""
-        outcome, throttle = received.outcome, self._connection.throttle
-        if received.channel is not self._channel:
-            return None
-        if isinstance(outcome, ProblemError) and outcome.overloaded:
-            self.refused = outcome
-            throttle.record(accepted=False)
-            self._abandon()
-        elif isinstance(outcome, Answer):
-            throttle.record(accepted=outcome.reason != "overload")
-        return outcome
-
-    async def _received(self) -> Answer | ProblemError | None:
-        """Return the next outcome that has already reached this machine after the deadline; return None without one.
-
-        After a stall of this process the timer fires before the loop reads the socket.
+        A timer wakes the call; it cancels no task and uses no timeout wrapper, so the call returns on time. Raise
+        ConnectionLostError if the connection broke and connecting again failed, and ProblemError if the server rejected
+        the key of the new connection.
         """
+        while not self.expired:
+            outcome = self._outcomes.popleft() if self._outcomes else None
+            if isinstance(outcome, ConnectionLostError):
+                await self._reconnect(outcome)
+            elif outcome is not None:
+                return outcome
+            else:
+                self._changed.clear()
+                timer = asyncio.get_running_loop().call_later(
+                    max(self.until - time.perf_counter(), 0.0), self._changed.set
+                )
+                await self._changed.wait()
+                timer.cancel()
+        # After a stall of this process the timer fires before the loop reads the socket.
         now = time.perf_counter()
         reading = LateReading(now - self.until, now)
-        while self._channel is not None and self._channel.answer is None:
+        while self.socket is not None and not self.answered:
             if not reading.has_turn(time.perf_counter(), unread=False):
                 break
             await asyncio.sleep(0)
-        while (received := self.events.pop(_Received)) is not None:
-            outcome = self._record(received)
-            if isinstance(outcome, ConnectionLostError):
-                self._broken = outcome
-            elif outcome is not None:
-                return outcome
-        return None
+        late = self._outcomes.popleft() if self._outcomes else None
+        return None if isinstance(late, ConnectionLostError) else late
+
+    async def _reconnect(self, lost: ConnectionLostError) -> None:
+        self._breaks += 1
+        if self._breaks > MAX_BREAKS:
+            raise lost
+        try:
+            if await self.connection.ready(self.until):
+                self._open()
+        except ClientError as error:
+            if isinstance(error, ProblemError) and error.refuses_key:
+                raise
+            self._broken = ConnectionLostError(f"{lost}; then {error}")
+            raise self._broken from error
+
+
+_EXPECTED = {
+    "rows": "expected a whole number, 1 or more",
+    "deadline_ms": "expected a finite number of milliseconds, 0 or more",
+}
 
 
 def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
@@ -321,26 +589,14 @@ def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOption
     for name in given:
         if name not in known:
             raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
-    options: dict[str, Any] = {**given}
-    if options.get("deadline_ms") is not None:
-        checked_seconds(options["deadline_ms"])
-    rows = options.get("rows")
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
-        raise ValuesError(f"rows is {rows!r}; expected a whole number, 1 or more")
+    options = {name: each.item() if isinstance(each, np.generic) else each for name, each in given.items()}
     options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
-    options = {name: each.item() if isinstance(each, np.generic) else each for name, each in options.items()}
     try:
         return msgspec.convert(options, PredictionOptions)
     except msgspec.ValidationError as error:
         message, name = located(error)
-        choices = parameter_schemas()[name].get("enum")
-        expected = message if choices is None else f"expected one of {', '.join(choices)}"
+        schema = parameter_schemas()[name]
+        expected = _EXPECTED.get(name, message)
+        if "enum" in schema:
+            expected = f"expected one of {', '.join(schema['enum'])}"
         raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error
-
-
-def checked_run_options(given: Mapping[str, Any]) -> PredictionOptions:
-    """Return the options of a call that computes its groups in order; raises as `checked_options`."""
-    checked = checked_options({"rows": 1, **given}, "deadline_ms")
-    if checked.policy == "arrived":
-        raise ValuesError("policy is 'arrived'; expected 'prefix' or 'best': groups after one that fails count anyway")
-    return checked

@@ -60,13 +60,9 @@ def proxy_of(url: str) -> str | None:
 
 def _matches(host: str, port: int, entry: str) -> bool:
     """Return whether an entry of `NO_PROXY` contains a host."""
-    name, bracket, rest = entry.removeprefix("[").partition("]") if entry.startswith("[") else (entry, "", "")
-    if bracket:
-        wanted = rest.removeprefix(":")
-    elif entry.count(":") == 1:
-        name, _, wanted = entry.partition(":")
-    else:
-        wanted = ""
+    has_port = entry.count(":") == 1 or "]:" in entry  # an address of IPv6 has more colons
+    name, _, wanted = entry.rpartition(":") if has_port else (entry, "", "")
+    name = name.strip("[]")
     if wanted and wanted != str(port):
         return False
     with suppress(ValueError):  # a name, not an address

@@ -82,6 +82,11 @@ class ProblemError(ClientError):
         self.retry_after_s = retry_after_s
 
     @property
+    def refuses_key(self) -> bool:
+        """Whether the key is missing, invalid or removed: the network is not the cause, so the next call fails too."""
+        return self.status in (401, 403)
+
+    @property
     def overloaded(self) -> bool:
         """Whether the server refused a prediction because it is overloaded."""
         return self.type == OVERLOADED and self.field is None

@@ -122,21 +122,12 @@ def decode_reply(message: str | bytes) -> Reply | None:
     frame = parsed(message, _FROM_JSON if isinstance(message, str) else _FROM_MSGPACK)
     kind = frame.get("type") if isinstance(frame, dict) else None
     if kind in ("answer", "update"):
-        return Reply(frame.get("id"), _answer(frame), kind == "answer")
+        return Reply(frame.get("id"), answer_of(frame), kind == "answer")
     if kind == "error":
-        return Reply(frame.get("id"), _problem(frame.get("problem")))
+        return Reply(frame.get("id"), problem_of(frame.get("problem")))
     if isinstance(kind, str):
         return None
     raise ReplyError(f"the server sent {_shortened(message)}; expected an answer, an update or an error")
-
-
-def decode_answer(body: bytes) -> Answer:
-    return _answer(parsed(body, _FROM_JSON))
-
-
-def decode_problem(body: bytes, status: int, retry_after_s: float | None) -> ProblemError:
-    """Decode problem details; `status`, that of the response, applies if they have none."""
-    return _problem(parsed(body, _FROM_JSON), status, retry_after_s)
 
 
 def seconds_of(retry_after: str) -> float | None:
@@ -162,7 +153,7 @@ _FIELDS = fields(Answer)
 _TUPLES = frozenset(name for name, hint in get_type_hints(Answer).items() if get_origin(hint) is tuple)
 
 
-def _answer(content: Any) -> Answer:
+def answer_of(content: Any) -> Answer:
     if not isinstance(content, Mapping):
         raise ReplyError(f"the server sent {_shortened(content)}; expected an answer")
     known = {field.name: content[field.name] for field in _FIELDS if field.name in content}
@@ -181,8 +172,11 @@ def _answer(content: Any) -> Answer:
         raise ReplyError(f"the server sent an answer {what}; is it an anytime server?") from error
 
 
-def _problem(content: Any, status: int = 0, retry_after_s: float | None = None) -> ProblemError:
-    """Return the error for problem details, in which every field may be missing (RFC 9457)."""
+def problem_of(content: Any, status: int = 0, retry_after_s: float | None = None) -> ProblemError:
+    """Return the error for problem details, in which every field may be missing (RFC 9457).
+
+    `status`, that of the response, applies if they have none.
+    """
     details = content if isinstance(content, Mapping) else {}
 
     def text(name: str, default: str) -> str:

@@ -15,8 +15,6 @@ from skimage.feature import graycomatrix, graycoprops, hog, local_binary_pattern
 
 from benchmarks.cameras.scenes import HEIGHT, WIDTH, Frames
 
-__all__ = ["EXTRACTORS"]
-
 cv2.setNumThreads(1)  # also in a worker process, which imports this module
 
 Values = NDArray[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import random
@@ -24,7 +23,7 @@ from anytime import Answer, Model, Prediction, Runner
 from benchmarks.cameras.pipelines import Case, Pipeline, camera, plain
 from benchmarks.cameras.scenes import PERIOD_MS, Frames
 from benchmarks.cameras.system import busy_process, children, in_use, processor_s, resident_mib, settled
-from benchmarks.limits import Row, report
+from benchmarks.harness import Row, flag, report, script_options
 from benchmarks.load.models import saved_model
 
 BLOCK = 20
@@ -256,9 +255,7 @@ def _kill(process: int) -> None:
 
 def main() -> None:
     """Print all comparisons; exit with 1 if a requirement is missed by more than the noise of a machine."""
-    parser = argparse.ArgumentParser(prog="runner.py", description="Compare Runner with a loop by hand.")
-    parser.add_argument("--quick", action="store_true", help="fewer frames, for a look")
-    quick = parser.parse_args().quick
+    quick = script_options("Compare Runner with a loop by hand.", quick=flag("fewer frames, for a look")).quick
     begin = time.monotonic()
     pipeline = camera(*(600, 10, 6) if quick else (1000, 20, 6))
     print(f"trained in {time.monotonic() - begin:.0f} s on {len(pipeline.model.prefixes.mean):,} columns")

@@ -17,8 +17,6 @@ from anytime.types import Float
 from benchmarks.cameras.extractors import EXTRACTORS
 from benchmarks.cameras.scenes import clip
 
-__all__ = ["Case", "Pipeline", "camera", "plain"]
-
 Extractors = Mapping[str, Callable[[Any], Any]]
 
 RESERVE_MS = 0.3

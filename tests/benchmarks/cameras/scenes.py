@@ -13,8 +13,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HEIGHT", "PERIOD_MS", "WIDTH", "Frames", "clip"]
-
 Frames = NDArray[np.uint8]
 """Previous and current frame: blue, green and red, (2, 480, 640, 3)."""
 

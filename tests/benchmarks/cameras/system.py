@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["busy_process", "children", "in_use", "processor_s", "resident_mib", "settled"]
-
 
 def children() -> set[int]:
     """Return the processes that this process started."""

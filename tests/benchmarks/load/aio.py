@@ -13,8 +13,6 @@ import uvloop
 
 from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
 
-__all__ = ["stream_by_aiohttp"]
-
 
 def stream_by_aiohttp(
     port: int, predictions: Iterable[LoadPrediction], rng: np.random.Generator, rate: float

@@ -15,8 +15,6 @@ from benchmarks.load.engine import Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
 from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
 
-__all__ = ["BareTimers", "Binding", "Sessions", "Stream", "StreamedPost", "begin_all"]
-
 CONNECTIONS = 16
 
 

@@ -5,13 +5,10 @@ As a script this is such a server: it prints its port and serves until it is ter
 
 from __future__ import annotations
 
-import argparse
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,12 +21,9 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.server.run import bind, build_server, control_collections
 from anytime_service.settings import Settings
+from benchmarks.harness import SERVER_CORE, Process, pin_to_core
 from benchmarks.load.floors import floors
 from benchmarks.load.instrumented import instrumented
-
-__all__ = ["CLIENT_CORE", "SERVER_CORE", "Child", "pin_to_core", "server"]
-
-SERVER_CORE, CLIENT_CORE = 0, 1
 
 
 @dataclass(frozen=True)
@@ -57,22 +51,8 @@ def server(name: str, model: Path) -> Iterator[Child]:
 
     They are those of `instrumented.py` and `floors.py`; the last is the service with admission control disabled.
     """
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "benchmarks.load.child", name, str(model)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"the server {name!r} did not start")
-            yield Child(process.pid, int(line))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with Process("benchmarks.load.child", name, model) as process:
+        yield Child(process.popen.pid, int(process.line()))
 
 
 def plain(app: ASGIApp) -> uvicorn.Config:
@@ -88,28 +68,17 @@ def plain(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-def pin_to_core(core: int) -> None:
-    """Pin this process to one core, with real-time priority if permitted."""
-    os.sched_setaffinity(0, {core})
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-
-
 def main() -> None:
     pin_to_core(SERVER_CORE)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=("service", "admitting", "floors"))
-    parser.add_argument("model", type=Path)
-    args = parser.parse_args()
-
+    name, model = sys.argv[1:]
     settings = Settings(port=0)
-    if args.name == "admitting":  # its connections stay open while the floors are measured
+    if name == "admitting":  # its connections stay open while the floors are measured
         settings = settings.model_copy(update={"idle_timeout_s": 3600.0})
-    if args.name == "floors":
+    if name == "floors":
         running = uvicorn.Server(plain(floors()))
     else:
-        app = instrumented(create_app(load_registry((args.model,)), settings))
-        if args.name == "admitting":
+        app = instrumented(create_app(load_registry((Path(model),)), settings))
+        if name == "admitting":
             admission = app.state.service.admission
             decide = admission.admits
             partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)

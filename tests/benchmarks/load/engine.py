@@ -12,8 +12,6 @@ import socket
 import time
 from collections.abc import Callable
 
-__all__ = ["Load"]
-
 NEAR_S = 0.00015
 """Below this distance the load spins, since sleeps last about this much too long."""
 

@@ -9,8 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
-__all__ = ["ROWS", "WIDTH", "floors"]
-
 ROWS, WIDTH = 1000, 10
 """Rows and features of the packed group."""
 

@@ -8,8 +8,6 @@ import re
 import socket
 from collections.abc import Iterator
 
-__all__ = ["HttpClient", "WebSocketClient", "binary", "post", "text"]
-
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 _LENGTHS = {126: 2, 127: 8}
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -17,26 +15,32 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 def text(content: bytes) -> bytes:
     """Return a text frame as a client sends it."""
-    return _frame(_TEXT, content)
+    return frame(_TEXT, content, mask=os.urandom(4))
 
 
 def binary(content: bytes) -> bytes:
     """Return a binary frame as a client sends it."""
-    return _frame(_BINARY, content)
+    return frame(_BINARY, content, mask=os.urandom(4))
 
 
-def _frame(opcode: int, content: bytes) -> bytes:
+def frame(
+    opcode: int, content: bytes, *, final: bool = True, bits: int = 0, masked: bool = True, mask: bytes = bytes(4)
+) -> bytes:
+    """Return a frame, which may be invalid; zeros are the fastest mask."""
     size = len(content)
+    first, masks = (0x80 if final else 0) | bits << 4 | opcode, 0x80 if masked else 0
     if size < 126:
-        head = bytes([0x80 | opcode, 0x80 | size])
+        head = bytes([first, masks | size])
     elif size < 1 << 16:
-        head = bytes([0x80 | opcode, 0x80 | 126]) + size.to_bytes(2, "big")
+        head = bytes([first, masks | 126]) + size.to_bytes(2, "big")
     else:
-        head = bytes([0x80 | opcode, 0x80 | 127]) + size.to_bytes(8, "big")
-    mask = os.urandom(4)
-    repeated = (mask * (size // 4 + 1))[:size]
-    masked = int.from_bytes(content, "big") ^ int.from_bytes(repeated, "big")
-    return head + mask + masked.to_bytes(size, "big")
+        head = bytes([first, masks | 127]) + size.to_bytes(8, "big")
+    if not masked:
+        return head + content
+    if any(mask):
+        repeated = (mask * (size // 4 + 1))[:size]
+        content = (int.from_bytes(content, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")
+    return head + mask + content
 
 
 def post(path: str, content: bytes, kind: str = "application/json") -> bytes:
@@ -85,7 +89,7 @@ class WebSocketClient:
             opcode, content = buffer[start] & 15, bytes(buffer[body : body + size])
             start = body + size
             if opcode == _PING:
-                self.sock.sendall(_frame(_PONG, content))
+                self.sock.sendall(frame(_PONG, content))
             elif opcode == _CLOSE:
                 raise ConnectionError(f"the server closed the connection: {content!r}")
             else:

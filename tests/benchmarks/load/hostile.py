@@ -12,10 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from benchmarks.load.child import CLIENT_CORE
+from benchmarks.harness import CLIENT_CORE, set_priority
 from benchmarks.load.frames import WebSocketClient, text
-
-__all__ = ["KINDS"]
 
 CHUNKS = 200_000
 FRAMES = 100_000
@@ -105,7 +103,7 @@ KINDS: dict[str, Callable[[int], None]] = {
 def main() -> None:
     """Repeat the attack."""
     os.sched_setaffinity(0, {CLIENT_CORE})
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # the measured load has priority
+    set_priority(real_time=False)  # the measured load has priority
     kind, port = KINDS[sys.argv[1]], int(sys.argv[2])
     while True:
         with suppress(OSError):  # disconnected by the server

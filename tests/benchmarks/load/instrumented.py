@@ -22,8 +22,6 @@ from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.clock import now_ms
 from anytime_service.telemetry.metrics import ModelMetrics
 
-__all__ = ["ServerStats", "instrumented"]
-
 CHECK_S = 0.001
 GC_MS = 1.0
 """A garbage collection longer than this is recorded."""

@@ -1,22 +1,17 @@
-"""MLServer for comparison, in a temporary environment."""
+"""MLServer for comparison, in an environment of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.load.child import SERVER_CORE, Child
+from benchmarks.harness import SERVER_CORE
+from benchmarks.load.child import Child
 from benchmarks.load.frames import HttpClient, post
-
-__all__ = ["free_ports", "mlserver", "sums"]
+from benchmarks.peers.environments import Absent, prepared
+from system import free_port, started
 
 NAME = "sums"
 _MODEL = """
@@ -44,13 +39,12 @@ def sums(numbers: list[float]) -> bytes:
 @contextmanager
 def mlserver(folder: Path) -> Iterator[Child | None]:
     """Run MLServer with a trivial model, in its own process without workers; None if its installation fails."""
-    try:
-        program = _install(folder / "peer")
-    except (subprocess.SubprocessError, OSError) as error:
-        print(f"no MLServer to compare with: {error}")
+    environment = prepared("mlserver")
+    if isinstance(environment, Absent):
+        print(f"no MLServer to compare with: {environment.why}")
         yield None
         return
-    port, grpc, metrics = free_ports(3)
+    port, grpc, metrics = (free_port() for _ in range(3))
     models = folder / "models"
     models.mkdir()
     (models / "sums.py").write_text(_MODEL, encoding="utf-8")
@@ -58,60 +52,14 @@ def mlserver(folder: Path) -> Iterator[Child | None]:
     (models / "model-settings.json").write_text(json.dumps(model_settings), encoding="utf-8")
     settings = {"http_port": port, "grpc_port": grpc, "metrics_port": metrics, "parallel_workers": 0, "debug": False}
     (models / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    command = [str(program), "start", str(models)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=models, stdout=quiet, stderr=quiet) as process:
-        os.sched_setaffinity(process.pid, {SERVER_CORE})
-        os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
-        try:
-            _await(process, port)
-            yield Child(process.pid, port)
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
+    def answers() -> bool:
+        with suppress(OSError), closing(HttpClient(port)) as client:
+            client.send(sums([1.0]))
+            return client.response()[0] == 200
+        return False
 
-def _install(folder: Path) -> Path:
-    """Create the environment, and return the program in it."""
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    python = folder / "bin" / "python"
-    if uv:
-        commands = [
-            [uv, "venv", "--quiet", str(folder)],
-            [uv, "pip", "install", "--quiet", "-p", str(python), "mlserver"],
-        ]
-    else:
-        commands = [
-            [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", "-q", "mlserver"],
-        ]
-    for command in commands:
-        subprocess.run(command, check=True, capture_output=True, timeout=600)
-    return folder / "bin" / "mlserver"
-
-
-def free_ports(count: int) -> list[int]:
-    """Return unused ports of the loopback interface."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _await(process: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until the model answers."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with closing(HttpClient(port)) as client:
-                client.send(sums([1.0]))
-                if client.response()[0] == 200:
-                    return
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError("MLServer did not start")
+    on_core = ["chrt", "--other", "0", "taskset", "--cpu-list", SERVER_CORE]
+    command = [*on_core, environment.python.parent / "mlserver", "start", models]
+    with started(command, answers, models, 60.0) as process:
+        yield Child(process.pid, port)

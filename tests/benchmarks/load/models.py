@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from anytime._linalg import single_blas_thread
 from anytime.estimators import AnytimeRegressor
 from anytime.model.model import Model
-
-__all__ = ["saved_model", "values_of"]
 
 
 def saved_model(
@@ -46,6 +48,14 @@ def saved_model(
     with single_blas_thread():
         model = AnytimeRegressor({"cost_unit": "ms", "groups": costed}, basis=basis, n_jobs=1).fit(X, y)
         return model.save(path, name=name)
+
+
+@contextmanager
+def temporary_model(**options: Any) -> Iterator[tuple[Path, Model]]:
+    """Yield a saved model, whose folder exists until the end of the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "load.safetensors"
+        yield path, saved_model(path, **options)
 
 
 def values_of(model: Model, group: str, rng: np.random.Generator) -> list[float]:

@@ -15,8 +15,6 @@ from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.load.frames import WebSocketClient, binary
 
-__all__ = ["Pipeline"]
-
 
 class Pipeline:
     """One thread, one WebSocket, no margins: the answer is sent at the deadline, and read after each group.

@@ -15,17 +15,6 @@ from anytime.types import Policy
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
 
-__all__ = [
-    "DEADLINES_MS",
-    "MAX_STALLED",
-    "REFUSED",
-    "STALLED",
-    "LoadPrediction",
-    "faults",
-    "plan_predictions",
-    "recovery_periods",
-]
-
 DEADLINES_MS = (5.0, 20.0)
 STALLED = "stalled"
 MAX_STALLED = 0.005

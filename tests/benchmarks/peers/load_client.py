@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import select
 import time
 from collections import deque
@@ -19,17 +18,6 @@ CONNECTIONS = 16
 NEAR_S = 0.0003
 
 Client = TypeVar("Client", HttpClient, WebSocketClient)
-
-
-@contextmanager
-def on_core(core: int) -> Iterator[None]:
-    """Pin this process to one core for the block."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import msgspec
 from anytime.evaluation.page.charts import STYLE as CHARTS
 from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
-from benchmarks.limits import SLACK
+from benchmarks.harness import SLACK
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread, digits
 

@@ -6,7 +6,6 @@ measured; `--only` measures some parts again, and the report retains the others.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import sys
 import time
@@ -16,6 +15,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.harness import flag, script_options
 from benchmarks.peers.adaptive import adaptive
 from benchmarks.peers.defaults import defaults
 from benchmarks.peers.group_lasso import group_lasso
@@ -42,12 +42,13 @@ PARTS = {
 
 def main() -> None:
     """Measure, write and print; exit with 1 if a limit is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the data sets")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder of peers-report.html")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer, for a look")
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="a part; may be repeated")
-    args = parser.parse_args()
+    args = script_options(
+        __doc__,
+        data={"type": Path, "default": Path("../shared/data"), "help": "folder of the data sets"},
+        out={"type": Path, "default": Path(), "help": "folder of peers-report.html"},
+        quick=flag("smaller and fewer, for a look"),
+        only={"action": "append", "choices": list(PARTS), "help": "a part; may be repeated"},
+    )
     args.out.mkdir(parents=True, exist_ok=True)  # fail before hours of work rather than after
     measured = []
     print(f"measured on {machine()}\n", flush=True)

@@ -20,15 +20,15 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.load.child import CLIENT_CORE, SERVER_CORE
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, on_core
 from benchmarks.load.frames import HttpClient, post
-from benchmarks.load.mlserver import free_ports
 from benchmarks.load.models import saved_model, values_of
 from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.load_client import measure_latency, on_core, percentile, saturate, saturate_websocket
+from benchmarks.peers.load_client import measure_latency, percentile, saturate, saturate_websocket
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers
 from benchmarks.peers.solvers import TESTS, child_variables
+from system import free_port
 
 RATE = 200.0
 """Requests per second at which latency is measured, within the capacity of the slowest server."""
@@ -97,7 +97,7 @@ def _ours(port: int, folder: Path) -> Sequence[str]:
 
 
 def _mlserver(port: int, folder: Path) -> Sequence[str]:
-    grpc, metrics = free_ports(2)
+    grpc, metrics = free_port(), free_port()
     ports = {"host": "127.0.0.1", "http_port": port, "grpc_port": grpc, "metrics_port": metrics}
     model = {"name": "linear", "implementation": "benchmarks.peers.adapters.serve_mlserver.Linear"}
     (folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
@@ -221,7 +221,7 @@ class Server:
 def _launch(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Server:
     """Start a server on its core, and wait until it answers; raise FailedError if it ends, or not in time."""
     folder.mkdir(parents=True)
-    port, program = free_ports(1)[0], environment.python.parent
+    port, program = free_port(), environment.python.parent
     first, *others = launcher.command(port, folder)
     command = ["taskset", "--cpu-list", str(SERVER_CORE), str(program / first), *others]
     variables = child_variables(1) | {

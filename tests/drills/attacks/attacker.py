@@ -5,17 +5,14 @@ Reads one line per attack, its number and its length in seconds, and prints one 
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from benchmarks.harness import Process, answering, set_priority
 from drills.attacks.bodies import BODIES
 from drills.attacks.external import EXTERNAL
 from drills.attacks.floods import FLOODS
@@ -23,8 +20,6 @@ from drills.attacks.frames import FRAMES
 from drills.attacks.headers import HEADERS
 from drills.attacks.malformed import MALFORMED, PATHS
 from drills.attacks.wire import Attack
-
-__all__ = ["ATTACKS", "AttackResult", "Attacker", "attacker", "raise_file_limit"]
 
 ATTACKS: tuple[Attack, ...] = (*MALFORMED, *PATHS, *HEADERS, *BODIES, *FRAMES, *FLOODS, *EXTERNAL)
 
@@ -37,34 +32,10 @@ class AttackResult(NamedTuple):
     failed: str | None = None
 
 
-class Attacker:
-    """Handle of the attacker process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def attack(self, number: int, length_s: float) -> AttackResult:
-        """Repeat an attack for some time."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{number} {length_s}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the attacker has ended")
-        result = json.loads(line)
-        return AttackResult(result["times"], Counter(result["replies"]), result["failed"])
-
-
-@contextmanager
-def attacker(port: int, environment: Mapping[str, str]) -> Iterator[Attacker]:
-    command = [sys.executable, "-m", "drills.attacks.attacker", str(port)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield Attacker(process)
-        finally:
-            process.kill()
+def attack(attacker: Process, number: int, length_s: float) -> AttackResult:
+    """Let the attacker repeat an attack for some time."""
+    found = attacker.ask(f"{number} {length_s}")
+    return AttackResult(found["times"], Counter(found["replies"]), found["failed"])
 
 
 def raise_file_limit() -> int:
@@ -90,12 +61,14 @@ def run_attack(attack: Attack, port: int, length_s: float) -> AttackResult:
 
 def main() -> None:
     raise_file_limit()
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # measurements have priority
+    set_priority(real_time=False)  # measurements have priority
     port = int(sys.argv[1])
-    for line in sys.stdin:
+
+    def answer(line: str) -> Mapping[str, Any]:
         number, length_s = line.split()
-        found = run_attack(ATTACKS[int(number)], port, float(length_s))
-        print(json.dumps({"times": found.times, "replies": found.replies, "failed": found.failed}), flush=True)
+        return run_attack(ATTACKS[int(number)], port, float(length_s))._asdict()
+
+    answering(answer)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 
 from drills.attacks.wire import ENDLESS, Attack, connect, endless, receive, replies, request, send_all
 
-__all__ = ["BODIES", "BOMBS"]
-
 DEEP = 100_000
 LONG = 1_000_000
 SESSIONS = 3000

@@ -15,8 +15,6 @@ from pathlib import Path
 from benchmarks.load.hostile import KINDS
 from drills.attacks.wire import Attack
 
-__all__ = ["EXTERNAL"]
-
 LENGTH_S = 4.0
 EXAMPLES = 10
 REFUSED = [400, 401, 403, 404, 405, 406, 409, 410, 415, 422, 428, 429, 500, 503]

@@ -10,8 +10,6 @@ from contextlib import suppress
 from drills.attacks.bodies import post_request
 from drills.attacks.wire import Attack, connect, receive, replies, reset, send_all
 
-__all__ = ["FLOODS"]
-
 IDLE = 10_000
 CHURN = 10_000
 PIPELINED = 10_000

@@ -14,29 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-from benchmarks.load.frames import text
+from benchmarks.load.frames import frame, text
 from drills.attacks.wire import Attack, connect, receive, replies, send_all
-
-__all__ = ["FRAMES", "HANDSHAKES", "NONSENSE", "frame", "messages", "open_websocket", "send_frames", "send_handshake"]
 
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 VERSION, KEYED = b"Sec-WebSocket-Version: 13\r\n", b"Sec-WebSocket-Key: " + KEY + b"\r\n"
 UPGRADE_REQUEST = HEAD + VERSION + KEYED + b"\r\n"
-
-
-def frame(opcode: int, content: bytes, *, final: bool = True, bits: int = 0, masked: bool = True) -> bytes:
-    """Return a frame, which may be invalid."""
-    size = len(content)
-    first = (0x80 if final else 0) | bits << 4 | opcode
-    mask_bit = 0x80 if masked else 0
-    if size < 126:
-        head = bytes([first, mask_bit | size])
-    elif size < 1 << 16:
-        head = bytes([first, mask_bit | 126]) + struct.pack("!H", size)
-    else:
-        head = bytes([first, mask_bit | 127]) + struct.pack("!Q", size)
-    return head + (bytes(4) if masked else b"") + content
 
 
 def open_websocket(port: int, receive_buffer: int | None = None) -> socket.socket:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from drills.attacks.wire import Attack, connect, endless, receive, replies, request, send_all
 
-__all__ = ["HEADERS"]
-
 SLOW = 100
 SLOW_S = 8.0
 INTERVAL_S = 0.5

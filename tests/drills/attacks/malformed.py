@@ -13,18 +13,6 @@ from itertools import product
 
 from drills.attacks.wire import Attack, connect, receive, replies, request, send_all
 
-__all__ = [
-    "AMBIGUOUS",
-    "MALFORMED",
-    "OTHER_PROTOCOLS",
-    "PATHS",
-    "ROUTES",
-    "TRICKS",
-    "UPGRADES",
-    "get_request",
-    "send_ambiguous",
-]
-
 ALIVE = b'{"status":"ok"}'
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: hostile\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

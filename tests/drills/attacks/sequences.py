@@ -11,18 +11,16 @@ import random
 import selectors
 import socket
 import struct
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from drills.attacks.frames import frame
-
-__all__ = ["CONNECTIONS", "Round", "SequencePlayer", "sequence_player"]
+from benchmarks.harness import answering
+from benchmarks.load.frames import frame
 
 CONNECTIONS = 20
 PER_TURN = 256 * 1024
@@ -326,41 +324,15 @@ def play(seed: int, ports: Sequence[int], key: bytes, length_s: float) -> Round:
     return result
 
 
-class SequencePlayer:
-    """Handle of the attacking process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def round(self, seed: int, length_s: float) -> Round:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{seed} {length_s}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the attacker has ended")
-        return Round(**json.loads(line))
-
-
-@contextmanager
-def sequence_player(key: str, ports: Sequence[int], environment: Mapping[str, str]) -> Iterator[SequencePlayer]:
-    """Run the attacker; the first port is the main one, the others serve metrics."""
-    command = [sys.executable, "-m", "drills.attacks.sequences", key, *map(str, ports)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=dict(environment), text=True, **pipes) as process:  # type: ignore[call-overload]
-        try:
-            yield SequencePlayer(process)
-        finally:
-            process.kill()
-
-
 def main() -> None:
+    """Play a round for each line of the input; the first port is the main one, the others serve metrics."""
     key, ports = sys.argv[1].encode(), [int(port) for port in sys.argv[2:]]
-    for line in sys.stdin:
+
+    def answer(line: str) -> Mapping[str, Any]:
         seed, length_s = line.split()
-        result = play(int(seed), ports, key, float(length_s))
-        print(json.dumps({"sent": result.sent, "ends": result.ends}), flush=True)
+        return vars(play(int(seed), ports, key, float(length_s)))
+
+    answering(answer)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = ["ENDLESS", "Attack", "connect", "endless", "receive", "replies", "request", "reset", "send_all"]
-
 TIMEOUT_S = 3.0
 
 ENDLESS = 64 * 1024 * 1024

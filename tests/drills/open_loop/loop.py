@@ -11,8 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["ALLOWANCE_MS", "Client", "Counts", "OpenLoop"]
-
 ALLOWANCE_MS = 2.0
 """Time for both ways and this program beyond a deadline, for an answer to be in time."""
 

@@ -10,8 +10,6 @@ from functools import partial
 from benchmarks.load.frames import HttpClient
 from drills.open_loop.loop import Counts
 
-__all__ = ["Posts"]
-
 MAX_CONNECTIONS = 900
 """Maximum number of connections: a server that lets more requests queue has failed anyway."""
 

@@ -11,8 +11,6 @@ from functools import partial
 from benchmarks.load.frames import HttpClient
 from drills.open_loop.loop import Counts
 
-__all__ = ["Probes"]
-
 INTERVAL_S = 0.1
 PATHS = ("/livez", "/readyz")
 

@@ -10,11 +10,9 @@ from functools import partial
 
 import msgspec
 
-from anytime_service.client.transport import Throttle
-from benchmarks.load.frames import WebSocketClient
+from anytime_service.client.engine import Throttle
+from benchmarks.load.frames import WebSocketClient, frame
 from drills.open_loop.loop import Counts
-
-__all__ = ["Streams"]
 
 TICK_S = 0.001
 """Messages due within this time are sent together."""
@@ -89,7 +87,7 @@ class Streams:
             return
         now = time.perf_counter()
         connection.pending[name] = now, counts
-        connection.unsent += _frame(self._begin % name)
+        connection.unsent += frame(1, self._begin % name)
         self._flush(connection)
         heapq.heappush(self._due, (now + self._gap_s, name, 0, index))
 
@@ -104,7 +102,7 @@ class Streams:
             connection = self._connections[index]
             if connection.broken or (self._stops[index] and name not in connection.pending):
                 continue
-            connection.unsent += _frame(self._frames[number] % name)
+            connection.unsent += frame(1, self._frames[number] % name)
             if number + 1 < len(self._frames):
                 heapq.heappush(due, (at + self._gap_s, name, number + 1, index))
         for connection in self._connections:
@@ -166,10 +164,3 @@ class Streams:
                 counts.odd += 1
             connection.pending.clear()
             connection.unsent.clear()
-
-
-def _frame(content: bytes) -> bytes:
-    """Return a text frame, masked with zeros, which is the fastest mask."""
-    size = len(content)
-    head = bytes((0x81, 0x80 | size)) if size < 126 else b"\x81\xfe" + size.to_bytes(2, "big")
-    return head + b"\0\0\0\0" + content

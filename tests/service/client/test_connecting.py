@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, transport
-from anytime_service.client.transport import Connection, Endpoint
+from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, engine
+from anytime_service.client.engine import Connection
+from anytime_service.client.transport import Network as Way
 from anytime_service.settings import Settings
-from service.client.test_network import Network, fake, frames, reply
+from service.client.test_network import Network, answer_to, fake, frames, problem_reply
 from service.serving import VALUES, Running, run_service, small_model
 from waiting import until
 
@@ -60,46 +62,36 @@ def listener(respond: Callable[[str], str]) -> Iterator[tuple[int, list[str]]]:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize(
-    "there",
+    ("location", "there"),
     [
-        "https://anytime.example:8443",  # another scheme, as most proxies redirect
-        "http://localhost:{other}",  # another host
-        "http://127.0.0.1:{other}",  # another port
-        "http://127.0.0.1:{port}/root",  # another path
+        ("https://anytime.example:8443{path}", "https://anytime.example:8443"),  # as most proxies redirect
+        ("http://localhost:{other}{path}", "http://localhost:{other}"),  # another host
+        ("http://127.0.0.1:{other}{path}", "http://127.0.0.1:{other}"),  # another port
+        ("http://127.0.0.1:{port}/root{path}", "http://127.0.0.1:{port}/root"),  # another path
+        ("/login?next=%2Fstream", "http://127.0.0.1:{port}/login"),
+        ("https://user:secret@anytime.example{path}", "https://anytime.example"),
     ],
 )
-def test_every_request_says_where_the_address_redirects_and_no_key_goes_there(there: str, status: int) -> None:
+def test_every_request_says_where_the_address_redirects_and_no_key_goes_there(
+    location: str, there: str, status: int
+) -> None:
     def redirect(head: str) -> str:
-        path = head.split()[1]
-        target = there.format(other=other, port=port)
-        return f"HTTP/1.1 {status} Moved\r\nLocation: {target}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        target = location.format(other=other, port=port, path=head.split()[1])
+        return f"HTTP/1.1 {status} Moved\r\nLocation: {target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
     with (
         listener(lambda _: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as (other, elsewhere),
         listener(redirect) as (port, here),
         Client(f"http://127.0.0.1:{port}", api_key="sesame") as client,
     ):
-        target = there.format(other=other, port=port)
+        said = f"redirects to {re.escape(there.format(other=other, port=port))} [(]{status}[)]; expected the address"
         for call in CALLS.values():
             before = len(here)
-            with pytest.raises(ReplyError, match=rf"redirects to {target} \({status}\); expected the address"):
+            with pytest.raises(ReplyError, match=said):
                 call(client)
             assert len(here) == before + 1
         assert elsewhere == []
         assert all("Bearer sesame" in head for head in here)
-
-
-def test_a_redirect_to_a_path_shows_the_whole_address_and_no_password() -> None:
-    locations = iter(["/login?next=%2Fstream", "https://user:secret@anytime.example/stream"])
-
-    def redirect(_: str) -> str:
-        return f"HTTP/1.1 302 Found\r\nLocation: {next(locations)}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
-    with listener(redirect) as (port, _), Client(f"http://127.0.0.1:{port}") as client:
-        with pytest.raises(ReplyError, match=rf"redirects to http://127\.0\.0\.1:{port}/login \(302\)"):
-            client.predict({"speed": [1.0]})
-        with pytest.raises(ReplyError, match=r"redirects to https://anytime\.example \(302\)"):
-            client.predict({"speed": [1.0]})
 
 
 # addresses of a name
@@ -204,71 +196,36 @@ def test_another_event_loop_connects_to_any_address(server: Running) -> None:
 def test_a_proxy_is_found_at_any_address(
     server: Running, resolve: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy that passes every connection on to the server."""
-    running: set[asyncio.Task[Any]] = set()
-
-    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        while content := await source.read(65536):
-            target.write(content)
-        target.write_eof()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        running.add(cast(asyncio.Task[Any], asyncio.current_task()))
-        head = await reader.readuntil(b"\r\n\r\n")
-        there, back = await asyncio.open_connection("127.0.0.1", server.port)
-        try:
-            if head.startswith(b"CONNECT "):
-                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            else:  # an absolute address, which the server accepts
-                back.write(head)
-            await asyncio.gather(pump(reader, back), pump(there, writer))
-        finally:
-            for end in (back, writer):
-                end.close()
-                with suppress(OSError):
-                    await end.wait_closed()
-
-    async def main() -> bool:
-        proxy = await asyncio.start_server(accept, "127.0.0.1", 0)
-        port = proxy.sockets[0].getsockname()[1]
-        for name in ("HTTP_PROXY", "http_proxy"):
-            monkeypatch.setenv(name, f"http://localhost:{port}")
-        try:
-            with hole("127.0.0.2", port):
-                async with AsyncClient(f"http://127.0.0.1:{server.port}", timeout_s=60) as client:
-                    if kind == "http":
-                        return bool(await client.models())
-                    return (await client.predict(VALUES)).complete
-        finally:
-            proxy.close()
-            await asyncio.wait(running, timeout=60)
-
     resolve("127.0.0.2", "127.0.0.1")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert asyncio.run(main())
-    assert running, "the client used no proxy"
+    with closing(Network(server.port)) as proxy, hole("127.0.0.2", proxy.port):
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://localhost:{proxy.port}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        with Client(f"http://127.0.0.1:{server.port}", timeout_s=60) as client:
+            assert ANSWERING[kind](client)
+        assert proxy.connections, "the client used no proxy"
 
 
 # lost connections
 
 
-def link_of(client: Client) -> Any:
-    return client._async._connection._link
+def socket_of(client: Client) -> Any:
+    return client._async._connection._socket
 
 
 def connected_again(client: Client, before: Any) -> Any:
-    """Wait until the client, which is not called, has a new open link."""
-    until(lambda: link_of(client) is not before and link_of(client).lost is None, "the client connects again")
-    return link_of(client)
+    """Wait until the client, which is not called, has a new open WebSocket."""
+    until(lambda: socket_of(client) not in (before, None), "the client connects again")
+    return socket_of(client)
 
 
 def test_a_connection_that_the_idle_timeout_closes_is_opened_again_without_a_call() -> None:
     with run_service([small_model()], Settings(port=0, idle_timeout_s=0.2)) as service, Client(service.url) as client:
         client.warm_up()
-        link = link_of(client)
+        open_socket = socket_of(client)
         for _ in range(3):  # the pause may be longer than several timeouts
-            link = connected_again(client, link)
+            open_socket = connected_again(client, open_socket)
         assert client.predict(VALUES, deadline_ms=60_000).complete
 
 
@@ -276,7 +233,7 @@ def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running
     with closing(Network(server.port)) as network, Client(network.url) as client:
         assert client.predict(VALUES).complete
         for count in (2, 3):
-            before = link_of(client)
+            before = socket_of(client)
             network.cut()
             connected_again(client, before)
             assert network.connections == count
@@ -287,12 +244,16 @@ def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running
 def test_a_server_that_restarts_is_found_again_without_a_call(server: Running) -> None:
     with closing(Network(server.port)) as network, Client(network.url) as client:
         client.warm_up()
-        before = link_of(client)
+        before = socket_of(client)
         network.shut()
         until(lambda: client._async._connection._refusals >= 2, "the client tries more than once")
         network.open()
         connected_again(client, before)
         assert client.predict(VALUES, deadline_ms=60_000).complete
+        network.shut()
+        until(lambda: client._async._connection._refusals, "the client tries again")
+        client.close()
+        assert not client._async._transport.lifetime._tasks, "a closed client connects no more"
 
 
 def test_a_key_that_is_refused_is_not_sent_again_without_a_call() -> None:
@@ -300,36 +261,18 @@ def test_a_key_that_is_refused_is_not_sent_again_without_a_call() -> None:
 
     def refuse(connection: ServerConnection, request: Request) -> Response | None:
         tried.append(request.headers.get("Authorization"))
-        if len(tried) == 1:
-            return None
-        problem = '{"type": "about:blank", "title": "Unauthorized", "status": 401, "detail": "removed"}'
-        response = connection.respond(401, problem)
-        del response.headers["Content-Type"]
-        response.headers["Content-Type"] = "application/problem+json"
-        return response
+        return None if len(tried) == 1 else problem_reply(connection, 401, "removed")
 
     async def leaving(socket: ServerConnection) -> None:
-        async for frame in frames(socket):
-            if frame["type"] == "begin":
-                await socket.send(reply("answer", frame["id"]))
-                return  # the server closes the connection
+        begun = await anext(frames(socket))
+        await socket.send(answer_to(begun))  # then the server closes the connection
 
     with fake(leaving, refuse) as url, Client(url, api_key="sesame") as client:
         client.predict(VALUES)
-        connection = client._async._connection
-        until(lambda: connection._keeping is not None and connection._keeping.done(), "the client gives up")
+        until(lambda: len(tried) == 2 and not client._async._transport.lifetime._tasks, "the client gives up")
         assert tried == ["Bearer sesame"] * 2
         with pytest.raises(ProblemError, match="removed"):
             client.predict(VALUES)
-
-
-def test_a_client_that_closes_connects_no_more(server: Running) -> None:
-    with closing(Network(server.port)) as network:
-        with Client(network.url) as client:
-            client.warm_up()
-            network.shut()
-            until(lambda: client._async._connection._refusals, "the client tries again")
-        assert client._async._connection._keeping.done()  # type: ignore[union-attr]
 
 
 def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,14 +285,13 @@ def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: pytest.
             raise asyncio.CancelledError
 
     class Refusing(Connection):
-        async def link(self, _: float) -> None:
-            self._refused = ConnectionLostError("nobody answers")
-            raise self._refused
+        async def ready(self, _: float) -> bool:
+            raise ConnectionLostError("nobody answers")
 
     async def keep() -> None:
-        connection = Refusing(Endpoint.of("http://127.0.0.1:9", None, 1.0, None))
-        monkeypatch.setattr(transport, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-        monkeypatch.setattr(transport, "random", SimpleNamespace(uniform=lambda _, high: high))
+        connection = Refusing(Way("http://127.0.0.1:9", None, 1.0))
+        monkeypatch.setattr(engine, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        monkeypatch.setattr(engine, "random", SimpleNamespace(uniform=lambda _, high: high))
         with pytest.raises(asyncio.CancelledError):
             await connection._keep_open()
 

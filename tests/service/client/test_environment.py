@@ -10,7 +10,7 @@ import pytest
 from anytime_service.client import Client
 from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import ClientError
-from anytime_service.client.transport import Endpoint
+from anytime_service.client.transport import Network
 from service.serving import VALUES, Running
 
 PROXY = "http://proxy.test:3128"
@@ -100,17 +100,17 @@ def test_unreadable_certificates_are_an_error_that_names_the_variable(
 
 
 def test_a_password_in_the_address_is_sent_once_and_never_shown() -> None:
-    endpoint = Endpoint.of("http://user:p%40ss@host.test:8000/x/", None, 1.0, None)
-    assert endpoint.headers == {"Authorization": f"Basic {base64.b64encode(b'user:p@ss').decode()}"}
-    assert (endpoint.url, endpoint.http) == ("http://host.test:8000/x/", "http://host.test:8000/x")
-    assert "p%40ss" not in repr(endpoint) + endpoint.stream
+    network = Network("http://user:p%40ss@host.test:8000/x/", None, 1.0)
+    assert network.headers == {"Authorization": f"Basic {base64.b64encode(b'user:p@ss').decode()}"}
+    assert (network.url, network.http) == ("http://host.test:8000/x/", "http://host.test:8000/x")
+    assert "p%40ss" not in repr(network) + network.stream
     for url, key in (
         ("http://user:secret@host.test", "key"),
         ("ftp://user:secret@h", None),
         ("http://u:secret@h:x", None),
     ):
         with pytest.raises(ClientError) as caught:
-            Endpoint.of(url, key, 1.0, None)
+            Network(url, key, 1.0)
         assert "secret" not in str(caught.value)
     assert without_password("user:a@b@host/x@y") == "host/x@y"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import copyreg
-import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,11 +13,11 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime_service.client import engine
-from anytime_service.client.engine import MAX_EVENTS, EventQueue
+from anytime_service.client.engine import MAX_MARGIN_MS, MAX_OUTCOMES, Call, Connection, NetworkMargin
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
-from anytime_service.client.messages import decode_problem, encode_values, seconds_of
+from anytime_service.client.messages import encode_values, problem_of, seconds_of
 from anytime_service.client.running import KnownModel
-from anytime_service.client.transport import MAX_MARGIN_MS, Endpoint, NetworkMargin
+from anytime_service.client.transport import Network
 from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.options import PredictionOptions
@@ -39,8 +38,8 @@ from waiting import until_async
     ],
 )
 def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
-    endpoint = Endpoint.of(url, None, 30.0, None)
-    assert (endpoint.http, endpoint.stream) == (http, stream)
+    network = Network(url, None, 30.0)
+    assert (network.http, network.stream) == (http, stream)
 
 
 LIMITS = ListLimits(1_000, 100)
@@ -75,46 +74,50 @@ def test_interval_and_set_of_the_base_rate_are_repeated_for_every_row() -> None:
 
 def test_the_margin_covers_nearly_all_recent_delays() -> None:
     margin = NetworkMargin()
-    assert margin.server_deadline_ms(20.0) == 20.0
-    margin.guess(3.0)
-    assert margin.server_deadline_ms(20.0) == 17.0
-    for i in range(64):
-        margin.add(1.0 + i / 100)
-    assert 1.5 < margin.ms < 1.7
-    margin.add(500.0)
-    assert margin.ms < 1.7  # one stall
-    margin.add(40.0)
-    assert margin.ms == 40.0  # two are a slower network
-    for _ in range(64):
-        margin.add(0.5)
-    assert margin.ms == 0.5
+    for deadline_ms, delays_ms, expected_ms in (
+        (20.0, [], 0.0),
+        (0.0, [1e9], MAX_MARGIN_MS),  # of an immediate answer, until there is another one
+        (0.0, [3.0], 3.0),
+        (20.0, [-5.0], 3.0),  # of the server's own maximum
+        (20.0, [1.0 + i / 100 for i in range(64)], 1.62),
+        (20.0, [500.0], 1.63),  # one stall
+        (20.0, [40.0], 40.0),  # two are a slower network
+        (0.0, [3.0], 40.0),
+        (20.0, [0.5] * 64, 0.5),
+        (20.0, [-0.5] * 64, 0.0),
+    ):
+        for delay_ms in delays_ms:
+            margin.add(deadline_ms, delay_ms)
+        assert margin.ms == pytest.approx(expected_ms)
 
 
-def test_the_margin_is_at_most_half_of_the_time_and_bounded() -> None:
+def test_the_margin_is_at_most_half_of_the_time() -> None:
     margin = NetworkMargin()
-    margin.guess(1e9)
-    assert margin.ms == MAX_MARGIN_MS
-    assert margin.server_deadline_ms(10.0) == 5.0
-    assert margin.server_deadline_ms(-1.0) == 0.0
-    margin.add(-5.0)
-    assert margin.ms == 0.0
+    margin.add(0.0, 8.0)
+    assert [margin.server_deadline_ms(left) for left in (20.0, 10.0, -1.0)] == [12.0, 5.0, 0.0]
 
 
-def test_events_are_returned_in_order_until_the_deadline() -> None:
+def call(seconds: float) -> Call:
+    """A call without a deadline on no server."""
+    connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
+    return Call(connection, PredictionOptions(), time.perf_counter() + seconds)
+
+
+def refusal(number: int) -> ProblemError:
+    return ProblemError(422, "Invalid", str(number), "groups.hog")
+
+
+def test_replies_are_returned_in_order_until_the_deadline() -> None:
     async def main() -> None:
-        box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
-        asyncio.get_running_loop().call_later(0.01, box.put, 1)
-        box.put(0)
-        assert [await box.get(), await box.get()] == [0, 1]
-        box.put(2)
-        assert box.close() == [2]
-        past: EventQueue[int] = EventQueue(time.perf_counter() - 1)
-        past.put(3)
-        assert await past.get() is None
-        past.close()
-        short: EventQueue[int] = EventQueue(time.perf_counter() + 0.05)
-        assert await short.get() is None
-        short.close()
+        answer = Prediction(likelihood_model("poisson")).answer()
+        waiting = call(20)
+        asyncio.get_running_loop().call_later(0.01, waiting.receive, answer)
+        waiting.receive(refusal(0))
+        assert [str(await waiting._next()), await waiting._next()] == ["0 (422)", answer]
+        late = call(-1)
+        late.receive(answer)
+        assert await late._next() is answer, "it had arrived"
+        assert await call(0.05)._next() is None
 
     asyncio.run(main())
 
@@ -123,31 +126,31 @@ def test_a_timer_that_fires_early_is_set_again(monkeypatch: pytest.MonkeyPatch) 
     async def main() -> None:
         now = 0.0
         monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: now))
-        box: EventQueue[int] = EventQueue(0.02)
-        waiting = asyncio.create_task(box.get())
-        first = box._timer
-        await until_async(lambda: box._timer is not first, "the timer fired while its time had not come")
+        early = call(0.0)
+        early.until = 0.02
+        waits: list[float] = []
+        loop = asyncio.get_running_loop()
+        set_timer = loop.call_later
+        monkeypatch.setattr(loop, "call_later", lambda s, *f: waits.append(s) or set_timer(s, *f))  # type: ignore[func-returns-value]
+        waiting = asyncio.create_task(early._next())
+        await until_async(lambda: waits.count(0.02) > 1, "the timer fired while its time had not come")
         assert not waiting.done()
         now = 0.02
         assert await waiting is None
-        box.close()
 
     asyncio.run(main())
 
 
-def test_the_queue_stores_only_the_latest_unread_events() -> None:
-    async def main() -> None:
-        box: EventQueue[int] = EventQueue(time.perf_counter() + 20)
-        for i in range(3 * MAX_EVENTS):
-            box.put(i)
-        assert len(box.close()) == MAX_EVENTS
-
-    asyncio.run(main())
+def test_a_call_stores_only_the_latest_unread_replies() -> None:
+    flooded = call(20)
+    for number in range(3 * MAX_OUTCOMES):
+        flooded.receive(refusal(number))
+    assert len(flooded._outcomes) == MAX_OUTCOMES
 
 
 @pytest.mark.parametrize("details", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
 def test_problem_details_may_be_missing(details: object) -> None:
-    problem = decode_problem(json.dumps(details).encode(), 503, 2.0)
+    problem = problem_of(details, 503, 2.0)
     assert (problem.status, problem.field, problem.retry_after_s) == (503, None, 2.0)
     assert str(problem)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from anytime_service.client.transport import FEW, K, Throttle
+from anytime_service.client.engine import FEW, K, Throttle
 
 BURST = 8.0
 

@@ -6,7 +6,8 @@ import threading
 import time
 
 from anytime_service.client import Client
-from service.client.test_network import SHORT_MS, Network, Pause, but, client, network
+from service.client.test_client import but
+from service.client.test_network import SHORT_MS, Network, client, network, pausing
 from service.serving import VALUES
 from waiting import until
 
@@ -17,7 +18,7 @@ def test_the_client_sends_a_shorter_deadline_after_it_has_measured_a_slow_networ
     client: Client, network: Network
 ) -> None:
     release = threading.Event()
-    extractors = but(lab=Pause("lab", lambda: release.wait(1.0)))
+    extractors = but(lab=pausing("lab", lambda: release.wait(1.0)))
     client.warm_up(extractors)
     assert client.network_ms < 50
     network.delay_s = 0.08

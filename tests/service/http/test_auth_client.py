@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from anytime_service.client import Client, ProblemError
-from anytime_service.client.transport import Control, Endpoint
+from anytime_service.client.transport import Network
 from anytime_service.limits.tuning import Tuning
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
 from service.serving import BASE_RATE, VALUES, Running
@@ -68,11 +68,11 @@ def test_a_valid_key_works_over_http_and_websocket(guarded: Running) -> None:
 
 def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
     async def reload(key: str) -> None:
-        control = Control(Endpoint.of(guarded.url, key, 10.0, None))
+        network = Network(guarded.url, key, 10.0)
         try:
-            await control.request("POST", "/models/brake/reload")
+            await network.request("POST", "/models/brake/reload")
         finally:
-            await control.close()
+            await network.close()
 
     with pytest.raises(ProblemError, match="scope of the API key is predict") as refused:
         asyncio.run(reload(PREDICTING))

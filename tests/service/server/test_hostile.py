@@ -14,8 +14,9 @@ from anytime_service.http.responses import MAX_DETAIL
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
+from benchmarks.load.frames import frame
 from drills.attacks.bodies import BOMBS, post_request
-from drills.attacks.frames import HANDSHAKES, NONSENSE, frame, open_websocket, send_frames, send_handshake
+from drills.attacks.frames import HANDSHAKES, NONSENSE, open_websocket, send_frames, send_handshake
 from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, UPGRADES, get_request, send_ambiguous
 from drills.attacks.wire import connect, receive, replies, request, send_all
 from drills.trials import unexpected_replies

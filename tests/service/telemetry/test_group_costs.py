@@ -19,13 +19,12 @@ from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.prediction import Prediction
 from anytime.inference.workers import Workers
 from anytime.loaded import load
 from anytime_service.client import Client
-from anytime_service.client.engine import Call
+from anytime_service.client.engine import Call, Connection
 from anytime_service.client.messages import encode_values
-from anytime_service.client.transport import Channel
+from anytime_service.client.transport import Network
 from anytime_service.models.registry import ModelRegistry, load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
@@ -185,38 +184,20 @@ def test_a_key_is_taken_from_the_environment(
         assert "no group of any model was timed yet" in capsys.readouterr().err
 
 
-class _Link:
-    """Keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, frame: Any) -> None:
-        self.sent.append(frame)
-
-    def forget(self, _: Channel) -> None:
-        """Forget it."""
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(answered: bool) -> None:
-    async def told() -> list[Any]:
-        call, link = Call(None, PredictionOptions(), 0.0), _Link()  # type: ignore[arg-type]
-        call._channel = channel = Channel(link, 7, 5.0, None)  # type: ignore[arg-type]
-        channel.answer = Prediction(small_model()).answer() if answered else None
+@pytest.mark.parametrize(("answered", "expected"), [(True, []), (False, [1.0, 2.0])])
+def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(
+    answered: bool, expected: Any
+) -> None:
+    async def told() -> Any:
+        connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
+        call = Call(connection, PredictionOptions(), 0.0)
         call.close()
         call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
-        return link.sent
-
-    (frame,) = asyncio.run(told())
-    assert (frame.id, frame.group, frame.took_ms, frame.dtype) == (7, "hog", 8.5, None)
-    assert msgspec.msgpack.decode(frame.values) == ([] if answered else [1.0, 2.0])
-
-
-def test_of_a_prediction_that_the_server_never_began_nothing_is_told_late() -> None:
-    async def told() -> None:
-        call = Call(None, PredictionOptions(), 0.0)  # type: ignore[arg-type]
-        call.close()
+        assert connection._unsent.empty(), "the prediction never began"
+        connection._socket = call.socket = object()  # type: ignore[assignment]
+        call.id, call.answered = 7, answered
         call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+        return msgspec.msgpack.decode(connection._unsent.get_nowait())
 
-    asyncio.run(told())
+    frame = asyncio.run(told())
+    assert frame == {"type": "group", "id": 7, "group": "hog", "values": expected, "took_ms": 8.5}

@@ -1,0 +1,194 @@
+"""What benchmarks and drills share: options, child processes, turns of measurements, priorities, and verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+
+TESTS = Path(__file__).parents[1]
+SERVER_CORE, CLIENT_CORE = 0, 1
+HIDDEN = argparse.SUPPRESS
+
+SLACK = 1.15
+"""A benchmark fails above this multiple of a limit: ratios on a shared machine vary."""
+
+
+class Row(NamedTuple):
+    """A measured ratio; without a limit it is only shown."""
+
+    name: str
+    ratio: float
+    limit: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the ratio is at most the limit, but for the noise of the machine."""
+        return self.limit is None or self.ratio <= SLACK * self.limit
+
+
+def verdict(row: Row) -> str:
+    """Return the limit, and whether it is exceeded."""
+    if row.limit is None:
+        return ""
+    state = "" if row.ratio <= row.limit else "  over" if row.kept else "  FAILED"
+    return f"{row.limit:8.2f}{state}"
+
+
+def report(rows: Sequence[Row]) -> bool:
+    """Print ratios with their limits; return whether all are kept."""
+    print(f"{'measured':<72}{'ratio':>8}{'limit':>8}")
+    for row in rows:
+        print(f"{row.name:<72}{row.ratio:8.3f}{verdict(row)}", flush=True)
+    return all(row.kept for row in rows)
+
+
+def conclude(broken: Sequence[str], *, ran: bool = True) -> NoReturn:
+    """Print the broken promises and exit; with 1 if there are any, or if nothing `ran`."""
+    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
+    sys.exit(1 if broken or not ran else 0)
+
+
+def flag(text: str) -> dict[str, Any]:
+    """Return an option that is given or not."""
+    return {"action": "store_true", "help": text}
+
+
+def script_options(description: str | None, words: Sequence[str] | None = None, **known: Mapping[str, Any]) -> Any:
+    """Return the options of a script, by name; `known` has what `argparse` knows of each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, given in known.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **given)
+    return parser.parse_args(words)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the variables of a child process, which can import the tests."""
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": paths} | more
+
+
+class Process:
+    """A module that runs in a process of its own and speaks in lines, until the end of the block."""
+
+    def __init__(self, module: str, *words: object, **variables: str) -> None:
+        self.module = module
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, words)],
+            env=environment(**variables),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.popen:
+            self.popen.kill()
+
+    def line(self, prefix: str = "") -> str:
+        """Return the next line, which begins as expected; raise RuntimeError at the end of the process."""
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        if not line or not line.startswith(prefix):
+            raise RuntimeError(f"{self.module} has ended: {line!r}")
+        return line
+
+    def say(self, words: str) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{words}\n")
+        self.popen.stdin.flush()
+
+    def ask(self, words: str) -> Any:
+        """Say words, and return the JSON of the line that answers them."""
+        self.say(words)
+        return json.loads(self.line("{"))
+
+    def end_input(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+
+
+def answering(answer: Callable[[str], Mapping[str, Any]], lines: Iterable[str] = sys.stdin) -> None:
+    """Answer each line of the input by a line of JSON: the other side of `Process.ask`."""
+    for line in lines:
+        print(json.dumps(answer(line)), flush=True)
+
+
+def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of a run."""
+    gc.collect()
+    start = clock()
+    run()
+    return clock() - start
+
+
+def turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure in turns, so that noise affects all alike; the first turn is a warm-up."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds + 1):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return {name: values[1:] for name, values in found.items()}
+
+
+def median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    """Return the median of the pairs' ratios: a machine that becomes slower changes both halves of a pair."""
+    return statistics.median(ours / floor for ours, floor in pairs)
+
+
+def percentiles(values: Sequence[float], *shares: float) -> list[float]:
+    """Return percentiles, of shares from 0 to 100; NaN without values."""
+    found: list[float] = np.percentile(values, shares).tolist() if len(values) else [float("nan")] * len(shares)
+    return found
+
+
+def megabytes() -> float:
+    """Return the peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def set_priority(process: int = 0, *, real_time: bool = True) -> None:
+    """Give a process, by default this one, real-time priority if permitted, or normal priority."""
+    policy, level = (os.SCHED_RR, 1) if real_time else (os.SCHED_OTHER, 0)
+    with suppress(PermissionError, ProcessLookupError):
+        os.sched_setscheduler(process, policy, os.sched_param(level))
+
+
+def pin_to_core(core: int) -> None:
+    """Pin this process to one core, with real-time priority if permitted."""
+    os.sched_setaffinity(0, {core})
+    set_priority()
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Pin this process to one core for the block."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their columns."""
+    cells = [list(map(str, row)) for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
