@@ -24,8 +24,9 @@ from anytime.glm.design import Derivatives, Design
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Rule, Search, SolvedOrder, greedy
-from anytime.selection.sweep import SelectionState, Sweep
+from anytime.selection.criteria import SelectionState
+from anytime.selection.greedy import NOISE, GroupOrder, Rule, Search, greedy
+from anytime.selection.least_squares import Sweep
 from anytime.types import Float, Index
 
 MAX_VALUES = 2**22
@@ -128,8 +129,8 @@ class Optima:
     curvatures: dict[int, QuadraticModel]
 
 
-LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
-"""A sequence of a generalised linear model."""
+LikelihoodOrder: TypeAlias = GroupOrder
+"""A sequence of a generalised linear model, whose state is `Optima`."""
 
 
 @single_blas_thread()
@@ -142,7 +143,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    return SolvedOrder.of_order(greedy(search, rule), Optima(tuple(search.optima), search.curvatures))
+    return replace(greedy(search, rule), state=Optima(tuple(search.optima), search.curvatures))
 
 
 def base_rate(design: Design) -> Optimum:
