@@ -115,8 +115,8 @@ class Factor:
         return np.asarray(dtrtrs(self.L, Z, lower=1, trans=1)[0]) if len(self.L) else Z
 
     def solve(self, B: Float) -> Float:
-        """Return A^-1 B, zero in dropped rows; B is (d, P)."""
-        return self.backward(self.forward(B))
+        """Return A^-1 B, zero in dropped rows; B has d rows, or d numbers in all for each of its columns."""
+        return self.backward(self.forward(B.reshape(len(self.L), -1))).reshape(B.shape)
 
 
 def _routine(module: Any, name: str, *arguments: Any) -> Callable[..., None]:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from anytime.errors import TrainingError
-from anytime.families.family import Link, OneResponse
+from anytime.families.family import Family, Link
 from anytime.types import Bool, FamilyName, Float
 
 MAX_SCORE = 500.0
@@ -21,7 +21,7 @@ MIN_DISPERSION, MAX_DISPERSION = 1e-6, 1e6
 """Range of the dispersion, in which the loss has at least nine digits."""
 
 
-class LogLink(OneResponse):
+class LogLink(Family):
     """A family of one response, 0 or more, whose expectation is exp(eta)."""
 
     link = Link(

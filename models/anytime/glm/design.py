@@ -24,8 +24,7 @@ Predictors: TypeAlias = Any
 """Linear predictors of all rows, in a representation private to the design."""
 
 
-@dataclass(frozen=True)
-class Derivatives:
+class Derivatives(NamedTuple):
     """The mean over the rows of phi(eta) - y'eta at some coefficients, without penalty, and its derivatives.
 
     `score` (d + 1, Q) is the negative gradient, the intercept's first. `hessian` ((d + 1) Q, same) has coefficient
@@ -191,7 +190,3 @@ class View(ABC):
 
         All are at the same coefficients theta (d + 1, Q).
         """
-
-    @abstractmethod
-    def held_deviance(self, theta: Float) -> float:
-        """Return the sum of weight times deviance over the rows of the held-out fold."""

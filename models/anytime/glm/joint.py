@@ -128,23 +128,18 @@ class JointFits:
     def thetas(self) -> Float:
         return np.where(self._varies, self._x / self._units, 0.0)
 
-    def copy(self) -> JointFits:
-        """Return the same fits, to continue in another direction."""
+    def copy(self, thetas: Float | None = None, ending: Ending | None = None) -> JointFits:
+        """Return the same fits, to continue in another direction; from other coefficients, if they are given.
+
+        These are near enough for the same second derivatives, or with another ending have those there.
+        """
         other = copy(self)
         other._x, other._near, other._memories = self._x.copy(), list(self._near), deepcopy(self._memories)
-        return other
-
-    def moved(self, thetas: Float) -> JointFits:
-        """Return the same fits at other coefficients, near enough for the same second derivatives."""
-        other = self.copy()
-        other._x, other._sums = thetas * self._units, None
-        return other
-
-    def restarted(self, thetas: Float, ending: Ending) -> JointFits:
-        """Return fits of the same columns at other coefficients, with the second derivatives there."""
-        other = self.moved(thetas)
-        other._ending = ending
-        other._renew(np.arange(len(thetas)), single=True)
+        if thetas is not None:
+            other._x, other._sums = thetas * self._units, None
+        if ending is not None:
+            other._ending = ending
+            other._renew(np.arange(len(self._x)), single=True)
         return other
 
     def deviances(self, alpha: float) -> Float:
@@ -169,9 +164,9 @@ class JointFits:
         for f in fits.tolist():
             measured[f] = self._alone(f, alpha)
             self._sums = None
-        if single:  # some may have exceeded single precision only
-            for f in np.flatnonzero(~(measured < ABSURD)).tolist():
-                measured[f] = self._held_deviance(f, self.thetas[f])
+        absurd = np.flatnonzero(~(measured < ABSURD))
+        if single and len(absurd):  # some may have exceeded single precision only
+            measured[absurd] = self._evaluated(self._views[1], absurd, self._x[absurd]).deviances
         return measured
 
     def _descent(
@@ -307,12 +302,7 @@ class JointFits:
             return np.inf
         finally:
             self._x[f] = theta * self._units[f]
-        return self._held_deviance(f, theta)
-
-    def _held_deviance(self, f: int, theta: Float) -> float:
-        """Return the mean deviance on one fold, in double precision."""
-        varies = self._varies[f, :, 0]
-        return self._trains[f].view(self._columns[varies[1:]]).held_deviance(theta[varies]) / float(self._weights[f])
+        return float(self._evaluated(self._views[1], np.array([f]), self._x[[f]]).deviances[0])
 
 
 def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from anytime._linalg import Factor, conjugate_gradients, factorise_penalised
+from anytime._linalg import conjugate_gradients, factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Derivatives, Predictors, View
 from anytime.types import Float
@@ -261,12 +261,7 @@ def _factored_at(view: View, etas: Predictors, now: Derivatives, ridge: Float) -
     factor = None if rough else factorise_penalised(H.astype(np.float64, copy=False), ridge.repeat(now.score.shape[1]))
     if factor is None or (single and factor.dropped.any()):
         raise TrainingError("single precision is too rough for the second derivatives")
-    return now, partial(_solved, factor)
-
-
-def _solved(factor: Factor, g: Float) -> Float:
-    """Return the solution for a gradient; a function, so that optima can be pickled."""
-    return factor.solve(g.reshape(-1, 1)).reshape(g.shape)
+    return now, factor.solve
 
 
 def _preconditioner(view: View, etas: Predictors, ridge: Float) -> Solver:

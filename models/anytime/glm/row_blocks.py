@@ -292,11 +292,6 @@ class BlockDesign(Design):
         return [part for row_block in self.stored for part in row_block.split(self.held)[0]]
 
     @cached_property
-    def held_out(self) -> list[RowBlock]:
-        """Return the rows of the held-out fold."""
-        return [part for row_block in self.stored for part in row_block.split(self.held_rows)[1]]
-
-    @cached_property
     def stored(self) -> list[RowBlock]:
         return [row_block.single if self.dtype == np.float32 else row_block for row_block in self.row_blocks]
 
@@ -311,16 +306,8 @@ class BlockView(View):
         self._runs = _runs(np.append(0, 1 + (columns if design.places is None else design.places[columns])))
 
     def predictors(self, theta: Float) -> Predictors:
-        """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass.
-
-        An extreme held-out row may have an infinite loss, which times a weight of 0 would be NaN.
-        """
-        return list(self._map(lambda i: self._bounded_predictors(self.row_blocks[i], theta)))
-
-    def _bounded_predictors(self, row_block: RowBlock, theta: Float) -> Float:
-        eta = self._predictors(row_block, theta)
-        eta[row_block.ignored] = 0.0
-        return eta
+        """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass."""
+        return list(self._map(lambda i: self._predictors(self.row_blocks[i], theta)))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
@@ -335,15 +322,10 @@ class BlockView(View):
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
-        n, Q = self.design.weight, self.design.predictors
-        loss, score, products = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
-            loss += own_loss
-            score += own_score
-            if own_products is not None:
-                products = own_products if products is None else np.add(products, own_products, out=products)
-        curvature = None if products is None else hessian_of(products / n, Q, self.design.dtype)
-        return Derivatives(loss / n, score / n, curvature)
+        Q, width = self.design.predictors, self.width
+        shapes = [(), (width, Q), *([(Q * (Q + 1) // 2, width, width)] if hessian else [])]
+        loss, score, *products = self._means(lambda i: self._evaluated(i, etas[i], hessian), *shapes)
+        return Derivatives(float(loss), score, hessian_of(products[0], Q, self.design.dtype) if hessian else None)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
@@ -353,24 +335,18 @@ class BlockView(View):
         ]
 
         def product(direction: Float) -> Float:
-            def of_block(i: int) -> Float:
+            def of_block(i: int) -> list[Float]:
                 curved, w = curvatures[i](self._predictors(blocks[i], direction)), blocks[i].weights
-                return self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])
+                return [self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])]
 
-            return self._mean(of_block)
+            return self._means(of_block, direction.shape)[0]
 
         return product
 
     def weighted_gram(self, etas: Predictors) -> Float:
-        return self._mean(lambda i: self._gram(self.row_blocks[i], etas[i]))
-
-    def _gram(self, row_block: RowBlock, eta: Float) -> Float:
-        total = np.zeros((1, self.width, self.width))
-        for Z, rows in self._chunks(row_block, slice(0, len(eta))):
-            h = self._curvature(row_block, eta[rows], rows)
-            mean = np.einsum("iaa->i", h) / h.shape[1]
-            _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
-        return np.asarray(total[0])
+        shape = (1, self.width, self.width)
+        (gram,) = self._means(lambda i: [self._products(self.row_blocks[i], etas[i], mean=True)], shape)
+        return np.asarray(gram[0])
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         stored = self.design.stored
@@ -446,26 +422,20 @@ class BlockView(View):
                 pairs = [part.split(fold) for part in outside]
                 outside = [part for rest, _ in pairs for part in rest]
                 for part in (part for _, inside in pairs for part in inside):
-                    sums[f] += self._products(part, self._bounded_predictors(part, theta))
+                    sums[f] += self._products(part, self._predictors(part, theta))
             for part in outside:
-                sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+                sums[-1] += self._products(part, self._predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def held_deviance(self, theta: Float) -> float:
-        family, total = self.design.family, 0.0
-        for row_block in self.design.held_out:
-            losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
-            losses -= family.saturated(row_block.Y)
-            w = row_block.weights  # rows of weight 0 do not count, even at infinite loss
-            total += 2.0 * float(losses.sum(dtype=np.float64) if w is None else w[w > 0] @ losses[w > 0])
-            row_block.release()
-        return total
-
-    def _mean(self, of_block: Callable[[int], Float]) -> Float:
-        return np.asarray(reduce(iadd, self._map(of_block)) / self.design.weight)
+    def _means(self, task: Callable[[int], Sequence[Any]], *shapes: tuple[int, ...]) -> list[Float]:
+        """Return the sums over the blocks of some arrays of these shapes, divided by the weight."""
+        sums: list[Float] = [np.zeros(shape) for shape in shapes]
+        for own in self._map(task):
+            for total, part in zip(sums, own, strict=True):
+                np.add(total, part, out=total)
+        return [total / self.design.weight for total in sums]
 
     def _map(self, task: Callable[[int], T], row_blocks: Sequence[RowBlock] | None = None) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
@@ -515,14 +485,16 @@ class BlockView(View):
 
     @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
-        """Return Z'theta (rows, Q) of a block, run by run, without a copy.
+        """Return Z'theta (rows, Q) of a block, run by run, without a copy; 0 where the weight is 0.
 
-        Its columns are contiguous: sums over Q numbers of each row take a third of the time.
+        An extreme row may have an infinite loss, which times a weight of 0 would be NaN. Columns of the result are
+        contiguous: sums over Q numbers of each row take a third of the time.
         """
         Z = row_block.Z
         eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
         for row, missing, mean in self._gaps(row_block):
             eta[missing] += mean * theta[row]
+        eta[row_block.ignored] = 0.0
         return eta
 
     def _score(self, row_block: RowBlock, residual: Float) -> Float:
@@ -532,23 +504,28 @@ class BlockView(View):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
 
-    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
+    def _evaluated(self, number: int, eta: Float, hessian: bool) -> list[Any]:
         row_block = self.row_blocks[number]
         with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
             losses, residual = self.design.family.loss(eta, row_block.Y)
             if (w := row_block.weights) is not None:
                 losses, residual = losses * w, residual * w[:, np.newaxis]
             score = self._score(row_block, residual)
-        return float(losses.sum(dtype=np.float64)), score, self._products(row_block, eta) if hessian else None
+        return [losses.sum(dtype=np.float64), score, *([self._products(row_block, eta)] if hessian else [])]
 
-    def _products(self, row_block: RowBlock, eta: Float) -> Float:
-        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
-        Q = eta.shape[1]
+    def _products(self, row_block: RowBlock, eta: Float, *, mean: bool = False) -> Float:
+        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them.
+
+        With `mean`, the one sum with the mean of the second derivatives in the predictors.
+        """
+        Q, family, w = eta.shape[1], self.design.family, row_block.weights
 
         def of_part(part: slice) -> Float:
-            sums = np.zeros((Q * (Q + 1) // 2, self.width, self.width))
+            sums = np.zeros((1 if mean else Q * (Q + 1) // 2, self.width, self.width))
             for Z, rows in self._chunks(row_block, part):
-                _add_products(sums, Z, self._curvature(row_block, eta[rows], rows))
+                at = eta[rows], row_block.Y[rows]
+                h = family.hessian_trace(*at)[:, np.newaxis, np.newaxis] / Q if mean else family.hessian(*at)
+                _add_products(sums, Z, h if w is None else h * w[rows, np.newaxis, np.newaxis])
             return sums
 
         size = (self.width * Q) ** 2
@@ -557,11 +534,6 @@ class BlockView(View):
             return of_part(slice(0, len(eta)))
         parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
         return reduce(iadd, in_threads(of_part, parts, self.design.n_jobs))
-
-    def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
-        """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta, row_block.Y[rows]), row_block.weights
-        return h if w is None else h * w[rows, np.newaxis, np.newaxis]
 
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:

@@ -57,20 +57,14 @@ class QuadraticModel:
         return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
 
     def restricted(self, columns: Index) -> QuadraticModel:
-        """Return the same problem for some of the columns, ascending; the fit must be zero in the others."""
-        at = np.concatenate([[0], columns + 1])
-        return self if len(at) == len(self.r) else QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
-
-    def evaluation(self, theta: Float, columns: Index, loss: float) -> Derivatives:
-        """Return the evaluation at theta (D + 1, 1), restricted to some columns."""
-        at = np.concatenate([[0], columns + 1])
-        return Derivatives(loss, (self.r[:, np.newaxis] - self.H @ theta)[at], self.H[np.ix_(at, at)])
+        """Return the same problem for some of the columns; the fit must be zero in the others."""
+        at = np.append(0, columns + 1)
+        return QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
 
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""
-        at = np.concatenate([[0], columns + 1])
-        ridge = np.where(at == 0, 0.0, alpha)
-        return factorise_penalised(self.H[np.ix_(at, at)], ridge).solve(self.r[at, np.newaxis])
+        part = self.restricted(columns)
+        return factorise_penalised(part.H, np.append(0.0, np.full(len(columns), alpha))).solve(part.r[:, np.newaxis])
 
     def gram(self, like: Gram) -> Gram:
         """Return the same problem given the intercept, as normal equations of D columns and one response."""
@@ -181,13 +175,12 @@ class LikelihoodSearch(Search):
             bounded = replace(gram, S=BOUND * gram.S, q=np.zeros((len(gram.S), design.predictors)))  # gradients follow
             self._bound = Sweep(bounded, groups.slices, alpha, blocks=True)
             # The second derivatives of a row at the base rate, summed over the predictors, as a share of the bound.
-            hessian = design.family.hessian(self.optima[0].theta, gram.y_mean[np.newaxis])
-            self._curved_share = float(np.trace(hessian[0])) / BOUND
-        self._curvature: QuadraticModel | None = None
+            trace = design.family.hessian_trace(self.optima[0].theta, gram.y_mean[np.newaxis])
+            self._curved_share = float(trace[0]) / BOUND
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES
-        self._scale = self._loss = 0.0
+        self._scale = 0.0
         self._renew()
 
     def select(self, adds: tuple[int, ...]) -> float:
@@ -205,42 +198,36 @@ class LikelihoodSearch(Search):
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
         """Return the optimum of the current columns, started from the previous prefix's optimum."""
         columns = np.array(self.columns, dtype=np.intp)
-        last, curved = self.optima[-1].theta, self._curvature
-        start = np.pad(last, ((0, len(columns) + 1 - len(last)), (0, 0)))
-        known = None if curved is None else curved.evaluation(self._padded, columns, self._loss)
+        last, at, rows = self.optima[-1].theta, self._at, np.append(0, columns + 1)
+        start = np.pad(last, ((0, len(rows) - len(last)), (0, 0)))
+        # The loss of the last optimum is predicted by its last step, and may be of single precision.
+        known = None if at.hessian is None else Derivatives(at.loss, at.score[rows], at.hessian[np.ix_(rows, rows)])
         try:
             return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
         except SeparatedError:
             raise separated(self.groups, adds) from None
 
     def _renew(self) -> None:
-        """Score the remaining groups at the last optimum."""
-        self.state = self._state()
+        """Score the remaining groups, with their gradients at the last optimum."""
+        design, last, columns = self._design, self.optima[-1], np.array(self.columns, dtype=np.intp)
+        etas = design.view(columns).predictors(last.theta)
+        self._at = at = self._all_columns.evaluate(etas, hessian=self._curved)
+        self._scale = self._scale or float(np.abs(at.score).max())
         # Responses are not scaled: for rare events, gradients and their squares are small.
         self.noise = NOISE * min(self._scale, 1.0) ** 2
-
-    def _state(self) -> SelectionState:
-        """Return the remaining groups, with their gradients at the last optimum."""
-        design, last, columns = self._design, self.optima[-1], np.array(self.columns, dtype=np.intp)
-        self._padded = theta = on_all_columns(last.theta, columns, self._all_columns.width - 1)
-        etas = design.view(columns).predictors(last.theta)
-        at = self._all_columns.evaluate(etas, hessian=self._curved)
-        self._scale = self._scale or float(np.abs(at.score).max())
-        # That of the optimum is predicted by its last step, and may be of single precision.
-        self._loss = at.loss
         sweep = self._bound
         if self._curved:
-            self._curvature = QuadraticModel.at(theta, at)
+            curvature = QuadraticModel.at(on_all_columns(last.theta, columns, self._all_columns.width - 1), at)
             if self._store_curvatures:
-                self.curvatures[len(self.optima) - 1] = self._curvature
-            sweep = Sweep(self._curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
+                self.curvatures[len(self.optima) - 1] = curvature
+            sweep = Sweep(curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
         if sweep is None:
             b = at.score[1:].copy()
             b[columns] = 0.0
-            state = SelectionState(self.groups.slices, b, np.ones(len(theta) - 1))
-            state.selected[self._order] = True
-            state.stack()
-            return state
+            self.state = SelectionState(self.groups.slices, b, np.ones(len(b)))
+            self.state.selected[self._order] = True
+            self.state.stack()
+            return
         for group in self._order:
             if not sweep.selected[group]:
                 sweep.select(group)
@@ -251,4 +238,4 @@ class LikelihoodSearch(Search):
         known = design.family.known_variance
         factor = 1.0 if known else max(2.0 * (last.loss - design.totals.saturated / design.weight), 0.0)
         sweep.noise = factor * self._curved_share / design.weight
-        return sweep
+        self.state = sweep

@@ -129,10 +129,8 @@ def _fold_errors(
         used = columns[: ends[prefix]]
         if len(used) == 0:
             thetas = np.stack([base_rate(train).theta for train in trains])
-            errors[:, prefix] = [
-                train.view(used).held_deviance(theta) / weight
-                for train, theta, weight in zip(trains, thetas, weights, strict=True)
-            ]
+            held = [train.held_rows for train in trains]
+            errors[:, prefix] = design.view(used).evaluate_folds(thetas, held).deviances / weights
             continue
         rises = _rises(design, len(folds), thetas.shape[2] * (len(used) + 1))
         begin = JointFits(design, trains, weights, used, thetas, scale, ending=ending)
@@ -163,7 +161,7 @@ def _fold_errors(
             if not new:
                 break
             rank = new[0]
-            fits = fits.moved(reached.get(rank, fits.thetas)) if reported else begin.restarted(reached[rank], REPORTED)
+            fits = fits.copy(reached.get(rank, fits.thetas)) if reported else begin.copy(reached[rank], REPORTED)
             found[rank], reached[rank] = fits.deviances(float(alphas[rising[rank]])), fits.thetas
             reported.add(rank)
         thetas = reached[best]
