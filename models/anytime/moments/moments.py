@@ -276,35 +276,30 @@ class Moments:
 
     def restricted(self, columns: Index) -> Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
-        if len(columns) == self.features:
-            return self
-        spans = [(int(a), int(b)) for a, b in np.searchsorted(columns, np.reshape(self.missing, (-1, 2)))]
-        retained = [k for k, (start, stop) in enumerate(spans) if start < stop]
-        at = np.concatenate(
-            [columns, np.arange(self.features, self.width), self.width + np.array(retained, dtype=np.intp)]
-        )
-        return self._at(at, features=len(columns), fill=self.fill[columns], missing=tuple(spans[k] for k in retained))
+        return self.reduced([(column, column + 1) for column in columns.tolist()])
 
     def reduced(self, spans: Sequence[tuple[int, int]]) -> Moments:
-        """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending."""
-        columns = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        starts = np.cumsum([0, *(stop - start for start, stop in spans[:-1])])
-        return self.restricted(columns).summed(starts)
+        """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending.
 
-    def summed(self, starts: Index) -> Moments:
-        """Return the moments of sums of consecutive features, which are missing together, given the first of each."""
-        if len(starts) == self.features:
+        The features of a sum are missing together.
+        """
+        if len(spans) == self.features:
             return self
-        at = np.concatenate([starts, np.arange(self.features, len(self.mean))])
-        ends = [*starts.tolist(), self.features]
-        missing = tuple((int(a), int(b)) for a, b in np.searchsorted(ends, np.reshape(self.missing, (-1, 2))))
+        columns = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        ends = np.cumsum([0, *(stop - start for start, stop in spans)])
+        places = np.searchsorted(ends, np.searchsorted(columns, np.reshape(self.missing, (-1, 2))))
+        missing = [(k, (start, stop)) for k, (start, stop) in enumerate(places.tolist()) if start < stop]
+        indicators = self.width + np.array([k for k, _ in missing], dtype=np.intp)
+        at = np.concatenate([columns, np.arange(self.features, self.width), indicators])
+        found = self._at(at, features=len(spans), fill=self.fill[columns], missing=tuple(span for _, span in missing))
+        if len(columns) == len(spans):
+            return found
+        to = np.concatenate([ends[:-1], np.arange(len(columns), len(at))])
         return replace(
-            self,
-            features=len(starts),
-            mean=np.add.reduceat(self.mean, at),
-            scatter=np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1),
-            fill=np.add.reduceat(self.fill, starts),
-            missing=missing,
+            found,
+            mean=np.add.reduceat(found.mean, to),
+            scatter=np.add.reduceat(np.add.reduceat(found.scatter, to, axis=0), to, axis=1),
+            fill=np.add.reduceat(found.fill, ends[:-1]),
         )
 
     def imputed(self) -> Moments:
