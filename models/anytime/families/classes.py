@@ -46,6 +46,7 @@ class Binomial(Family):
         tail = np.exp(-np.abs(eta))
         return np.asarray(tail / np.square(1.0 + tail))
 
+    @np.errstate(under="ignore")
     def mean(self, scores: Float) -> Float:
         return np.asarray(expit(scores))
 
@@ -114,6 +115,7 @@ class Multinomial(Family):
         return _softmax(scores.T).T
 
 
+@np.errstate(under="ignore")
 def _softmax(scores: Float) -> Float:
     """Return probabilities (K, rows) from scores (K, rows)."""
     powers = np.exp(scores - scores.max(axis=0))

@@ -134,10 +134,10 @@ class Family(ABC):
             h -= mean[:, np.newaxis] * mean
         return np.asarray(h.transpose(2, 0, 1))
 
-    def hessian_trace(self, eta: Float, Y: Float) -> Float:
-        """Return the sum of the second derivatives in each predictor, (rows,)."""
+    def diagonal(self, eta: Float, Y: Float) -> Float:
+        """Return the second derivatives in each score alone, (rows, P); their sum is the trace of the Hessian."""
         p = self.curvature(eta, Y)
-        return np.asarray((p * (1.0 - p) if self.shares else p).sum(axis=1))
+        return p * (1.0 - p) if self.shares else p
 
     def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:
         """Return the product of the second derivatives with directions (rows, Q), row by row."""
@@ -155,7 +155,7 @@ class Family(ABC):
     def mean(self, scores: Float) -> Float:
         """Return E[y|x] (rows, P) from scores (rows, P): the inverse link."""
 
-    @np.errstate(invalid="ignore")  # overflowed scores give NaN, which the code that sends answers checks for
+    @np.errstate(invalid="ignore", under="ignore")  # overflowed scores give NaN, which those who send answers check for
     def probabilities(self, scores: Float) -> Float:
         """Return class probabilities (rows, classes); a single score is that of the second of two classes."""
         mean = self.mean(scores)
@@ -168,7 +168,7 @@ class Family(ABC):
         """
         return scale
 
-    @np.errstate(over="ignore", invalid="ignore")
+    @np.errstate(over="ignore", invalid="ignore", under="ignore")
     def deviances(self, scores: Float, Y: Float) -> Float:
         """Return the deviance 2 (loss - saturated loss) of each row, from scores and responses (rows, P)."""
         basis = self.contrasts(self.predictors(scores.shape[1]))

@@ -41,6 +41,7 @@ class LogLink(Family):
     def start(self, mean: Float) -> Float:
         return np.log(mean)
 
+    @np.errstate(under="ignore")
     def mean(self, scores: Float) -> Float:
         return np.exp(np.minimum(scores, MAX_SCORE))
 

@@ -177,8 +177,8 @@ class View(ABC):
         """Return the product of the Hessian at some predictors with directions (d + 1, Q): 4 n d Q operations."""
 
     @abstractmethod
-    def weighted_gram(self, etas: Predictors) -> Float:
-        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
+    def weighted_grams(self, etas: Predictors) -> Float:
+        """Return Z'hZ/n (P, d + 1, d + 1), h the curvature in each score; of many columns, (1, ...) with its mean."""
 
     @abstractmethod
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:

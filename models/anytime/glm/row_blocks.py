@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain, pairwise
 from operator import iadd
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -250,6 +250,10 @@ SMALL_PRODUCT, MIN_PIECE = 10**6, 500
 """Number of products up to which OpenBLAS multiplies matrices without copies of them, and least number of rows to split
 off for that: the gradients of 20,000 rows x 60 columns for 5 folds take a fourth of the time."""
 
+OWN = 160
+"""Maximum number of columns for which each score has a weighted Gram matrix of its own: those of more would take longer
+than the products that they save."""
+
 T = TypeVar("T")
 
 
@@ -312,7 +316,7 @@ class BlockView(View):
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
 
-    @np.errstate(over="ignore", invalid="ignore")
+    @np.errstate(all="ignore")
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
         for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
@@ -330,8 +334,7 @@ class BlockView(View):
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
         curvatures = [
-            family.hessian_product(eta.astype(block.Z.dtype, copy=False), block.Y)
-            for eta, block in zip(etas, blocks, strict=True)
+            *self._map(lambda i: family.hessian_product(etas[i].astype(blocks[i].Z.dtype, copy=False), blocks[i].Y))
         ]
 
         def product(direction: Float) -> Float:
@@ -343,10 +346,17 @@ class BlockView(View):
 
         return product
 
-    def weighted_gram(self, etas: Predictors) -> Float:
-        shape = (1, self.width, self.width)
-        (gram,) = self._means(lambda i: [self._products(self.row_blocks[i], etas[i], mean=True)], shape)
-        return np.asarray(gram[0])
+    def weighted_grams(self, etas: Predictors) -> Float:
+        Q, family = self.design.predictors, self.design.family
+        own = self.width <= OWN
+        shape = (len(self.design.gram.y_mean) if own else 1, self.width, self.width)
+
+        def weights_of(eta: Float, Y: Float) -> Float:
+            diagonal = family.diagonal(eta, Y)
+            return diagonal.T if own else diagonal.sum(axis=1)[np.newaxis] / Q
+
+        (grams,) = self._means(lambda i: [self._products(self.row_blocks[i], etas[i], shape[0], weights_of)], shape)
+        return grams
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         stored = self.design.stored
@@ -355,7 +365,6 @@ class BlockView(View):
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
-    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
         Z, family = row_block.Z, self.design.family
@@ -412,7 +421,7 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
-    @np.errstate(over="ignore", invalid="ignore")  # solvers of values that are not finite are not used
+    @np.errstate(all="ignore")  # solvers of values that are not finite are not used
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
@@ -422,9 +431,9 @@ class BlockView(View):
                 pairs = [part.split(fold) for part in outside]
                 outside = [part for rest, _ in pairs for part in rest]
                 for part in (part for _, inside in pairs for part in inside):
-                    sums[f] += self._products(part, self._predictors(part, theta))
+                    sums[f] += self._curvature(part, self._predictors(part, theta))
             for part in outside:
-                sums[-1] += self._products(part, self._predictors(part, theta))
+                sums[-1] += self._curvature(part, self._predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
@@ -441,6 +450,7 @@ class BlockView(View):
         """Run a task for every block, by its index, and release the block; yield the results in order."""
         row_blocks, n_jobs = row_blocks or self.row_blocks, self.design.n_jobs
 
+        @np.errstate(all="ignore")  # the loss reveals a step that is too long, and what underflows is 0
         def run(number: int) -> T:
             try:
                 return task(number)
@@ -483,7 +493,6 @@ class BlockView(View):
         missing = np.array([row_block.gaps[j] for j in columns.tolist()], dtype=row_block.Z.dtype)
         return np.array(rows, dtype=np.intp), missing, np.array([fold.centre[columns] for fold in folds])
 
-    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
         """Return Z'theta (rows, Q) of a block, run by run, without a copy; 0 where the weight is 0.
 
@@ -506,29 +515,36 @@ class BlockView(View):
 
     def _evaluated(self, number: int, eta: Float, hessian: bool) -> list[Any]:
         row_block = self.row_blocks[number]
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            losses, residual = self.design.family.loss(eta, row_block.Y)
-            if (w := row_block.weights) is not None:
-                losses, residual = losses * w, residual * w[:, np.newaxis]
-            score = self._score(row_block, residual)
-        return [losses.sum(dtype=np.float64), score, *([self._products(row_block, eta)] if hessian else [])]
+        losses, residual = self.design.family.loss(eta, row_block.Y)
+        if (w := row_block.weights) is not None:
+            losses, residual = losses * w, residual * w[:, np.newaxis]
+        score = self._score(row_block, residual)
+        return [losses.sum(dtype=np.float64), score, *([self._curvature(row_block, eta)] if hessian else [])]
 
-    def _products(self, row_block: RowBlock, eta: Float, *, mean: bool = False) -> Float:
-        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them.
+    def _curvature(self, row_block: RowBlock, eta: Float) -> Float:
+        """Return the sums over a block that `hessian_of` makes the second derivatives of."""
+        Q, family = eta.shape[1], self.design.family
+        return self._products(row_block, eta, Q * (Q + 1) // 2, lambda eta, Y: _paired(family.hessian(eta, Y)))
 
-        With `mean`, the one sum with the mean of the second derivatives in the predictors.
+    def _products(self, row_block: RowBlock, eta: Float, count: int, weights_of: Weights) -> Float:
+        """Return the sums of z_i z_i' (d + 1, d + 1) over the rows of a block with each of `count` weights.
+
+        The products have the precision of the rows, and their sums double precision. Those of a single block are
+        computed in threads, unless folds use them.
         """
-        Q, family, w = eta.shape[1], self.design.family, row_block.weights
+        w = row_block.weights
 
+        @np.errstate(all="ignore")  # in a thread of its own
         def of_part(part: slice) -> Float:
-            sums = np.zeros((1 if mean else Q * (Q + 1) // 2, self.width, self.width))
+            sums = np.zeros((count, self.width, self.width))
             for Z, rows in self._chunks(row_block, part):
-                at = eta[rows], row_block.Y[rows]
-                h = family.hessian_trace(*at)[:, np.newaxis, np.newaxis] / Q if mean else family.hessian(*at)
-                _add_products(sums, Z, h if w is None else h * w[rows, np.newaxis, np.newaxis])
+                for k, weights in enumerate(weights_of(eta[rows], row_block.Y[rows])):
+                    own = np.maximum(weights if w is None else weights * w[rows], 0.0)  # negative by rounding only
+                    B = Z * np.sqrt(own).astype(Z.dtype)  # numpy recognises BB' and computes half of it
+                    sums[k] += B @ B.T
             return sums
 
-        size = (self.width * Q) ** 2
+        size = 2 * count * self.width**2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None
         if not alone or size > MAX_PARALLEL_SIZE or len(eta) * size < MIN_PARALLEL_PRODUCTS:
             return of_part(slice(0, len(eta)))
@@ -561,23 +577,23 @@ def _pieces(rows: int, products: int) -> list[slice]:
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
-def _add_products(sums: Float, Z: Float, h: Float) -> None:
-    """Add for each pair of predictors a >= b the product of the rows z_i z_i' (d + 1, d + 1), weighted.
+Weights: TypeAlias = Callable[[Float, Float], Iterable[Float]]
+"""Weights (rows,) of sums over rows, given their predictors and responses."""
 
-    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `hessian_of` follows from these
-    symmetric products, which are half the work. h is positive semi-definite, so weights are negative only by rounding.
-    The products have the precision of Z (d + 1, rows), and their sums double precision.
+
+def _paired(h: Float) -> Iterator[Float]:
+    """Yield for each pair of predictors a >= b the weights of a, h_aa, and for a > b those of the sum of a and b.
+
+    `hessian_of` follows from the symmetric products with these weights, which are half the work.
     """
-    Q = h.shape[1]
-    pairs = [(a, b) for a in range(Q) for b in range(a + 1)]
-    for k, (a, b) in enumerate(pairs):
-        weights = h[:, a, a] if a == b else h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
-        B = Z * np.sqrt(np.maximum(weights, 0.0)).astype(Z.dtype)  # numpy recognises BB' and computes half of it
-        sums[k] += B @ B.T
+    for a in range(h.shape[1]):
+        for b in range(a):
+            yield h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
+        yield h[:, a, a]
 
 
 def hessian_of(products: Float, Q: int, dtype: DType) -> Float:
-    """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
+    """Return the second derivatives ((d + 1) Q, same) from the products with the weights `_paired`."""
     width = products.shape[1]
     H: Float = np.empty((width, Q, width, Q), dtype)
     for a in range(Q):

@@ -175,8 +175,8 @@ class LikelihoodSearch(Search):
             bounded = replace(gram, S=BOUND * gram.S, q=np.zeros((len(gram.S), design.predictors)))  # gradients follow
             self._bound = Sweep(bounded, groups.slices, alpha, blocks=True)
             # The second derivatives of a row at the base rate, summed over the predictors, as a share of the bound.
-            trace = design.family.hessian_trace(self.optima[0].theta, gram.y_mean[np.newaxis])
-            self._curved_share = float(trace[0]) / BOUND
+            diagonal = design.family.diagonal(self.optima[0].theta, gram.y_mean[np.newaxis])
+            self._curved_share = float(diagonal.sum()) / BOUND
         self.curvatures: dict[int, QuadraticModel] = {}
         values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
         self._store_curvatures = values <= MAX_VALUES

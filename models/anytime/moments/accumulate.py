@@ -183,7 +183,7 @@ def dense(X: Any) -> NDArray[Any]:
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
+@np.errstate(all="ignore")  # values that are not finite, or too small to square, raise one error instead
 def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
     """Return the moments of each fold, and the errors of sums that are too small, unless other rows add to them."""
     X, responses = block.X, block.Y.shape[1]

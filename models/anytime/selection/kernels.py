@@ -33,7 +33,8 @@ def rotated_rows(part: Moments) -> Float:
     The first row has the means, and the others A'A = scatter; each is times the root of the weight. Rows of several
     tables, one above the other, are those of all.
     """
-    deviation, root = np.sqrt(np.diagonal(part.scatter)), np.sqrt(part.weight)
+    deviation = np.sqrt(np.maximum(np.diagonal(part.scatter), 0.0))  # negative by rounding, of a level without rows
+    root = np.sqrt(part.weight)
     deviation[deviation <= CONSTANT_TOLERANCE * root * np.abs(part.mean)] = 0.0
     shares = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     C = part.scatter.T * shares

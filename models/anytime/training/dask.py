@@ -294,7 +294,7 @@ class ClusterView(View):
 
     slope = _summed(BlockView.slope)
     evaluate = _summed(BlockView.evaluate)
-    weighted_gram = _summed(BlockView.weighted_gram)
+    weighted_grams = _summed(BlockView.weighted_grams)
     evaluate_folds = _summed(BlockView.evaluate_folds)
     fold_hessians = _summed(BlockView.fold_hessians)
 

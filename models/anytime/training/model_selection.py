@@ -306,17 +306,19 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
     grid, one_se, order = options.grid, options.one_se, problem.orders(problem.data)
     rough = problem.rough if len(grid) > 1 else None
     curves = problem.curves if rough is None else Curves(problem)  # those of rough orders are rough as well
-    sequences: dict[int, GroupOrder] = {}
     exact: dict[int, GroupOrder] = {}
     areas: dict[int, Float] = {}
 
     def learn(places: Iterable[int]) -> None:
         new = [i for i in places if i not in areas]
-        if rough is None:
-            exact.update(zip(new, in_threads(order, [grid[i] for i in new], problem.n_jobs), strict=True))
-        sequences.update(exact if rough is None else {i: rough(grid[i]) for i in new})
-        curves.measure(problem, [(sequences[i], {i: len(sequences[i].steps)}) for i in new])
-        areas.update({i: area(sequences[i], curves.of(sequences[i])[i], horizon) for i in new})
+        found = dict(zip(new, in_threads(rough or order, [grid[i] for i in new], problem.n_jobs), strict=True))
+        curves.measure(problem, [(found[i], {i: len(found[i].steps)}) for i in new])
+        areas.update({i: area(found[i], curves.of(found[i])[i], horizon) for i in new})
+        best = sorted(areas)[int(pick(_stacked(areas, curves.weights), one_se))]
+        for i in {*exact} - {best}:
+            del exact[i]  # the factors of others use much memory
+        if rough is None and best in found:
+            exact[best] = found[best]
 
     places = range(0, len(grid), every)
     if errors is None or every == 1:
@@ -332,7 +334,7 @@ def choose(problem: Problem[T, S], *, every: int = 1, refine: bool = True) -> Ch
                     break
     candidates = sorted(areas)
     best = candidates[int(pick(_stacked(areas, curves.weights), one_se))]
-    chosen = exact[best] if rough is None else order(grid[best])
+    chosen = exact.get(best) or order(grid[best])
     alphas, measured = along(problem, chosen, problem.curves, every=every, refine=refine)
     return Choice(grid[best], chosen, alphas, _finite(measured.mean), measured)
 

@@ -15,8 +15,8 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import load_groups, singletons
 from anytime.target import Target
-from anytime.training.default_family import MAX_PRICE, SHORT_S, Size, family_of_classes
 from anytime.training.options import Options
+from anytime.training.prices import MAX_PRICE, SHORT_S, Size, family_of_classes
 
 BINARY = Target("binary", ("y",), ("no", "yes"))
 COLUMNS = [f"x{j}" for j in range(10)]
