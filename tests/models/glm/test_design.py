@@ -124,8 +124,10 @@ def test_loss_score_and_hessian_are_those_of_the_rows(
     assert (single_hessian != found.hessian).any()
     direction = np.random.default_rng(3).normal(size=(4, Q))
     np.testing.assert_allclose(view.hessian_product(etas)(direction).ravel(), H @ direction.ravel(), atol=1e-12)
-    mean = np.einsum("iaa->i", h) / Q
-    np.testing.assert_allclose(view.weighted_gram(etas), Z.T @ ((w * mean)[:, np.newaxis] * Z), atol=1e-13)
+    each = np.einsum("i,ipp,ij,ik->pjk", w, hessians(family, eta, case.Y), Z, Z)
+    np.testing.assert_allclose(view.weighted_grams(etas), each, atol=1e-13)
+    monkeypatch.setattr(row_blocks, "OWN", 0)
+    np.testing.assert_allclose(view.weighted_grams(etas), [each.sum(axis=0) / Q], atol=1e-13)
     along = view.predictors(direction)
     loss, slope = view.slope(etas, along)
     assert loss == pytest.approx(found.loss, rel=1e-12)
@@ -249,7 +251,7 @@ def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
     thetas = 0.3 * np.random.default_rng(1).normal(size=(3, 4, once.predictors))
     for ours, theirs in zip(*(each.view(columns).evaluate_folds(thetas, held) for each in designs), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
-    ours, theirs = (each.view(columns).weighted_gram(each.view(columns).predictors(thetas[0])) for each in designs)
+    ours, theirs = (each.view(columns).weighted_grams(each.view(columns).predictors(thetas[0])) for each in designs)
     np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)
     if not with_weights:
         return
