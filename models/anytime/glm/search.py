@@ -14,13 +14,13 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anytime._linalg import factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
-from anytime.glm.design import Derivatives, Design
+from anytime.glm.design import Derivatives, Design, View
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
@@ -111,20 +111,10 @@ BOUND = 0.5
 """Boehning (1992): the Hessian of log sum exp is at most 1/2 of the identity on the vectors that sum to 0."""
 
 
-@dataclass(frozen=True, eq=False)
-class Optima:
-    """The optimum of each prefix of a sequence, at the penalty that ordered the groups unless it was refitted.
-
-    theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
-    prefix, if the search needed them and they are small.
-    """
-
-    optima: tuple[Optimum, ...]
-    curvatures: dict[int, QuadraticModel]
-
-
 LikelihoodOrder: TypeAlias = GroupOrder
-"""A sequence of a generalised linear model, whose state is `Optima`."""
+"""A sequence of a generalised linear model. Its state is the `Optimum` of each prefix, at the penalty that ordered the
+groups unless it was refitted, with coefficients (ends + 1, Q), intercept first.
+"""
 
 
 @single_blas_thread()
@@ -137,7 +127,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    return replace(greedy(search, rule), state=Optima(tuple(search.optima), search.curvatures))
+    return replace(greedy(search, rule), state=tuple(search.optima))
 
 
 def base_rate(design: Design) -> Optimum:
@@ -148,12 +138,15 @@ def base_rate(design: Design) -> Optimum:
     return Optimum(theta, loss, loss)
 
 
-def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
-    """Return the error for a prefix without a finite optimum."""
-    return TrainingError(
-        f"at alpha 0 the groups up to {groups.names[adds[-1]]!r} separate the responses, so the coefficients grow "
-        "without bound; choose an alpha above 0, or 'cv'"
-    )
+def fitted(view: View, last: str, alpha: float, start: Float, scale: float, **how: Any) -> Optimum:
+    """Return `optimum`, or raise TrainingError with the name of the last group if there is none."""
+    try:
+        return optimum(view, alpha, start, scale, **how)
+    except SeparatedError:
+        raise TrainingError(
+            f"at alpha 0 the groups up to {last!r} separate the responses, so the coefficients grow without bound; "
+            "choose an alpha above 0, or 'cv'"
+        ) from None
 
 
 class LikelihoodSearch(Search):
@@ -177,9 +170,6 @@ class LikelihoodSearch(Search):
             # The second derivatives of a row at the base rate, summed over the predictors, as a share of the bound.
             diagonal = design.family.diagonal(self.optima[0].theta, gram.y_mean[np.newaxis])
             self._curved_share = float(diagonal.sum()) / BOUND
-        self.curvatures: dict[int, QuadraticModel] = {}
-        values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
-        self._store_curvatures = values <= MAX_VALUES
         self._scale = 0.0
         self._renew()
 
@@ -202,10 +192,8 @@ class LikelihoodSearch(Search):
         start = np.pad(last, ((0, len(rows) - len(last)), (0, 0)))
         # The loss of the last optimum is predicted by its last step, and may be of single precision.
         known = None if at.hessian is None else Derivatives(at.loss, at.score[rows], at.hessian[np.ix_(rows, rows)])
-        try:
-            return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
-        except SeparatedError:
-            raise separated(self.groups, adds) from None
+        view, how = self._design.view(columns), {"known": known, "stop": self._stop}
+        return fitted(view, self.groups.names[adds[-1]], self._alpha, start, self._scale, **how)
 
     def _renew(self) -> None:
         """Score the remaining groups, with their gradients at the last optimum."""
@@ -218,8 +206,6 @@ class LikelihoodSearch(Search):
         sweep = self._bound
         if self._curved:
             curvature = QuadraticModel.at(on_all_columns(last.theta, columns, self._all_columns.width - 1), at)
-            if self._store_curvatures:
-                self.curvatures[len(self.optima) - 1] = curvature
             sweep = Sweep(curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
         if sweep is None:
             b = at.score[1:].copy()

@@ -217,7 +217,7 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
         np.testing.assert_array_equal(a.Y, b.Y)
     found = [search.likelihood_sequence(design, case.groups, Rule("fr"), 1e-4) for design in (here, there)]
     assert [s.adds for s in found[0].steps] == [s.adds for s in found[1].steps]
-    for mine, other in zip(found[0].state.optima, found[1].state.optima, strict=True):
+    for mine, other in zip(found[0].state, found[1].state, strict=True):
         # In memory the first steps have single precision, so the last ones differ within the stopping criterion.
         np.testing.assert_allclose(mine.theta, other.theta, rtol=0, atol=OPTIMUM)
 
