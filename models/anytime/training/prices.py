@@ -45,7 +45,7 @@ def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGro
     needed = 8 * MATRICES * folds * expansion.plain.size**2
     if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
         return groups, ()
-    what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows} rows"
+    what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows:,} rows"
     return expansion.reduced(Choice(0, False))[0].groups, (
         f"columns of numbers are lines: {what} (--basis hinge:2 fits curves)",
     )
