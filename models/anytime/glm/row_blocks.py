@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import iadd
 from typing import IO, Any, Self, TypeAlias, TypeVar
 
@@ -162,13 +162,16 @@ class RowBlock:
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
-    def split(self, fold: HeldOutRows) -> tuple[list[RowBlock], list[RowBlock]]:
-        """Return the rows outside a fold and those of `inside`, contiguous ones together."""
-        inside = self.inside(fold)
-        ends = [0, *chain.from_iterable(inside), len(self.Y)]
-        outside = zip(ends[::2], ends[1::2], strict=True)
-        parts = [[self.part(slice(a, b)) for a, b in spans if b > a] for spans in (outside, inside)]
-        return parts[0], parts[1]
+    def spans(self, folds: Sequence[HeldOutRows]) -> Iterator[tuple[slice, int]]:
+        """Yield disjoint spans of all rows, in order, each with the place of the fold that it is inside, or -1."""
+        end = 0
+        inside = [(start, stop, f) for f, fold in enumerate(folds) for start, stop in self.inside(fold)]
+        for start, stop, f in [*sorted(inside), (len(self.Y), len(self.Y), -1)]:
+            if start > end:
+                yield slice(end, start), -1
+            if stop > start:
+                yield slice(start, stop), f
+            end = stop
 
     def release(self) -> None:
         """Release the memory of a mapped block; the next use reads it from the file."""
@@ -293,7 +296,7 @@ class BlockDesign(Design):
         """Return the rows outside the held-out fold."""
         if self.held is None:
             return self.stored
-        return [part for row_block in self.stored for part in row_block.split(self.held)[0]]
+        return [each.part(rows) for each in self.stored for rows, f in each.spans([self.held]) if f < 0]
 
     @cached_property
     def stored(self) -> list[RowBlock]:
@@ -373,7 +376,6 @@ class BlockView(View):
         lacking, missing, means = self._gaps_of_folds(row_block, folds)
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
-        spans: list[tuple[int, int, int]] = []
         eta = self._times(packed, Z)
         by_fold = eta.reshape(Q, F, n)
         if len(lacking):
@@ -384,17 +386,15 @@ class BlockView(View):
         if row_block.weights is not None:
             w = row_block.weights.astype(Z.dtype, copy=False)
             loss, residual = loss * w, residual * w
-        for f, fold in enumerate(folds):
-            for start, stop in row_block.inside(fold):
-                excess[f] += loss[f, start:stop].sum(dtype=np.float64)
-                excess[f] -= row_block.saturated(family)[start:stop].sum()
-                loss[f, start:stop] = 0.0
-                spans.append((start, stop, f))
-        for start, stop, inside in _complete(spans, n):
-            part = residual[:, :, start:stop]
-            sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
+        for rows, inside in row_block.spans(folds):
+            if inside >= 0:
+                excess[inside] += loss[inside, rows].sum(dtype=np.float64)
+                excess[inside] -= row_block.saturated(family)[rows].sum()
+                loss[inside, rows] = 0.0
+            part = residual[:, :, rows]
+            sums = self._against(part.reshape(Q * F, -1), Z[:, rows]).reshape(Q, F, -1).transpose(1, 2, 0)
             if len(lacking):
-                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
+                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, rows].T).transpose(1, 2, 0)
             for f in range(F):
                 (held if f == inside else scores)[f] += sums[f]
         return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
@@ -426,14 +426,9 @@ class BlockView(View):
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
-            outside = [row_block]
-            for f, fold in enumerate(folds):
-                pairs = [part.split(fold) for part in outside]
-                outside = [part for rest, _ in pairs for part in rest]
-                for part in (part for _, inside in pairs for part in inside):
-                    sums[f] += self._curvature(part, self._predictors(part, theta))
-            for part in outside:
-                sums[-1] += self._curvature(part, self._predictors(part, theta))
+            for rows, f in row_block.spans(folds):
+                part = row_block.part(rows)
+                sums[f] += self._curvature(part, self._predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
@@ -544,7 +539,7 @@ class BlockView(View):
                     sums[k] += B @ B.T
             return sums
 
-        size = 2 * count * self.width**2
+        size = count * self.width**2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None
         if not alone or size > MAX_PARALLEL_SIZE or len(eta) * size < MIN_PARALLEL_PRODUCTS:
             return of_part(slice(0, len(eta)))
@@ -556,17 +551,6 @@ def _runs(rows: Index) -> list[tuple[slice, slice]]:
     """Return runs of consecutive rows: destination and source. There are few, because groups are contiguous."""
     edges = [0, *(1 + np.flatnonzero(np.diff(rows) != 1)).tolist(), len(rows)]
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
-
-
-def _complete(spans: list[tuple[int, int, int]], stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield disjoint spans (start, stop, number) in order, with those between them up to `stop` as number -1."""
-    end = 0
-    for span in [*sorted(spans), (stop, stop, -1)]:
-        if span[0] > end:
-            yield end, span[0], -1
-        if span[1] > span[0]:
-            yield span
-        end = span[1]
 
 
 def _pieces(rows: int, products: int) -> list[slice]:

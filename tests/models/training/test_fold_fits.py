@@ -133,7 +133,7 @@ TABLES: dict[str, Callable[[], Table]] = {
 def held_deviance(view: Any, theta: Float) -> float:
     """The deviance of the rows that a design leaves out, row by row."""
     design, total = view.design, 0.0
-    for part in (part for block in design.stored for part in block.split(design.held_rows)[1]):
+    for part in (each.part(rows) for each in design.stored for rows, f in each.spans([design.held_rows]) if f == 0):
         losses = design.family.loss(view._predictors(part, theta), part.Y)[0] - design.family.saturated(part.Y)
         total += 2.0 * float(losses.sum() if part.weights is None else part.weights @ losses)
     return total
