@@ -143,7 +143,7 @@ class JointFits:
             other._renew(np.arange(len(self._x)), single=True)
         return other
 
-    @np.errstate(under="ignore")  # what underflows is 0
+    @np.errstate(all="ignore")  # a fit without a finite loss goes on alone
     def deviances(self, alpha: float) -> Float:
         """Move the fits to a penalty; return their mean deviances (F,), infinite where a fit fails.
 
@@ -199,14 +199,13 @@ class JointFits:
                 break
             trial = x[active] + length[active, np.newaxis, np.newaxis] * direction[active]
             new = self._evaluated(view, active, trial)
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = new.losses + 0.5 * _products(ridge * trial, trial)
-                gradients = ridge * trial - new.scores
-                enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
-                lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
-                moved, back = active[lower], active[~lower]
-                steeper = _products(gradients[~lower], direction[back]) - slope[back]  # to where the slope is about 0
-                shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
+            values = new.losses + 0.5 * _products(ridge * trial, trial)
+            gradients = ridge * trial - new.scores
+            enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
+            lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
+            moved, back = active[lower], active[~lower]
+            steeper = _products(gradients[~lower], direction[back]) - slope[back]  # to where the slope is about 0
+            shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
             length[back] *= np.clip(shares, SHORTEST, 0.5)
             stuck = back[length[back] <= STOPPED]
             if single:
@@ -254,7 +253,7 @@ class JointFits:
         held[~(found.deviances < ABSURD)] = 0.0
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinite where an extreme row is predicted without bound
+    @np.errstate(all="ignore")  # infinite where an extreme row is predicted without bound
     def _alike(self, view: View) -> list[Callable[[Float], Solver]]:
         """Return solvers, given a ridge, with second derivatives outside each fold, at the mean of the coefficients.
 

@@ -100,7 +100,7 @@ class Optimum:
     solver: Solver | None = None
 
 
-@np.errstate(under="ignore")  # what underflows is 0
+@np.errstate(all="ignore")  # the line search refuses what is not finite
 def optimum(
     view: View, alpha: float, start: Float, scale: float, *, known: Derivatives | None = None, stop: Stop = EXACT
 ) -> Optimum:

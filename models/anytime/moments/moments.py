@@ -51,7 +51,7 @@ class Moments:
     weight : float
         Sum of the row weights, the n of the papers.
     mean : Float
-        (D + P + M,) weighted means of [X, Y, U].
+        (D + P + M,) weighted means of [X, Y, U]; those of U are the shares of the rows in which columns are missing.
     scatter : Float
         (D + P + M, same) centred cross-products, not divided by `weight`.
     fill : Float
@@ -140,7 +140,7 @@ class Moments:
         """
         both = tuple(sorted({*self.missing, *other.missing}))
         unseen = np.full(self.features, self.weight == 0)
-        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+        for share, (start, stop) in zip(self.mean[self.width :], self.missing, strict=True):
             unseen[start:stop] |= share >= ALL_ROWS
         fill = np.where(unseen, other.fill, self.fill)  # close to the values, because a distant fill loses digits
         a = self.refilled(fill).with_indicators(both)
@@ -233,15 +233,10 @@ class Moments:
     def observed_mean(self) -> Float:
         """Return the weighted means (D,) of the features over the rows that have them; `fill` if none has."""
         mean = self.mean[: self.features].copy()
-        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+        for share, (start, stop) in zip(self.mean[self.width :], self.missing, strict=True):
             fill = self.fill[start:stop]
             mean[start:stop] = fill if share >= ALL_ROWS else fill + (mean[start:stop] - fill) / (1.0 - share)
         return mean
-
-    @property
-    def missing_shares(self) -> Float:
-        """Return the weighted shares (M,) of the rows in which the columns of `missing` are missing."""
-        return self.mean[self.width :]
 
     def with_indicator_features(self, columns: Sequence[tuple[int, int]]) -> Moments:
         """Return the moments with the indicator of some columns as one more feature after the features of each.

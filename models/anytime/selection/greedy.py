@@ -256,8 +256,7 @@ class Search(ABC):
             gains = {g: self.union(self.adds(*bundle, g)) - score for g in dependents}
             if not gains:
                 return bundle, density
-            per_cost = {g: _per_cost(gain, self.groups.costs[g]) for g, gain in gains.items()}
-            richest = max(per_cost, key=per_cost.__getitem__)  # the first of equal ones
+            richest = max(gains, key=lambda g: self._per_cost(gains[g], g))  # the first of equal ones
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
             # A free group never lowers the density, so it must not end the growth even if it adds nothing.
             if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
@@ -273,13 +272,12 @@ class Search(ABC):
         per_cost = np.full(len(self.groups), -np.inf)
         for g in bundle.tolist():
             union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
-            per_cost[g] = _per_cost(self.union(union) - score, self.groups.costs[g])
+            per_cost[g] = self._per_cost(self.union(union) - score, g)
         return best(per_cost, costs, bundle)
 
-
-def _per_cost(gain: float, cost: Any) -> float:
-    """Return the gain per cost; free groups are first, whatever they add, so that rounding does not decide."""
-    return float(gain / cost) if cost > 0 else np.inf
+    def _per_cost(self, gain: float, group: int) -> float:
+        """Return the gain per cost; free groups are first, whatever they add, so that rounding does not decide."""
+        return gain / float(self.groups.costs[group]) if self.groups.costs[group] > 0 else np.inf
 
 
 def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Index, bool]:

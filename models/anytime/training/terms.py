@@ -51,7 +51,7 @@ class TermSets:
         """Return one of the sets, with indicators of missing values; it is computed again by each call."""
         reduced, spans = self.whole.reduced(choice)
         moments = self.moments.reduced(spans)
-        shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
+        shares = dict(zip((start for start, _ in moments.missing), moments.mean[moments.width :].tolist(), strict=True))
         bases = reduced.groups.bases
         expansion = reduced.with_indicators(  # those that the groups file states or that gaps in rows need
             {
