@@ -5,7 +5,7 @@ numbers. Beyond `HELD_BYTES` they are in a mapped temporary file, whose memory i
 its rows as columns, so that the features of a prefix are contiguous. Its first row is ones, for the intercept. Where
 many rows of a block are equal, it stores them once, with their sum of weights: losses and derivatives are the same.
 
-A pass visits the blocks through joblib, with BLAS limited to one thread by the caller. Predictors are stored, so the
+A pass visits the blocks in threads, with BLAS limited to one thread by the caller. Predictors are stored, so the
 line search of a Newton step needs no pass. Sums are accumulated in the order of the blocks and do not depend on the
 number of threads.
 """

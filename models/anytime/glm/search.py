@@ -56,15 +56,11 @@ class QuadraticModel:
         assert evaluation.hessian is not None  # noqa: S101
         return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
 
-    def restricted(self, columns: Index) -> QuadraticModel:
-        """Return the same problem for some of the columns; the fit must be zero in the others."""
-        at = np.append(0, columns + 1)
-        return QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
-
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""
-        part = self.restricted(columns)
-        return factorise_penalised(part.H, np.append(0.0, np.full(len(columns), alpha))).solve(part.r[:, np.newaxis])
+        at = np.append(0, columns + 1)
+        factor = factorise_penalised(self.H[np.ix_(at, at)], np.where(at == 0, 0.0, alpha))
+        return factor.solve(self.r[at, np.newaxis])
 
     def gram(self, like: Gram) -> Gram:
         """Return the same problem given the intercept, as normal equations of D columns and one response."""

@@ -129,14 +129,12 @@ class Moments:
         """Return the moments of all rows of the parts (at least one)."""
         return reduce(Moments.merge, parts)
 
-    def merge(self, other: Moments, *, into: Float | None = None) -> Moments:
+    def merge(self, other: Moments) -> Moments:
         """Return the moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
 
         With delta = mean_2 - mean_1,
 
             mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
-
-        The scatter is made in the memory `into`, if that has its size: that of either, if it is not used any more.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
         unseen = np.full(self.features, self.weight == 0)
@@ -150,8 +148,7 @@ class Moments:
         if a.weight == 0 or b.weight == 0:
             return replace(b if a.weight == 0 else a, rows=rows)
         delta = b.mean - a.mean
-        fits = into is not None and into.shape == a.scatter.shape
-        scatter = np.add(a.scatter, b.scatter, out=into if fits else None)
+        scatter = np.add(a.scatter, b.scatter)
         add_outer(scatter, delta * (a.weight * b.weight / weight), delta)
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
