@@ -12,7 +12,7 @@ from scipy.special import xlogy
 
 from anytime.errors import TrainingError
 from anytime.families.family import Family, Link
-from anytime.types import Bool, FamilyName, Float
+from anytime.types import Bool, FamilyName, Float, Task
 
 MAX_SCORE = 500.0
 """Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
@@ -22,8 +22,11 @@ MIN_DISPERSION, MAX_DISPERSION = 1e-6, 1e6
 
 
 class LogLink(Family):
-    """A family of one response, 0 or more, whose expectation is exp(eta)."""
+    """A family of one response, 0 or more, whose expectation is exp(eta); of counts, unless it says otherwise."""
 
+    tasks: ClassVar[tuple[Task, ...]] = ("count",)
+    noun = "count"
+    expected = "counts, 0 or more"
     link = Link(
         "log",
         "logarithm of the expected value",
@@ -57,9 +60,6 @@ class Poisson(LogLink):
     """
 
     name = "poisson"
-    tasks = ("count",)
-    noun = "count"
-    expected = "counts, 0 or more"
 
     def saturated(self, Y: Float) -> Float:
         """Return y - y log y."""
@@ -118,9 +118,6 @@ class NegativeBinomial(LogLink):
     dispersion: float = 1.0
 
     name: ClassVar[FamilyName] = "negative-binomial"
-    tasks = ("count",)
-    noun = "count"
-    expected = "counts, 0 or more"
 
     @classmethod
     def of(cls, parameter: str | None) -> Self:

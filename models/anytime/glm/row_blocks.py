@@ -25,7 +25,6 @@ from typing import IO, Any, Self, TypeAlias, TypeVar
 import numpy as np
 
 from anytime.errors import TableError, file_error
-from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense, in_threads, rows_of
@@ -66,7 +65,6 @@ class RowBlock:
     gaps: dict[int, Bool]
     counts: Float | None = None
     mapped: mmap.mmap | None = None
-    _saturated: dict[Family, Float] = field(default_factory=dict)
     _tiled: dict[int, Float] = field(default_factory=dict)
 
     @cached_property
@@ -74,9 +72,7 @@ class RowBlock:
         """Return the block in single precision, unless it is mapped."""
         if self.mapped is not None or self.Z.dtype == np.float32:
             return self
-        return replace(
-            self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={}
-        )
+        return replace(self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={})
 
     def in_order(self, columns: Index) -> RowBlock:
         """Return the block with some columns only, in that order."""
@@ -125,13 +121,6 @@ class RowBlock:
         Z: Float = np.ndarray(self.Z.shape, buffer=mapped)
         Z[:] = self.Z
         return replace(self, Z=Z, mapped=mapped)
-
-    def saturated(self, family: Family) -> Float:
-        """Return the smallest possible losses, times the weights."""
-        if family not in self._saturated:
-            losses = family.saturated(self.Y)
-            self._saturated[family] = losses if self.weights is None else losses * self.weights
-        return self._saturated[family]
 
     def total(self, values: Float) -> float:
         """Return the weighted sum of some values (rows,)."""
@@ -302,6 +291,13 @@ class BlockDesign(Design):
     def stored(self) -> list[RowBlock]:
         return [row_block.single if self.dtype == np.float32 else row_block for row_block in self.row_blocks]
 
+    @cached_property
+    def saturated(self) -> list[Float]:
+        """Return the smallest possible losses of the rows of each block, times their weights."""
+        losses = [self.family.saturated(each.Y) for each in self.stored]
+        weights = [1.0 if each.weights is None else each.weights for each in self.stored]
+        return [own * w for own, w in zip(losses, weights, strict=True)]
+
 
 class BlockView(View):
     """Some columns of row blocks; predictors are (rows, Q) for each block."""
@@ -363,14 +359,15 @@ class BlockView(View):
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         stored = self.design.stored
-        parts = self._map(lambda i: self._of_folds(stored[i], thetas, folds), stored)
+        parts = self._map(lambda i: self._of_folds(i, thetas, folds), stored)
         losses, scores, deviances, held = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
-    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
+    def _of_folds(self, number: int, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
-        Z, family = row_block.Z, self.design.family
+        row_block, family = self.design.stored[number], self.design.family
+        Z = row_block.Z
         (F, _, Q), n = thetas.shape, Z.shape[1]
         packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
         lacking, missing, means = self._gaps_of_folds(row_block, folds)
@@ -389,7 +386,7 @@ class BlockView(View):
         for rows, inside in row_block.spans(folds):
             if inside >= 0:
                 excess[inside] += loss[inside, rows].sum(dtype=np.float64)
-                excess[inside] -= row_block.saturated(family)[rows].sum()
+                excess[inside] -= self.design.saturated[number][rows].sum()
                 loss[inside, rows] = 0.0
             part = residual[:, :, rows]
             sums = self._against(part.reshape(Q * F, -1), Z[:, rows]).reshape(Q, F, -1).transpose(1, 2, 0)

@@ -146,9 +146,8 @@ class _KernelSearch(Search, ForwardRegression):
 
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
-        for group in state.remaining_groups.tolist():
-            if not state.selected[group]:
-                scores[group] = self.union_score(state, state.rows(group))
+        for group in np.flatnonzero(~state.selected & (state.sizes > 0)).tolist():
+            scores[group] = self.union_score(state, state.rows(group))
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:  # noqa: ARG002
