@@ -1,7 +1,6 @@
 """Text files, and safetensors files: arrays, and a record stored as JSON in the metadata. They never contain code.
 
-A file is written under a temporary name in the same folder and then renamed, so readers never see a partial file. The
-reader of safetensors checks the container only; the caller checks the record and the arrays.
+A file is written under a temporary name in the same folder and then renamed, so readers never see a partial file.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from select import select
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise
@@ -29,15 +29,23 @@ from anytime.errors import AnytimeError, ArtifactError, file_error, refuse
 
 Arrays = Mapping[str, NDArray[Any]]
 
+Record = TypeVar("Record", bound=BaseModel)
+
+WHOLE = ("columns", "ends", "prefixes", "rows", "missing")
+"""Arrays of whole numbers, by the last part of their name; the others are of floats."""
+
 
 class FileKind(NamedTuple):
-    """The metadata entry that stores the record of such files, and the words that error messages use for them."""
+    """The metadata entry that stores the record of such files, and the words that error messages use for them.
+
+    `record` is what it is called, and `remedy` advice for a damaged file.
+    """
 
     key: str
     what: str
     command: str
     remedy: str
-    """Advice for a damaged file."""
+    record: str = "record"
 
 
 def write(path: Path, kind: FileKind, record: str, arrays: Arrays) -> None:
@@ -167,8 +175,11 @@ def _sent(path: Path) -> bytes:
     raise OSError(f"the pipe sends nothing for {PIPE_S:g} s; write to it, or give a file")
 
 
-def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the record and the arrays of a file; raise ArtifactError if it is missing, damaged or of another kind."""
+def read(path: Path, kind: FileKind, form: type[Record]) -> tuple[Record, dict[str, NDArray[Any]]]:
+    """Return the record and the arrays of a file; the caller checks these.
+
+    Raise ArtifactError if it is missing, damaged or of another kind, or its format is not that of `form`.
+    """
     content = _content(path, repr(str(path)), ArtifactError)
     try:
         deserialize(content)  # type: ignore[no-untyped-call]  # checks the container, for any dtype of the arrays
@@ -180,7 +191,52 @@ def read(path: Path, kind: FileKind) -> tuple[str, dict[str, NDArray[Any]]]:
         raise ArtifactError(f"{str(path)!r} is not a complete safetensors file ({error}); {kind.remedy}") from error
     if kind.key not in metadata:
         raise ArtifactError(f"{str(path)!r} is a safetensors file of another kind; expected one from '{kind.command}'")
-    return metadata[kind.key], arrays
+    try:
+        return _checked_record(metadata[kind.key], kind, form), arrays
+    except ArtifactError as error:
+        raise ArtifactError(f"{str(path)!r} {error}") from error.__cause__
+
+
+def _checked_record(text: str, kind: FileKind, form: type[Record]) -> Record:
+    try:
+        number = json.loads(text)["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"has a {kind.record} that this library did not write; {kind.remedy}") from error
+    known, is_number = form.model_fields["format"].default, type(number) is int and number >= 1
+    refuse(
+        {
+            f"has format {number!r}; expected {known}: {kind.remedy}": not is_number,
+            f"has format {number}; this library reads up to {known}: install a newer anytime-linear": (
+                is_number and number > known
+            ),
+        },
+        ArtifactError,
+    )
+    try:
+        return form.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"].lower()
+        raise ArtifactError(f"has a damaged {kind.record} ({where}: {why}); {kind.remedy}") from error
+
+
+def dtype_of(name: str) -> type[np.int64] | type[np.float64]:
+    """Return the type of the numbers of a stored array."""
+    return np.int64 if name.rpartition(".")[2] in WHOLE else np.float64
+
+
+def check_arrays(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]], kind: FileKind) -> None:
+    """Raise ArtifactError, without the path, unless arrays of these shapes are there, and their numbers finite."""
+    for name, shape in shapes.items():
+        if name not in arrays:
+            raise ArtifactError(f"lacks array {name!r}; {kind.remedy}")
+        found, expected = arrays[name], np.dtype(dtype_of(name))
+        if found.shape != shape or found.dtype != expected:
+            given = f"{found.dtype} of shape {found.shape}, expected {expected} of shape {shape}"
+            raise ArtifactError(f"has array {name!r} as {given}; {kind.remedy}")
+        if not np.isfinite(found).all():
+            raise ArtifactError(f"has numbers in {name!r} that are not finite; {kind.remedy}")
 
 
 def has_kind(path: Path, kind: FileKind) -> bool:

@@ -91,11 +91,6 @@ def add_outer(A: Float, x: Float, y: Float) -> None:
         A[start : start + 256] += np.multiply.outer(x[start : start + 256], y)
 
 
-def positive_pivots(pivots: Float, reference: Float) -> Bool:
-    """Return which columns are not dropped: their pivots are more than rounding of their diagonal."""
-    return np.asarray(pivots > RANK_TOLERANCE * reference)
-
-
 @dataclass(frozen=True)
 class Factor:
     """Lower factor L of a positive semi-definite matrix; `dropped` (d,) marks the dropped columns."""
@@ -115,8 +110,8 @@ class Factor:
         return np.asarray(dtrtrs(self.L, Z, lower=1, trans=1)[0]) if len(self.L) else Z
 
     def solve(self, B: Float) -> Float:
-        """Return A^-1 B, zero in dropped rows; B is (d, P)."""
-        return self.backward(self.forward(B))
+        """Return A^-1 B, zero in dropped rows; B has d rows, or d numbers in all for each of its columns."""
+        return self.backward(self.forward(B.reshape(len(self.L), -1))).reshape(B.shape)
 
 
 def _routine(module: Any, name: str, *arguments: Any) -> Callable[..., None]:
@@ -148,7 +143,7 @@ def factorise_into(A: Float, reference: Float) -> Factor:
     assert A.flags.f_contiguous and A.dtype == np.float64  # noqa: S101, PT018
     d, info, diagonal = len(A), ctypes.c_int(0), np.diagonal(A).copy()
     _POTRF(b"L", ctypes.c_int(d), A.ctypes.data, ctypes.c_int(max(d, 1)), info)
-    if info.value == 0 and positive_pivots(np.square(np.diagonal(A)), reference).all():
+    if info.value == 0 and (np.square(np.diagonal(A)) > RANK_TOLERANCE * reference).all():
         return Factor(A, np.zeros(d, dtype=np.bool_))
     upper = np.triu(A, 1)
     return _by_columns(upper + upper.T + np.diag(diagonal), reference)
@@ -167,7 +162,7 @@ def solve_leading(factor: Factor, right: Float) -> None:
 def factorise(A: Float, reference: Float) -> Factor:
     """Return the factor of A (d, d); pivots are compared with `reference` (d,), the columns' original diagonal."""
     L, info = dpotrf(A, lower=1, clean=1)  # for one column 1 us instead of 6 by `np.linalg.cholesky`
-    if info == 0 and positive_pivots(np.square(np.diagonal(L)), reference).all():
+    if info == 0 and (np.square(np.diagonal(L)) > RANK_TOLERANCE * reference).all():
         return Factor(L, np.zeros(len(A), dtype=np.bool_))
     return _by_columns(A, reference)
 
@@ -188,7 +183,7 @@ def _by_columns(A: Float, reference: Float) -> Factor:
     dropped = np.zeros(d, dtype=np.bool_)
     for j in range(d):
         column = A[j:, j] - L[j:, :j] @ L[j, :j]
-        if positive_pivots(column[0], reference[j]):
+        if column[0] > RANK_TOLERANCE * reference[j]:
             L[j:, j] = column / np.sqrt(column[0])
         else:
             dropped[j] = True

@@ -20,7 +20,7 @@ from anytime.cli.main import main
 from anytime.data.formats import SUFFIXES, Batch, ReadAs, Table, open_table
 from anytime.errors import TableError
 from anytime.families import FAMILIES
-from anytime.families.family import OneResponse
+from anytime.families.family import Family
 from anytime.features.bases import BASES
 from anytime.features.bases.basis import Basis
 from anytime.features.operations import OPERATIONS, Operation
@@ -36,7 +36,7 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
     "selection criterion": (CRITERIA, "selection/criteria.py", {"name", *Criterion.__abstractmethods__}),
     "basis": (BASES, "features/bases/basis.py", {"name", "fits", *Basis.__abstractmethods__}),
     "operation of a term": (OPERATIONS, "features/operations.py", {"form", "code", *Operation.__abstractmethods__}),
-    "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *OneResponse.__abstractmethods__}),
+    "family": (FAMILIES, "families/__init__.py", {"name", "tasks", "link", *Family.__abstractmethods__}),
     "table format": (SUFFIXES, "data/formats/__init__.py", {*Table.__abstractmethods__}),
     "model export": (EXPORTS, "model/export.py", {"suffix", "text"}),
 }

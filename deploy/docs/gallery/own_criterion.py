@@ -11,8 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from anytime import AnytimeRegressor
-from anytime.selection.criteria import ForwardRegression
-from anytime.selection.sweep import SelectionState
+from anytime.selection.criteria import ForwardRegression, SelectionState
 
 
 class GainPerColumn(ForwardRegression):

@@ -96,7 +96,7 @@ def summary(model: Model) -> str:
     }
     lines = [
         f"model {model.name} {model.version}".rstrip()
-        + f": {manifest.task}, {manifest.family} by {manifest.rule_in_words}{first}, alpha {manifest.alpha:.3g}",
+        + f": {manifest.task}, {manifest.family} by {model.rule_in_words}{first}, alpha {manifest.alpha:.3g}",
         f"learned from {origin.rows} rows of {origin.data}; {size}: "
         f"{used} informative, {len(redundant.constant)} constant, {len(redundant.collinear)} collinear with others",
         f"cross-validated errors: nested, each of {origin.folds} folds learned its own order" if origin.nested else "",

@@ -613,7 +613,7 @@ def _provenance(model: Model) -> str:
         "library": f"anytime-linear {origin.library}",
         "data": f"{origin.data}, {origin.rows:,} rows of weight {origin.weight:g}",
         "task": f"{manifest.task}, {manifest.family}",
-        "order": f"{manifest.rule_in_words}, penalty {manifest.alpha:.3g}",
+        "order": f"{model.rule_in_words}, penalty {manifest.alpha:.3g}",
         "folds and seed": f"{origin.folds or 'none'}{' (nested)' * origin.nested}, "
         f"{'none' if origin.seed is None else origin.seed}",
         "reordered from": origin.resequenced_from or "",

@@ -11,7 +11,7 @@ from anytime.families.gaussian import Gaussian
 from anytime.families.log_link import Gamma, NegativeBinomial, Poisson
 from anytime.types import FamilyName, Task
 
-__all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of"]
+__all__ = ["FAMILIES", "Family", "default_family", "family_names", "family_of", "label_of"]
 
 FAMILIES: dict[str, type[Family]] = {
     kind.name: kind for kind in (Gaussian, Binomial, Multinomial, Poisson, Gamma, NegativeBinomial)
@@ -41,6 +41,11 @@ def _made(kind: type[Family], parameter: str | None) -> Family:
     if lacking := sorted([*stated, *kind.__abstractmethods__]):
         raise TypeError(f"family {kind.__name__} lacks {', '.join(lacking)}; expected the members of Family")
     return kind.of(parameter)
+
+
+def label_of(name: FamilyName) -> FamilyName:
+    """Return the name with its parameter, as model files store it; raise as `family_of`."""
+    return family_of(name).label
 
 
 def family_names(task: Task) -> list[FamilyName]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from scipy.linalg import helmert
 from scipy.special import expit, logit, xlogy
 
-from anytime.families.family import Family, Link, OneResponse
+from anytime.families.family import Family, Link
 from anytime.types import Float
 
 
-class Binomial(OneResponse):
+class Binomial(Family):
     """The binomial family, the logistic regression of the second of two classes: phi(eta) = log(1 + exp eta).
 
     One response in [0, 1]: the second class, or its share.
@@ -47,6 +46,7 @@ class Binomial(OneResponse):
         tail = np.exp(-np.abs(eta))
         return np.asarray(tail / np.square(1.0 + tail))
 
+    @np.errstate(under="ignore")
     def mean(self, scores: Float) -> Float:
         return np.asarray(expit(scores))
 
@@ -81,9 +81,13 @@ class Multinomial(Family):
         output[r] /= total;""",
     )
     by_class = True
+    shares = True
 
     def predictors(self, responses: int) -> int:
         return responses - 1
+
+    def contrasts(self, predictors: int) -> Float:
+        return _basis(predictors + 1)
 
     def start(self, mean: Float) -> Float:
         """Return the logarithms of the shares in the basis B, which removes their common constant."""
@@ -94,10 +98,7 @@ class Multinomial(Family):
         return np.asarray(-xlogy(Y, Y).sum(axis=1))
 
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
-        """Return log sum exp s - y's, and B'(y - p).
-
-        Classes are rows here and below: sums over a few classes take a tenth of the time.
-        """
+        """Return log sum exp s - y's, and B'(y - p)."""
         B, y = _basis(Y.shape[1]).astype(eta.dtype), Y.T
         s = B.T @ eta.T
         s -= s.max(axis=0)
@@ -107,34 +108,14 @@ class Multinomial(Family):
         powers /= total
         return value, (B @ (y - powers)).T
 
-    def hessian(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        """Return B'(diag p - p p')B."""
-        rows, Q = eta.shape
-        B = _basis(Q + 1).astype(eta.dtype)
-        p = _softmax(B.T @ eta.T)
-        squares = (B[:, np.newaxis] * B).reshape(Q * Q, Q + 1)
-        mean = B @ p
-        h = (squares @ p).reshape(Q, Q, rows)
-        h -= mean[:, np.newaxis] * mean
-        return np.asarray(h.transpose(2, 0, 1))
-
-    def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:  # noqa: ARG002
-        B = _basis(eta.shape[1] + 1).astype(eta.dtype)
-        p = _softmax(B.T @ eta.T)
-
-        def product(direction: Float) -> Float:
-            s = B.T @ direction.T
-            return np.asarray((B @ (p * (s - np.einsum("ki,ki->i", p, s)))).T)
-
-        return product
-
-    def scores(self, eta: Float) -> Float:
-        return np.asarray(eta @ _basis(eta.shape[1] + 1))
+    def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
+        return _softmax(self.contrasts(eta.shape[1]).astype(eta.dtype).T @ eta.T).T
 
     def mean(self, scores: Float) -> Float:
         return _softmax(scores.T).T
 
 
+@np.errstate(under="ignore")
 def _softmax(scores: Float) -> Float:
     """Return probabilities (K, rows) from scores (K, rows)."""
     powers = np.exp(scores - scores.max(axis=0))

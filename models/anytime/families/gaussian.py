@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from anytime.families.family import Family, Link
@@ -55,11 +53,8 @@ class Gaussian(Family):
     def loss(self, eta: Float, Y: Float) -> tuple[Float, Float]:
         return (eta * (0.5 * eta - Y)).sum(axis=1), Y - eta
 
-    def hessian(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
-        return np.broadcast_to(np.eye(eta.shape[1]), (*eta.shape, eta.shape[1]))
-
-    def hessian_product(self, eta: Float, Y: Float) -> Callable[[Float], Float]:  # noqa: ARG002
-        return lambda direction: direction
+    def curvature(self, eta: Float, Y: Float) -> Float:  # noqa: ARG002
+        return np.ones_like(eta)
 
     def mean(self, scores: Float) -> Float:
         return scores

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import xlogy
 
 from anytime.errors import TrainingError
-from anytime.families.family import Link, OneResponse
-from anytime.types import Bool, FamilyName, Float
+from anytime.families.family import Family, Link
+from anytime.types import Bool, FamilyName, Float, Task
 
 MAX_SCORE = 500.0
 """Maximum score, beyond which the mean stays constant and finite; exp(500) is 1e217."""
@@ -21,9 +21,12 @@ MIN_DISPERSION, MAX_DISPERSION = 1e-6, 1e6
 """Range of the dispersion, in which the loss has at least nine digits."""
 
 
-class LogLink(OneResponse):
-    """A family of one response, 0 or more, whose expectation is exp(eta)."""
+class LogLink(Family):
+    """A family of one response, 0 or more, whose expectation is exp(eta); of counts, unless it says otherwise."""
 
+    tasks: ClassVar[tuple[Task, ...]] = ("count",)
+    noun = "count"
+    expected = "counts, 0 or more"
     link = Link(
         "log",
         "logarithm of the expected value",
@@ -41,6 +44,7 @@ class LogLink(OneResponse):
     def start(self, mean: Float) -> Float:
         return np.log(mean)
 
+    @np.errstate(under="ignore")
     def mean(self, scores: Float) -> Float:
         return np.exp(np.minimum(scores, MAX_SCORE))
 
@@ -56,9 +60,6 @@ class Poisson(LogLink):
     """
 
     name = "poisson"
-    tasks = ("count",)
-    noun = "count"
-    expected = "counts, 0 or more"
 
     def saturated(self, Y: Float) -> Float:
         """Return y - y log y."""
@@ -117,9 +118,6 @@ class NegativeBinomial(LogLink):
     dispersion: float = 1.0
 
     name: ClassVar[FamilyName] = "negative-binomial"
-    tasks = ("count",)
-    noun = "count"
-    expected = "counts, 0 or more"
 
     @classmethod
     def of(cls, parameter: str | None) -> Self:

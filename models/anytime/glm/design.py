@@ -24,8 +24,7 @@ Predictors: TypeAlias = Any
 """Linear predictors of all rows, in a representation private to the design."""
 
 
-@dataclass(frozen=True)
-class Derivatives:
+class Derivatives(NamedTuple):
     """The mean over the rows of phi(eta) - y'eta at some coefficients, without penalty, and its derivatives.
 
     `score` (d + 1, Q) is the negative gradient, the intercept's first. `hessian` ((d + 1) Q, same) has coefficient
@@ -178,8 +177,8 @@ class View(ABC):
         """Return the product of the Hessian at some predictors with directions (d + 1, Q): 4 n d Q operations."""
 
     @abstractmethod
-    def weighted_gram(self, etas: Predictors) -> Float:
-        """Return Z'hZ/n (d + 1, d + 1) with the mean curvature h over the predictors, one number per row."""
+    def weighted_grams(self, etas: Predictors) -> Float:
+        """Return Z'hZ/n (P, d + 1, d + 1), h the curvature in each score; of many columns, (1, ...) with its mean."""
 
     @abstractmethod
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
@@ -191,7 +190,3 @@ class View(ABC):
 
         All are at the same coefficients theta (d + 1, Q).
         """
-
-    @abstractmethod
-    def held_deviance(self, theta: Float) -> float:
-        """Return the sum of weight times deviance over the rows of the held-out fold."""

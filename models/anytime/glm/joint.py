@@ -8,17 +8,18 @@ algorithm 7.4), and ends as soon as its next step would change the deviance on i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
-from anytime._linalg import Factor, factorise_penalised
+from anytime._linalg import factorise_penalised
 from anytime.errors import TrainingError
 from anytime.glm.design import Design, FoldSums, View
-from anytime.glm.newton import EXACT, MIN_DECREMENT, ROUGH, forms_hessian, optimum
+from anytime.glm.newton import EXACT, MIN_DECREMENT, ROUGH, Solver, by_scores, forms_hessian, optimum
 from anytime.types import Bool, Float, Index
 
 SLOWEST = 0.9
@@ -120,7 +121,7 @@ class JointFits:
         self._ridge = np.append(0.0, np.ones(len(columns)))[:, np.newaxis]
         self._ending = ending
         self._sums: FoldSums | None = None
-        self._near: list[Float] = []
+        self._near: list[Callable[[Float], Solver]] = []
         self._memories = [_Memory(self._x[0].shape) for _ in trains]
         self._alpha = 0.0
 
@@ -128,25 +129,21 @@ class JointFits:
     def thetas(self) -> Float:
         return np.where(self._varies, self._x / self._units, 0.0)
 
-    def copy(self) -> JointFits:
-        """Return the same fits, to continue in another direction."""
+    def copy(self, thetas: Float | None = None, ending: Ending | None = None) -> JointFits:
+        """Return the same fits, to continue in another direction; from other coefficients, if they are given.
+
+        These are near enough for the same second derivatives, or with another ending have those there.
+        """
         other = copy(self)
         other._x, other._near, other._memories = self._x.copy(), list(self._near), deepcopy(self._memories)
+        if thetas is not None:
+            other._x, other._sums = thetas * self._units, None
+        if ending is not None:
+            other._ending = ending
+            other._renew(np.arange(len(self._x)), single=True)
         return other
 
-    def moved(self, thetas: Float) -> JointFits:
-        """Return the same fits at other coefficients, near enough for the same second derivatives."""
-        other = self.copy()
-        other._x, other._sums = thetas * self._units, None
-        return other
-
-    def restarted(self, thetas: Float, ending: Ending) -> JointFits:
-        """Return fits of the same columns at other coefficients, with the second derivatives there."""
-        other = self.moved(thetas)
-        other._ending = ending
-        other._renew(np.arange(len(thetas)), single=True)
-        return other
-
+    @np.errstate(all="ignore")  # a fit without a finite loss goes on alone
     def deviances(self, alpha: float) -> Float:
         """Move the fits to a penalty; return their mean deviances (F,), infinite where a fit fails.
 
@@ -160,26 +157,26 @@ class JointFits:
         for memory in self._memories:
             memory.shift((alpha - self._alpha) * self._ridge)
         self._alpha, self._sums = alpha, sums
-        factors, measured = self._factors(ridge), np.empty(len(fits))
+        solvers, measured = self._solvers(ridge), np.empty(len(fits))
         for view in views:
             if view is not views[0] and len(fits):
                 for each, precise in zip(sums, self._evaluated(view, fits, self._x[fits]), strict=True):
                     each[fits] = precise
-            fits = self._descent(view, fits, ridge, factors, sums, measured)
+            fits = self._descent(view, fits, ridge, solvers, sums, measured)
         for f in fits.tolist():
             measured[f] = self._alone(f, alpha)
             self._sums = None
-        if single:  # some may have exceeded single precision only
-            for f in np.flatnonzero(~(measured < ABSURD)).tolist():
-                measured[f] = self._held_deviance(f, self.thetas[f])
+        absurd = np.flatnonzero(~(measured < ABSURD))
+        if single and len(absurd):  # some may have exceeded single precision only
+            measured[absurd] = self._evaluated(self._views[1], absurd, self._x[absurd]).deviances
         return measured
 
     def _descent(
-        self, view: View, fits: Index, ridge: Float, factors: list[Factor], sums: FoldSums, measured: Float
+        self, view: View, fits: Index, ridge: Float, solvers: list[Solver], sums: FoldSums, measured: Float
     ) -> Index:
         """Take steps of some fits in the precision of a view, and set their mean deviances; return those without end.
 
-        The factors and the sums are those of all fits, and are updated.
+        The solvers and the sums are those of all fits, and are updated.
         """
         x, (loss, score, found, held) = self._x, sums
         gradient, value = ridge * x - score, loss + 0.5 * _products(ridge * x, x)
@@ -187,7 +184,7 @@ class JointFits:
         measured[fits], single, fresh = found[fits], view is self._views[0], np.zeros(len(x), dtype=np.bool_)
         active = moved = fits[np.isfinite(gradient[fits]).all(axis=(1, 2)) & np.isfinite(value[fits])]
         for passed in range(1, PASSES + 1):
-            direction[moved] = self._directions(moved, gradient, factors)
+            direction[moved] = self._directions(moved, gradient, solvers)
             slope[moved], length[moved] = _products(gradient[moved], direction[moved]), 1.0
             change = -2.0 / self._weights[moved] * _products(held[moved], direction[moved]) - slope[moved]
             decrement = -0.5 * slope[moved]
@@ -202,14 +199,13 @@ class JointFits:
                 break
             trial = x[active] + length[active, np.newaxis, np.newaxis] * direction[active]
             new = self._evaluated(view, active, trial)
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = new.losses + 0.5 * _products(ridge * trial, trial)
-                gradients = ridge * trial - new.scores
-                enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
-                lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
-                moved, back = active[lower], active[~lower]
-                steeper = _products(gradients[~lower], direction[back]) - slope[back]  # to where the slope is about 0
-                shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
+            values = new.losses + 0.5 * _products(ridge * trial, trial)
+            gradients = ridge * trial - new.scores
+            enough = value[active] + SUFFICIENT * length[active] * slope[active] + ROUNDING * np.abs(value[active])
+            lower = np.isfinite(gradients).all(axis=(1, 2)) & (values <= enough)
+            moved, back = active[lower], active[~lower]
+            steeper = _products(gradients[~lower], direction[back]) - slope[back]  # to where the slope is about 0
+            shares = np.nan_to_num(-slope[back] / steeper, nan=SHORTEST)
             length[back] *= np.clip(shares, SHORTEST, 0.5)
             stuck = back[length[back] <= STOPPED]
             if single:
@@ -223,30 +219,21 @@ class JointFits:
             slow = np.union1d(stuck, active) if passed % SLOW == 0 else stuck
             if len(slow):
                 self._renew(slow, single=single)
-                factors[:], fresh[slow] = self._factors(ridge), True
+                solvers[:], fresh[slow] = self._solvers(ridge), True
             moved = np.union1d(moved, stuck)
         return fits[length[fits] > 0]
 
-    def _factors(self, ridge: Float) -> list[Factor]:
-        """Return the factor of the second derivatives of each fit, the same of those that are."""
-        known = {id(near): near for near in self._near}
-        factors = {
-            key: factorise_penalised(near, np.repeat(ridge[:, 0], len(near) // len(ridge)))
-            for key, near in known.items()
-        }
-        return [factors[id(near)] for near in self._near]
+    def _solvers(self, ridge: Float) -> list[Solver]:
+        """Return the solver with the second derivatives of each fit, the same of those that are."""
+        made = {near: near(ridge[:, 0]) for near in {*self._near}}
+        return [made[near] for near in self._near]
 
-    def _directions(self, fits: Index, gradient: Float, factors: list[Factor]) -> Float:
-        """Return the steps of some fits (fits, d + 1, Q); those with the same factor are solved at once."""
-        numbers = fits.tolist()
-        reduced = [self._memories[f].reduced(gradient[f]) for f in numbers]
+    def _directions(self, fits: Index, gradient: Float, solvers: list[Solver]) -> Float:
+        """Return the steps of some fits (fits, d + 1, Q)."""
         steps = np.zeros_like(gradient[fits])
-        for factor in {id(factors[f]): factors[f] for f in numbers}.values():
-            places = [i for i, f in enumerate(numbers) if factors[f] is factor]
-            right = [reduced[i][1].reshape(len(factor.L), -1) for i in places]
-            solved = np.split(factor.solve(np.concatenate(right, axis=1)), len(places), axis=1)
-            for i, each in zip(places, solved, strict=True):
-                steps[i] = self._memories[numbers[i]].corrected(reduced[i][0], each.reshape(gradient[0].shape))
+        for i, f in enumerate(fits.tolist()):
+            p, reduced = self._memories[f].reduced(gradient[f])
+            steps[i] = self._memories[f].corrected(p, solvers[f](reduced))
         return np.where(self._varies[fits], -steps, 0.0)
 
     def _settled(self, size: Float, before: Float, error: Float, decrement: Float, loss: Float) -> Bool:
@@ -266,26 +253,26 @@ class JointFits:
         held[~(found.deviances < ABSURD)] = 0.0
         return FoldSums(found.losses, scores, found.deviances / self._weights[fits], held)
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinite where an extreme row is predicted without bound
-    def _alike(self, view: View) -> list[Float]:
-        """Return the second derivatives of the rows outside each fold, all at the mean of the coefficients.
+    @np.errstate(all="ignore")  # infinite where an extreme row is predicted without bound
+    def _alike(self, view: View) -> list[Callable[[Float], Solver]]:
+        """Return solvers, given a ridge, with second derivatives outside each fold, at the mean of the coefficients.
 
-        Of many coefficients of several predictors, one Gram matrix of all rows serves all predictors and folds.
+        Of many coefficients of several predictors, those in each score alone of all rows serve all folds.
         """
         theta = self.thetas.mean(axis=0)
         if theta.shape[1] > 1 and theta.size > COUPLED:
-            gram, varies = view.weighted_gram(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
-            return [_in_units(gram, self._units.mean(axis=0), varies)] * len(self._held)
+            grams, varies = view.weighted_grams(view.predictors(theta)), np.asarray(self._varies.any(axis=0))
+            return [partial(by_scores, view, _in_units(grams, self._units.mean(axis=0), varies))] * len(self._held)
         *inside, total = view.fold_hessians(theta, self._held)
-        grams = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
-        return [_in_units(*each) for each in zip(grams, self._units, self._varies, strict=True)]
+        means = [(total - own) / held.weight for held, own in zip(self._held, inside, strict=True)]
+        return [partial(_dense, _in_units(*each)) for each in zip(means, self._units, self._varies, strict=True)]
 
-    def _own(self, f: int, single: bool) -> Float:
-        """Return the second derivatives of the rows outside a fold, at its own coefficients."""
+    def _own(self, f: int, single: bool) -> Callable[[Float], Solver]:
+        """Return the same at the coefficients of one fit."""
         view = (self._trains[f].single if single else self._trains[f]).view(self._columns)
         hessian = view.evaluate(view.predictors(self.thetas[f]), hessian=True).hessian
         assert hessian is not None  # noqa: S101
-        return _in_units(hessian.astype(np.float64, copy=False), self._units[f], self._varies[f])
+        return partial(_dense, _in_units(hessian.astype(np.float64, copy=False), self._units[f], self._varies[f]))
 
     def _renew(self, fits: Index, *, single: bool) -> None:
         """Give some fits second derivatives at their coefficients, without those that their steps corrected."""
@@ -307,17 +294,16 @@ class JointFits:
             return np.inf
         finally:
             self._x[f] = theta * self._units[f]
-        return self._held_deviance(f, theta)
+        return float(self._evaluated(self._views[1], np.array([f]), self._x[[f]]).deviances[0])
 
-    def _held_deviance(self, f: int, theta: Float) -> float:
-        """Return the mean deviance on one fold, in double precision."""
-        varies = self._varies[f, :, 0]
-        return self._trains[f].view(self._columns[varies[1:]]).held_deviance(theta[varies]) / float(self._weights[f])
+
+def _dense(hessian: Float, ridge: Float) -> Solver:
+    return factorise_penalised(hessian, np.repeat(ridge, len(hessian) // len(ridge))).solve
 
 
 def _in_units(curvature: Float, units: Float, varies: Bool) -> Float:
     """Return second derivatives in the units of a fold (d + 1, 1), 0 where a column does not vary."""
-    shares: Float = np.repeat(np.where(varies, 1.0 / units, 0.0), len(curvature) // len(units), axis=0)
+    shares: Float = np.repeat(np.where(varies, 1.0 / units, 0.0), curvature.shape[-1] // len(units), axis=0)
     return np.nan_to_num(curvature * shares * shares.T, posinf=0.0, neginf=0.0)
 
 

@@ -5,7 +5,7 @@ numbers. Beyond `HELD_BYTES` they are in a mapped temporary file, whose memory i
 its rows as columns, so that the features of a prefix are contiguous. Its first row is ones, for the intercept. Where
 many rows of a block are equal, it stores them once, with their sum of weights: losses and derivatives are the same.
 
-A pass visits the blocks through joblib, with BLAS limited to one thread by the caller. Predictors are stored, so the
+A pass visits the blocks in threads, with BLAS limited to one thread by the caller. Predictors are stored, so the
 line search of a Newton step needs no pass. Sums are accumulated in the order of the blocks and do not depend on the
 number of threads.
 """
@@ -18,14 +18,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import iadd
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from anytime.errors import TableError, file_error
-from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Derivatives, Design, DType, FoldSums, HeldOutRows, Predictors, Totals, View
 from anytime.moments.accumulate import Block, dense, in_threads, rows_of
@@ -66,7 +65,6 @@ class RowBlock:
     gaps: dict[int, Bool]
     counts: Float | None = None
     mapped: mmap.mmap | None = None
-    _saturated: dict[Family, Float] = field(default_factory=dict)
     _tiled: dict[int, Float] = field(default_factory=dict)
 
     @cached_property
@@ -74,9 +72,7 @@ class RowBlock:
         """Return the block in single precision, unless it is mapped."""
         if self.mapped is not None or self.Z.dtype == np.float32:
             return self
-        return replace(
-            self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={}, _saturated={}
-        )
+        return replace(self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={})
 
     def in_order(self, columns: Index) -> RowBlock:
         """Return the block with some columns only, in that order."""
@@ -126,13 +122,6 @@ class RowBlock:
         Z[:] = self.Z
         return replace(self, Z=Z, mapped=mapped)
 
-    def saturated(self, family: Family) -> Float:
-        """Return the smallest possible losses, times the weights."""
-        if family not in self._saturated:
-            losses = family.saturated(self.Y)
-            self._saturated[family] = losses if self.weights is None else losses * self.weights
-        return self._saturated[family]
-
     def total(self, values: Float) -> float:
         """Return the weighted sum of some values (rows,)."""
         return float(values.sum() if self.weights is None else self.weights @ values)
@@ -162,13 +151,16 @@ class RowBlock:
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
 
-    def split(self, fold: HeldOutRows) -> tuple[list[RowBlock], list[RowBlock]]:
-        """Return the rows outside a fold and those of `inside`, contiguous ones together."""
-        inside = self.inside(fold)
-        ends = [0, *chain.from_iterable(inside), len(self.Y)]
-        outside = zip(ends[::2], ends[1::2], strict=True)
-        parts = [[self.part(slice(a, b)) for a, b in spans if b > a] for spans in (outside, inside)]
-        return parts[0], parts[1]
+    def spans(self, folds: Sequence[HeldOutRows]) -> Iterator[tuple[slice, int]]:
+        """Yield disjoint spans of all rows, in order, each with the place of the fold that it is inside, or -1."""
+        end = 0
+        inside = [(start, stop, f) for f, fold in enumerate(folds) for start, stop in self.inside(fold)]
+        for start, stop, f in [*sorted(inside), (len(self.Y), len(self.Y), -1)]:
+            if start > end:
+                yield slice(end, start), -1
+            if stop > start:
+                yield slice(start, stop), f
+            end = stop
 
     def release(self) -> None:
         """Release the memory of a mapped block; the next use reads it from the file."""
@@ -250,6 +242,10 @@ SMALL_PRODUCT, MIN_PIECE = 10**6, 500
 """Number of products up to which OpenBLAS multiplies matrices without copies of them, and least number of rows to split
 off for that: the gradients of 20,000 rows x 60 columns for 5 folds take a fourth of the time."""
 
+OWN = 160
+"""Maximum number of columns for which each score has a weighted Gram matrix of its own: those of more would take longer
+than the products that they save."""
+
 T = TypeVar("T")
 
 
@@ -289,16 +285,18 @@ class BlockDesign(Design):
         """Return the rows outside the held-out fold."""
         if self.held is None:
             return self.stored
-        return [part for row_block in self.stored for part in row_block.split(self.held)[0]]
-
-    @cached_property
-    def held_out(self) -> list[RowBlock]:
-        """Return the rows of the held-out fold."""
-        return [part for row_block in self.stored for part in row_block.split(self.held_rows)[1]]
+        return [each.part(rows) for each in self.stored for rows, f in each.spans([self.held]) if f < 0]
 
     @cached_property
     def stored(self) -> list[RowBlock]:
         return [row_block.single if self.dtype == np.float32 else row_block for row_block in self.row_blocks]
+
+    @cached_property
+    def saturated(self) -> list[Float]:
+        """Return the smallest possible losses of the rows of each block, times their weights."""
+        losses = [self.family.saturated(each.Y) for each in self.stored]
+        weights = [1.0 if each.weights is None else each.weights for each in self.stored]
+        return [own * w for own, w in zip(losses, weights, strict=True)]
 
 
 class BlockView(View):
@@ -311,21 +309,13 @@ class BlockView(View):
         self._runs = _runs(np.append(0, 1 + (columns if design.places is None else design.places[columns])))
 
     def predictors(self, theta: Float) -> Predictors:
-        """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass.
-
-        An extreme held-out row may have an infinite loss, which times a weight of 0 would be NaN.
-        """
-        return list(self._map(lambda i: self._bounded_predictors(self.row_blocks[i], theta)))
-
-    def _bounded_predictors(self, row_block: RowBlock, theta: Float) -> Float:
-        eta = self._predictors(row_block, theta)
-        eta[row_block.ignored] = 0.0
-        return eta
+        """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass."""
+        return list(self._map(lambda i: self._predictors(self.row_blocks[i], theta)))
 
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return [eta + share * direction for eta, direction in zip(etas, directions, strict=True)]
 
-    @np.errstate(over="ignore", invalid="ignore")
+    @np.errstate(all="ignore")
     def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
         loss, slope = 0.0, 0.0
         for row_block, eta, direction in zip(self.row_blocks, etas, directions, strict=True):
@@ -335,60 +325,54 @@ class BlockView(View):
         return loss / self.design.weight, slope / self.design.weight
 
     def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
-        n, Q = self.design.weight, self.design.predictors
-        loss, score, products = 0.0, np.zeros((self.width, Q)), None
-        for own_loss, own_score, own_products in self._map(lambda i: self._evaluated(i, etas[i], hessian)):
-            loss += own_loss
-            score += own_score
-            if own_products is not None:
-                products = own_products if products is None else np.add(products, own_products, out=products)
-        curvature = None if products is None else hessian_of(products / n, Q, self.design.dtype)
-        return Derivatives(loss / n, score / n, curvature)
+        Q, width = self.design.predictors, self.width
+        shapes = [(), (width, Q), *([(Q * (Q + 1) // 2, width, width)] if hessian else [])]
+        loss, score, *products = self._means(lambda i: self._evaluated(i, etas[i], hessian), *shapes)
+        return Derivatives(float(loss), score, hessian_of(products[0], Q, self.design.dtype) if hessian else None)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
         family, blocks = self.design.family, self.row_blocks
         curvatures = [
-            family.hessian_product(eta.astype(block.Z.dtype, copy=False), block.Y)
-            for eta, block in zip(etas, blocks, strict=True)
+            *self._map(lambda i: family.hessian_product(etas[i].astype(blocks[i].Z.dtype, copy=False), blocks[i].Y))
         ]
 
         def product(direction: Float) -> Float:
-            def of_block(i: int) -> Float:
+            def of_block(i: int) -> list[Float]:
                 curved, w = curvatures[i](self._predictors(blocks[i], direction)), blocks[i].weights
-                return self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])
+                return [self._score(blocks[i], curved if w is None else curved * w[:, np.newaxis])]
 
-            return self._mean(of_block)
+            return self._means(of_block, direction.shape)[0]
 
         return product
 
-    def weighted_gram(self, etas: Predictors) -> Float:
-        return self._mean(lambda i: self._gram(self.row_blocks[i], etas[i]))
+    def weighted_grams(self, etas: Predictors) -> Float:
+        Q, family = self.design.predictors, self.design.family
+        own = self.width <= OWN
+        shape = (len(self.design.gram.y_mean) if own else 1, self.width, self.width)
 
-    def _gram(self, row_block: RowBlock, eta: Float) -> Float:
-        total = np.zeros((1, self.width, self.width))
-        for Z, rows in self._chunks(row_block, slice(0, len(eta))):
-            h = self._curvature(row_block, eta[rows], rows)
-            mean = np.einsum("iaa->i", h) / h.shape[1]
-            _add_products(total, Z, mean[:, np.newaxis, np.newaxis])
-        return np.asarray(total[0])
+        def weights_of(eta: Float, Y: Float) -> Float:
+            diagonal = family.diagonal(eta, Y)
+            return diagonal.T if own else diagonal.sum(axis=1)[np.newaxis] / Q
+
+        (grams,) = self._means(lambda i: [self._products(self.row_blocks[i], etas[i], shape[0], weights_of)], shape)
+        return grams
 
     def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
         stored = self.design.stored
-        parts = self._map(lambda i: self._of_folds(stored[i], thetas, folds), stored)
+        parts = self._map(lambda i: self._of_folds(i, thetas, folds), stored)
         losses, scores, deviances, held = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
         weights = np.array([fold.weight for fold in folds])
         return FoldSums(losses / weights, scores / weights[:, np.newaxis, np.newaxis], deviances, held)
 
-    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
-    def _of_folds(self, row_block: RowBlock, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
+    def _of_folds(self, number: int, thetas: Float, folds: Sequence[HeldOutRows]) -> tuple[Float, ...]:
         """Return the sums over a block; predictors of a fold are next to those of the others, so each pass is one."""
-        Z, family = row_block.Z, self.design.family
+        row_block, family = self.design.stored[number], self.design.family
+        Z = row_block.Z
         (F, _, Q), n = thetas.shape, Z.shape[1]
         packed = np.ascontiguousarray(thetas.transpose(2, 0, 1), Z.dtype).reshape(Q * F, -1)
         lacking, missing, means = self._gaps_of_folds(row_block, folds)
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
-        spans: list[tuple[int, int, int]] = []
         eta = self._times(packed, Z)
         by_fold = eta.reshape(Q, F, n)
         if len(lacking):
@@ -399,17 +383,15 @@ class BlockView(View):
         if row_block.weights is not None:
             w = row_block.weights.astype(Z.dtype, copy=False)
             loss, residual = loss * w, residual * w
-        for f, fold in enumerate(folds):
-            for start, stop in row_block.inside(fold):
-                excess[f] += loss[f, start:stop].sum(dtype=np.float64)
-                excess[f] -= row_block.saturated(family)[start:stop].sum()
-                loss[f, start:stop] = 0.0
-                spans.append((start, stop, f))
-        for start, stop, inside in _complete(spans, n):
-            part = residual[:, :, start:stop]
-            sums = self._against(part.reshape(Q * F, -1), Z[:, start:stop]).reshape(Q, F, -1).transpose(1, 2, 0)
+        for rows, inside in row_block.spans(folds):
+            if inside >= 0:
+                excess[inside] += loss[inside, rows].sum(dtype=np.float64)
+                excess[inside] -= self.design.saturated[number][rows].sum()
+                loss[inside, rows] = 0.0
+            part = residual[:, :, rows]
+            sums = self._against(part.reshape(Q * F, -1), Z[:, rows]).reshape(Q, F, -1).transpose(1, 2, 0)
             if len(lacking):
-                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, start:stop].T).transpose(1, 2, 0)
+                sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, rows].T).transpose(1, 2, 0)
             for f in range(F):
                 (held if f == inside else scores)[f] += sums[f]
         return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
@@ -436,41 +418,31 @@ class BlockView(View):
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
         return product
 
-    @np.errstate(over="ignore", invalid="ignore")  # solvers of values that are not finite are not used
+    @np.errstate(all="ignore")  # solvers of values that are not finite are not used
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
         Q = self.design.predictors
         sums = np.zeros((len(folds) + 1, Q * (Q + 1) // 2, self.width, self.width))
         for row_block in self.design.stored:
-            outside = [row_block]
-            for f, fold in enumerate(folds):
-                pairs = [part.split(fold) for part in outside]
-                outside = [part for rest, _ in pairs for part in rest]
-                for part in (part for _, inside in pairs for part in inside):
-                    sums[f] += self._products(part, self._bounded_predictors(part, theta))
-            for part in outside:
-                sums[-1] += self._products(part, self._bounded_predictors(part, theta))
+            for rows, f in row_block.spans(folds):
+                part = row_block.part(rows)
+                sums[f] += self._curvature(part, self._predictors(part, theta))
             row_block.release()
         sums[-1] += sums[:-1].sum(axis=0)
         return np.array([hessian_of(each, Q, np.float64) for each in sums])
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def held_deviance(self, theta: Float) -> float:
-        family, total = self.design.family, 0.0
-        for row_block in self.design.held_out:
-            losses = family.loss(self._predictors(row_block, theta), row_block.Y)[0]
-            losses -= family.saturated(row_block.Y)
-            w = row_block.weights  # rows of weight 0 do not count, even at infinite loss
-            total += 2.0 * float(losses.sum(dtype=np.float64) if w is None else w[w > 0] @ losses[w > 0])
-            row_block.release()
-        return total
-
-    def _mean(self, of_block: Callable[[int], Float]) -> Float:
-        return np.asarray(reduce(iadd, self._map(of_block)) / self.design.weight)
+    def _means(self, task: Callable[[int], Sequence[Any]], *shapes: tuple[int, ...]) -> list[Float]:
+        """Return the sums over the blocks of some arrays of these shapes, divided by the weight."""
+        sums: list[Float] = [np.zeros(shape) for shape in shapes]
+        for own in self._map(task):
+            for total, part in zip(sums, own, strict=True):
+                np.add(total, part, out=total)
+        return [total / self.design.weight for total in sums]
 
     def _map(self, task: Callable[[int], T], row_blocks: Sequence[RowBlock] | None = None) -> Iterator[T]:
         """Run a task for every block, by its index, and release the block; yield the results in order."""
         row_blocks, n_jobs = row_blocks or self.row_blocks, self.design.n_jobs
 
+        @np.errstate(all="ignore")  # the loss reveals a step that is too long, and what underflows is 0
         def run(number: int) -> T:
             try:
                 return task(number)
@@ -513,16 +485,17 @@ class BlockView(View):
         missing = np.array([row_block.gaps[j] for j in columns.tolist()], dtype=row_block.Z.dtype)
         return np.array(rows, dtype=np.intp), missing, np.array([fold.centre[columns] for fold in folds])
 
-    @np.errstate(over="ignore", invalid="ignore")  # the loss reveals a step that is too long
     def _predictors(self, row_block: RowBlock, theta: Float) -> Float:
-        """Return Z'theta (rows, Q) of a block, run by run, without a copy.
+        """Return Z'theta (rows, Q) of a block, run by run, without a copy; 0 where the weight is 0.
 
-        Its columns are contiguous: sums over Q numbers of each row take a third of the time.
+        An extreme row may have an infinite loss, which times a weight of 0 would be NaN. Columns of the result are
+        contiguous: sums over Q numbers of each row take a third of the time.
         """
         Z = row_block.Z
         eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
         for row, missing, mean in self._gaps(row_block):
             eta[missing] += mean * theta[row]
+        eta[row_block.ignored] = 0.0
         return eta
 
     def _score(self, row_block: RowBlock, residual: Float) -> Float:
@@ -532,53 +505,49 @@ class BlockView(View):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
 
-    def _evaluated(self, number: int, eta: Float, hessian: bool) -> tuple[float, Float, Float | None]:
+    def _evaluated(self, number: int, eta: Float, hessian: bool) -> list[Any]:
         row_block = self.row_blocks[number]
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss reveals a step that is too long
-            losses, residual = self.design.family.loss(eta, row_block.Y)
-            if (w := row_block.weights) is not None:
-                losses, residual = losses * w, residual * w[:, np.newaxis]
-            score = self._score(row_block, residual)
-        return float(losses.sum(dtype=np.float64)), score, self._products(row_block, eta) if hessian else None
+        losses, residual = self.design.family.loss(eta, row_block.Y)
+        if (w := row_block.weights) is not None:
+            losses, residual = losses * w, residual * w[:, np.newaxis]
+        score = self._score(row_block, residual)
+        return [losses.sum(dtype=np.float64), score, *([self._curvature(row_block, eta)] if hessian else [])]
 
-    def _products(self, row_block: RowBlock, eta: Float) -> Float:
-        """Return the sums of `_add_products` over a block; of a single block in threads, unless folds use them."""
-        Q = eta.shape[1]
+    def _curvature(self, row_block: RowBlock, eta: Float) -> Float:
+        """Return the sums over a block that `hessian_of` makes the second derivatives of."""
+        Q, family = eta.shape[1], self.design.family
+        return self._products(row_block, eta, Q * (Q + 1) // 2, lambda eta, Y: _paired(family.hessian(eta, Y)))
 
+    def _products(self, row_block: RowBlock, eta: Float, count: int, weights_of: Weights) -> Float:
+        """Return the sums of z_i z_i' (d + 1, d + 1) over the rows of a block with each of `count` weights.
+
+        The products have the precision of the rows, and their sums double precision. Those of a single block are
+        computed in threads, unless folds use them.
+        """
+        w = row_block.weights
+
+        @np.errstate(all="ignore")  # in a thread of its own
         def of_part(part: slice) -> Float:
-            sums = np.zeros((Q * (Q + 1) // 2, self.width, self.width))
+            sums = np.zeros((count, self.width, self.width))
             for Z, rows in self._chunks(row_block, part):
-                _add_products(sums, Z, self._curvature(row_block, eta[rows], rows))
+                for k, weights in enumerate(weights_of(eta[rows], row_block.Y[rows])):
+                    own = np.maximum(weights if w is None else weights * w[rows], 0.0)  # negative by rounding only
+                    B = Z * np.sqrt(own).astype(Z.dtype)  # numpy recognises BB' and computes half of it
+                    sums[k] += B @ B.T
             return sums
 
-        size = (self.width * Q) ** 2
+        size = count * self.width**2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None
         if not alone or size > MAX_PARALLEL_SIZE or len(eta) * size < MIN_PARALLEL_PRODUCTS:
             return of_part(slice(0, len(eta)))
         parts = [slice(start, min(start + PART_ROWS, len(eta))) for start in range(0, len(eta), PART_ROWS)]
         return reduce(iadd, in_threads(of_part, parts, self.design.n_jobs))
 
-    def _curvature(self, row_block: RowBlock, eta: Float, rows: slice) -> Float:
-        """Return the second derivatives (rows, Q, Q) in the predictors, times the weights of the rows."""
-        h, w = self.design.family.hessian(eta, row_block.Y[rows]), row_block.weights
-        return h if w is None else h * w[rows, np.newaxis, np.newaxis]
-
 
 def _runs(rows: Index) -> list[tuple[slice, slice]]:
     """Return runs of consecutive rows: destination and source. There are few, because groups are contiguous."""
     edges = [0, *(1 + np.flatnonzero(np.diff(rows) != 1)).tolist(), len(rows)]
     return [(slice(a, b), slice(int(rows[a]), int(rows[a]) + b - a)) for a, b in pairwise(edges)]
-
-
-def _complete(spans: list[tuple[int, int, int]], stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield disjoint spans (start, stop, number) in order, with those between them up to `stop` as number -1."""
-    end = 0
-    for span in [*sorted(spans), (stop, stop, -1)]:
-        if span[0] > end:
-            yield end, span[0], -1
-        if span[1] > span[0]:
-            yield span
-        end = span[1]
 
 
 def _pieces(rows: int, products: int) -> list[slice]:
@@ -589,23 +558,23 @@ def _pieces(rows: int, products: int) -> list[slice]:
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
-def _add_products(sums: Float, Z: Float, h: Float) -> None:
-    """Add for each pair of predictors a >= b the product of the rows z_i z_i' (d + 1, d + 1), weighted.
+Weights: TypeAlias = Callable[[Float, Float], Iterable[Float]]
+"""Weights (rows,) of sums over rows, given their predictors and responses."""
 
-    The weights are those of a, h_aa, and for a > b those of the sum of a and b: `hessian_of` follows from these
-    symmetric products, which are half the work. h is positive semi-definite, so weights are negative only by rounding.
-    The products have the precision of Z (d + 1, rows), and their sums double precision.
+
+def _paired(h: Float) -> Iterator[Float]:
+    """Yield for each pair of predictors a >= b the weights of a, h_aa, and for a > b those of the sum of a and b.
+
+    `hessian_of` follows from the symmetric products with these weights, which are half the work.
     """
-    Q = h.shape[1]
-    pairs = [(a, b) for a in range(Q) for b in range(a + 1)]
-    for k, (a, b) in enumerate(pairs):
-        weights = h[:, a, a] if a == b else h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
-        B = Z * np.sqrt(np.maximum(weights, 0.0)).astype(Z.dtype)  # numpy recognises BB' and computes half of it
-        sums[k] += B @ B.T
+    for a in range(h.shape[1]):
+        for b in range(a):
+            yield h[:, a, a] + h[:, b, b] + 2.0 * h[:, a, b]
+        yield h[:, a, a]
 
 
 def hessian_of(products: Float, Q: int, dtype: DType) -> Float:
-    """Return the second derivatives ((d + 1) Q, same) from the sums of `_add_products`."""
+    """Return the second derivatives ((d + 1) Q, same) from the products with the weights `_paired`."""
     width = products.shape[1]
     H: Float = np.empty((width, Q, width, Q), dtype)
     for a in range(Q):

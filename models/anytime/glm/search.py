@@ -14,18 +14,19 @@ of 120 columns of mfeat, areas differ by up to 2 % in either direction.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anytime._linalg import factorise_penalised, single_blas_thread
 from anytime.errors import TrainingError
-from anytime.glm.design import Derivatives, Design
+from anytime.glm.design import Derivatives, Design, View
 from anytime.glm.newton import EXACT, Optimum, SeparatedError, Stop, optimum
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.greedy import NOISE, Rule, Search, SolvedOrder, greedy
-from anytime.selection.sweep import SelectionState, Sweep
+from anytime.selection.criteria import SelectionState
+from anytime.selection.greedy import NOISE, GroupOrder, Rule, Search, greedy
+from anytime.selection.least_squares import Sweep
 from anytime.types import Float, Index
 
 MAX_VALUES = 2**22
@@ -55,21 +56,11 @@ class QuadraticModel:
         assert evaluation.hessian is not None  # noqa: S101
         return QuadraticModel(evaluation.hessian, (evaluation.hessian @ theta + evaluation.score)[:, 0])
 
-    def restricted(self, columns: Index) -> QuadraticModel:
-        """Return the same problem for some of the columns, ascending; the fit must be zero in the others."""
-        at = np.concatenate([[0], columns + 1])
-        return self if len(at) == len(self.r) else QuadraticModel(self.H[np.ix_(at, at)], self.r[at])
-
-    def evaluation(self, theta: Float, columns: Index, loss: float) -> Derivatives:
-        """Return the evaluation at theta (D + 1, 1), restricted to some columns."""
-        at = np.concatenate([[0], columns + 1])
-        return Derivatives(loss, (self.r[:, np.newaxis] - self.H @ theta)[at], self.H[np.ix_(at, at)])
-
     def newton(self, columns: Index, alpha: float) -> Float:
         """Return one Newton step from this fit to the optimum on some columns, (d + 1, 1)."""
-        at = np.concatenate([[0], columns + 1])
-        ridge = np.where(at == 0, 0.0, alpha)
-        return factorise_penalised(self.H[np.ix_(at, at)], ridge).solve(self.r[at, np.newaxis])
+        at = np.append(0, columns + 1)
+        factor = factorise_penalised(self.H[np.ix_(at, at)], np.where(at == 0, 0.0, alpha))
+        return factor.solve(self.r[at, np.newaxis])
 
     def gram(self, like: Gram) -> Gram:
         """Return the same problem given the intercept, as normal equations of D columns and one response."""
@@ -116,20 +107,10 @@ BOUND = 0.5
 """Boehning (1992): the Hessian of log sum exp is at most 1/2 of the identity on the vectors that sum to 0."""
 
 
-@dataclass(frozen=True, eq=False)
-class Optima:
-    """The optimum of each prefix of a sequence, at the penalty that ordered the groups unless it was refitted.
-
-    theta of an optimum is (ends + 1, Q), intercept first. `curvatures` are second-order models at the optima, by
-    prefix, if the search needed them and they are small.
-    """
-
-    optima: tuple[Optimum, ...]
-    curvatures: dict[int, QuadraticModel]
-
-
-LikelihoodOrder: TypeAlias = SolvedOrder[Optima]
-"""A sequence of a generalised linear model."""
+LikelihoodOrder: TypeAlias = GroupOrder
+"""A sequence of a generalised linear model. Its state is the `Optimum` of each prefix, at the penalty that ordered the
+groups unless it was refitted, with coefficients (ends + 1, Q), intercept first.
+"""
 
 
 @single_blas_thread()
@@ -142,7 +123,7 @@ def likelihood_sequence(
     prefix. Raise TrainingError if there is no finite optimum at alpha 0, because the groups separate the classes.
     """
     search = LikelihoodSearch(design, groups, rule, alpha, stop)
-    return SolvedOrder.of_order(greedy(search, rule), Optima(tuple(search.optima), search.curvatures))
+    return replace(greedy(search, rule), state=tuple(search.optima))
 
 
 def base_rate(design: Design) -> Optimum:
@@ -153,12 +134,15 @@ def base_rate(design: Design) -> Optimum:
     return Optimum(theta, loss, loss)
 
 
-def separated(groups: FeatureGroups, adds: tuple[int, ...]) -> TrainingError:
-    """Return the error for a prefix without a finite optimum."""
-    return TrainingError(
-        f"at alpha 0 the groups up to {groups.names[adds[-1]]!r} separate the responses, so the coefficients grow "
-        "without bound; choose an alpha above 0, or 'cv'"
-    )
+def fitted(view: View, last: str, alpha: float, start: Float, scale: float, **how: Any) -> Optimum:
+    """Return `optimum`, or raise TrainingError with the name of the last group if there is none."""
+    try:
+        return optimum(view, alpha, start, scale, **how)
+    except SeparatedError:
+        raise TrainingError(
+            f"at alpha 0 the groups up to {last!r} separate the responses, so the coefficients grow without bound; "
+            "choose an alpha above 0, or 'cv'"
+        ) from None
 
 
 class LikelihoodSearch(Search):
@@ -180,13 +164,9 @@ class LikelihoodSearch(Search):
             bounded = replace(gram, S=BOUND * gram.S, q=np.zeros((len(gram.S), design.predictors)))  # gradients follow
             self._bound = Sweep(bounded, groups.slices, alpha, blocks=True)
             # The second derivatives of a row at the base rate, summed over the predictors, as a share of the bound.
-            hessian = design.family.hessian(self.optima[0].theta, gram.y_mean[np.newaxis])
-            self._curved_share = float(np.trace(hessian[0])) / BOUND
-        self._curvature: QuadraticModel | None = None
-        self.curvatures: dict[int, QuadraticModel] = {}
-        values = (len(groups) + 1) * self._all_columns.width * (self._all_columns.width + 1) // 2
-        self._store_curvatures = values <= MAX_VALUES
-        self._scale = self._loss = 0.0
+            diagonal = design.family.diagonal(self.optima[0].theta, gram.y_mean[np.newaxis])
+            self._curved_share = float(diagonal.sum()) / BOUND
+        self._scale = 0.0
         self._renew()
 
     def select(self, adds: tuple[int, ...]) -> float:
@@ -204,42 +184,32 @@ class LikelihoodSearch(Search):
     def _fitted(self, adds: tuple[int, ...]) -> Optimum:
         """Return the optimum of the current columns, started from the previous prefix's optimum."""
         columns = np.array(self.columns, dtype=np.intp)
-        last, curved = self.optima[-1].theta, self._curvature
-        start = np.pad(last, ((0, len(columns) + 1 - len(last)), (0, 0)))
-        known = None if curved is None else curved.evaluation(self._padded, columns, self._loss)
-        try:
-            return optimum(self._design.view(columns), self._alpha, start, self._scale, known=known, stop=self._stop)
-        except SeparatedError:
-            raise separated(self.groups, adds) from None
+        last, at, rows = self.optima[-1].theta, self._at, np.append(0, columns + 1)
+        start = np.pad(last, ((0, len(rows) - len(last)), (0, 0)))
+        # The loss of the last optimum is predicted by its last step, and may be of single precision.
+        known = None if at.hessian is None else Derivatives(at.loss, at.score[rows], at.hessian[np.ix_(rows, rows)])
+        view, how = self._design.view(columns), {"known": known, "stop": self._stop}
+        return fitted(view, self.groups.names[adds[-1]], self._alpha, start, self._scale, **how)
 
     def _renew(self) -> None:
-        """Score the remaining groups at the last optimum."""
-        self.state = self._state()
+        """Score the remaining groups, with their gradients at the last optimum."""
+        design, last, columns = self._design, self.optima[-1], np.array(self.columns, dtype=np.intp)
+        etas = design.view(columns).predictors(last.theta)
+        self._at = at = self._all_columns.evaluate(etas, hessian=self._curved)
+        self._scale = self._scale or float(np.abs(at.score).max())
         # Responses are not scaled: for rare events, gradients and their squares are small.
         self.noise = NOISE * min(self._scale, 1.0) ** 2
-
-    def _state(self) -> SelectionState:
-        """Return the remaining groups, with their gradients at the last optimum."""
-        design, last, columns = self._design, self.optima[-1], np.array(self.columns, dtype=np.intp)
-        self._padded = theta = on_all_columns(last.theta, columns, self._all_columns.width - 1)
-        etas = design.view(columns).predictors(last.theta)
-        at = self._all_columns.evaluate(etas, hessian=self._curved)
-        self._scale = self._scale or float(np.abs(at.score).max())
-        # That of the optimum is predicted by its last step, and may be of single precision.
-        self._loss = at.loss
         sweep = self._bound
         if self._curved:
-            self._curvature = QuadraticModel.at(theta, at)
-            if self._store_curvatures:
-                self.curvatures[len(self.optima) - 1] = self._curvature
-            sweep = Sweep(self._curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
+            curvature = QuadraticModel.at(on_all_columns(last.theta, columns, self._all_columns.width - 1), at)
+            sweep = Sweep(curvature.gram(design.gram), self.groups.slices, self._alpha, blocks=True)
         if sweep is None:
             b = at.score[1:].copy()
             b[columns] = 0.0
-            state = SelectionState(self.groups.slices, b, np.ones(len(theta) - 1))
-            state.selected[self._order] = True
-            state.stack()
-            return state
+            self.state = SelectionState(self.groups.slices, b, np.ones(len(b)))
+            self.state.selected[self._order] = True
+            self.state.stack()
+            return
         for group in self._order:
             if not sweep.selected[group]:
                 sweep.select(group)
@@ -250,4 +220,4 @@ class LikelihoodSearch(Search):
         known = design.family.known_variance
         factor = 1.0 if known else max(2.0 * (last.loss - design.totals.saturated / design.weight), 0.0)
         sweep.noise = factor * self._curved_share / design.weight
-        return sweep
+        self.state = sweep

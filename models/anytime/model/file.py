@@ -7,20 +7,18 @@ this order, and reports the first error. `models/FORMAT.md` describes the format
 from __future__ import annotations
 
 import hashlib
-import json
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from anytime._files import FileKind, read, write
+from anytime._files import FileKind, check_arrays, dtype_of, read, write
 from anytime.errors import ArtifactError, GroupsError, TrainingError, refuse
 from anytime.families import family_of
 from anytime.features.expansion import Expansion
-from anytime.model.manifest import FORMAT, Manifest, best_prefixes, steps_with_products
+from anytime.model.manifest import Manifest, best_prefixes, steps_with_products
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.moments import Moments
 from anytime.target import check_family
@@ -28,7 +26,7 @@ from anytime.target import check_family
 PICKLES = (".pkl", ".pickle", ".joblib")
 """Suffixes of pickles, which a model file must not have: readers would load it as one."""
 
-MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again")
+MODEL = FileKind("anytime", "model", "anytime train", "train or copy it again", "manifest")
 
 if TYPE_CHECKING:
     from anytime.glm.search import QuadraticModels
@@ -37,9 +35,6 @@ Arrays = dict[str, NDArray[Any]]
 
 SHARED_ARRAYS = ("mean", "scale", "intercept", "response_scale", "columns", "ends")
 """Arrays named after the attributes of `PrefixModels`."""
-
-INTEGER_ARRAYS = ("columns", "ends", "moments.rows", "moments.missing", "curvature.prefixes")
-"""Integer arrays; the others are floats."""
 
 
 def write_model(
@@ -60,10 +55,7 @@ def write_model(
         }
     if moments is not None:
         arrays |= moments.packed("moments.")
-    arrays = {
-        name: np.ascontiguousarray(array, np.int64 if name in INTEGER_ARRAYS else np.float64)
-        for name, array in arrays.items()
-    }
+    arrays = {name: np.ascontiguousarray(array, dtype_of(name)) for name, array in arrays.items()}
     if path.suffix.lower() in PICKLES:
         raise ArtifactError(f"cannot write {str(path)!r}: a model file is no pickle; expected a .safetensors name")
     versioned = manifest.model_copy(update={"version": _version(manifest, arrays)})
@@ -76,9 +68,8 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
 
     Raise ArtifactError if it does not exist, is not a model file, has another format, is truncated or was changed.
     """
-    text, arrays = read(path, MODEL)
+    manifest, arrays = read(path, MODEL, Manifest)
     try:
-        manifest = _manifest(text)
         _check_arrays(manifest, arrays)
         _check_manifest(manifest)
         if _version(manifest, arrays) != manifest.version:
@@ -92,7 +83,6 @@ def read_model(path: Path) -> tuple[Manifest, PrefixModels, Moments | None, Quad
         raise ArtifactError(f"{str(path)!r} {error}") from None
     except GroupsError as error:
         raise ArtifactError(f"{str(path)!r} has a damaged manifest (groups: {error}); {MODEL.remedy}") from None
-    arrays |= {name: arrays[name].astype(np.intp) for name in arrays.keys() & INTEGER_ARRAYS}
     prefixes = PrefixModels(
         **{name: arrays[name] for name in SHARED_ARRAYS},
         packed=arrays["coef"],
@@ -120,30 +110,6 @@ def _version(manifest: Manifest, arrays: Arrays) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def _manifest(text: str) -> Manifest:
-    try:
-        number = json.loads(text)["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError("has a manifest that this library did not write; train it again") from error
-    is_number = type(number) is int and number >= 1
-    refuse(
-        {
-            f"has format {number!r}; expected {FORMAT}: train it again": not is_number,
-            f"has format {number}; this library reads format {FORMAT}: install a newer anytime-linear": (
-                is_number and number > FORMAT
-            ),
-        },
-        ArtifactError,
-    )
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        why = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"].lower()
-        raise _damaged(f"has a damaged manifest ({where}: {why})") from error
 
 
 def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
@@ -177,15 +143,7 @@ def _check_arrays(manifest: Manifest, arrays: Arrays) -> None:
             "curvature.h": (stored, (D + 1) * (D + 2) // 2),
             "curvature.r": (stored, D + 1),
         }
-    for name, shape in shapes.items():
-        if name not in arrays:
-            raise _damaged(f"lacks array {name!r}")
-        found, kind = arrays[name], np.int64 if name in INTEGER_ARRAYS else np.float64
-        if found.shape != shape or found.dtype != kind:
-            expected = f"expected {np.dtype(kind)} of shape {shape}"
-            raise _damaged(f"has array {name!r} as {found.dtype} of shape {found.shape}, {expected}")
-        if not np.isfinite(found).all():
-            raise _damaged(f"has numbers in {name!r} that are not finite")
+    check_arrays(arrays, shapes, MODEL)
     if extra := set(arrays) - set(shapes):
         raise _damaged(f"has an unexpected array {min(extra)!r}")
     columns = np.concatenate([np.arange(each.start, each.stop) for step in slices for each in step])

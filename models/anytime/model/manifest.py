@@ -11,9 +11,9 @@ from functools import partial
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeFloat, model_validator
 
-from anytime.families import family_of
+from anytime.families import label_of
 from anytime.groups import FeatureGroups
 from anytime.tabulated import Series, Tabulated
 from anytime.target import Target
@@ -203,7 +203,7 @@ class Manifest(_Record):
     name: str = Field(min_length=1)
     version: str = ""
     task: Task
-    family: FamilyName = "gaussian"
+    family: Annotated[FamilyName, AfterValidator(label_of)] = "gaussian"
     link: str = "identity"
     target: tuple[str, ...] = Field(min_length=1)
     query: str | None = None
@@ -228,15 +228,6 @@ class Manifest(_Record):
     table_warnings: int = Field(default=0, ge=0, exclude_if=operator.not_)
     decisions: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
     provenance: Provenance
-
-    @field_validator("family")
-    @classmethod
-    def _known(cls, family: FamilyName) -> FamilyName:
-        return family_of(family).label
-
-    @property
-    def rule_in_words(self) -> str:
-        return self.method + " cost-blind" * self.cost_blind + " with doubling" * self.doubling
 
     @property
     def learned(self) -> Target:

@@ -203,6 +203,12 @@ class Model(Tabular):
         return self.manifest.version
 
     @property
+    def rule_in_words(self) -> str:
+        """Return how the groups were ordered."""
+        rule = self.manifest
+        return rule.method + " cost-blind" * rule.cost_blind + " with doubling" * rule.doubling
+
+    @property
     def groups(self) -> FeatureGroups:
         """Return the feature groups and their costs."""
         return self.manifest.groups

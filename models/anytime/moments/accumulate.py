@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime._files import memory_limit
@@ -147,9 +148,10 @@ def accumulate(
     of earlier rows; without them there must be at least one block.
     """
     total, small = before, dict[int, UnusableColumnError]()
-    for part, varying in _parts(blocks, count, n_jobs, chunk_rows):
-        total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
-        small |= varying
+    with single_blas_thread() if effective_n_jobs(n_jobs) > 1 else nullcontext():
+        for part, varying in in_threads(partial(_part, count=count, chunk_rows=chunk_rows), blocks, n_jobs):
+            total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
+            small |= varying
     if total is None:
         raise TableError("there are no rows to learn from; expected at least one with a target")
     for place, error in small.items():
@@ -158,33 +160,13 @@ def accumulate(
     return total
 
 
-_Part: TypeAlias = tuple[list[Moments], dict[int, UnusableColumnError]]
-"""The moments of a block by fold, and its small sums by place."""
-
-
-def _parts(blocks: Iterable[Block], count: int, n_jobs: int | None, chunk_rows: int | None) -> Iterator[_Part]:
-    jobs = effective_n_jobs(n_jobs)
-    if jobs == 1:
-        yield from map(partial(_part, count=count, chunk_rows=chunk_rows), blocks)
-        return
-    with single_blas_thread(), ThreadPoolExecutor(jobs) as threads:
-        ahead: deque[Future[_Part]] = deque()
-        for block in blocks:
-            ahead.append(threads.submit(_part, block, count, chunk_rows))
-            del block  # frees its memory once it is summed
-            if len(ahead) > jobs:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-
 def dense(X: Any) -> NDArray[Any]:
     """Return a sparse matrix as an array, an array unchanged."""
     return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # values that are not finite raise one error instead
-def _part(block: Block, count: int, chunk_rows: int | None) -> _Part:
+@np.errstate(all="ignore")  # values that are not finite, or too small to square, raise one error instead
+def _part(block: Block, count: int, chunk_rows: int | None) -> tuple[list[Moments], dict[int, UnusableColumnError]]:
     """Return the moments of each fold, and the errors of sums that are too small, unless other rows add to them."""
     X, responses = block.X, block.Y.shape[1]
     features = int(X.shape[1]) if block.expansion is None else block.expansion.size
@@ -373,10 +355,18 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def in_threads(task: Callable[[S], T], items: Sequence[S], n_jobs: int | None) -> Iterator[T]:
-    """Yield the results in order."""
-    if len(items) == 1 or effective_n_jobs(n_jobs) == 1:
+def in_threads(task: Callable[[S], T], items: Iterable[S], n_jobs: int | None) -> Iterator[T]:
+    """Yield the results in order; the next items are read while earlier ones are worked on, a few ahead at most."""
+    jobs = effective_n_jobs(n_jobs)
+    if jobs == 1 or (isinstance(items, Sized) and len(items) == 1):
         yield from map(task, items)
         return
-    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator", pre_dispatch="n_jobs + 1")
-    yield from parallel(delayed(task)(item) for item in items)
+    with ThreadPoolExecutor(jobs) as threads:
+        ahead: deque[Future[T]] = deque()
+        for item in items:
+            ahead.append(threads.submit(task, item))
+            del item  # frees its memory once it is worked on
+            if len(ahead) > jobs:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()

@@ -10,18 +10,17 @@ A file stores the moments of each fold as named arrays: `0.mean`, `0.scatter` ..
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from anytime._files import Arrays, FileKind, read, write
+from anytime._files import Arrays, FileKind, check_arrays, read, write
 from anytime.errors import ArtifactError, TableError, clipped
 from anytime.features.bases import UNSTATED
 from anytime.features.expansion import Expansion
@@ -29,23 +28,6 @@ from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.moments.moments import Moments
 from anytime.target import Target
 from anytime.types import Label, Task
-
-
-def _folds_unpacked(arrays: Arrays, folds: int, features: int, responses: int) -> tuple[Moments, ...]:
-    """Return the moments of each fold; raise ArtifactError for arrays that are missing or invalid."""
-    parts = []
-    for fold in range(folds):
-        prefix = f"{fold}."
-        for name, shape in Moments.packed_shapes(arrays, prefix, features, responses).items():
-            array, kind = arrays.get(name), np.int64 if name.endswith((".rows", ".missing")) else np.float64
-            if array is None or array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
-                raise ArtifactError(f"has no valid array {name!r}")
-        part = Moments.unpacked(arrays, prefix, features, responses)
-        if part is None:
-            raise ArtifactError(f"has invalid counts in fold {fold}")
-        parts.append(part)
-    return tuple(parts)
-
 
 FORMAT = 1
 """Format number that this library writes."""
@@ -155,14 +137,11 @@ class StoredMoments:
     @classmethod
     def load(cls, path: str | Path) -> StoredMoments:
         """Read and check a file; raise ArtifactError if it is missing, invalid, or of another kind or newer format."""
-        text, arrays = read(Path(path), KIND)
+        record, arrays = read(Path(path), KIND, MomentsRecord)
         try:
-            record = _record(text)
-            target = Target(record.task, record.target, record.classes)
-            parts = _folds_unpacked(arrays, record.folds, Expansion.of(record.groups).plain.size, len(target.responses))
+            return cls(record, tuple(_parts(record, arrays)))
         except ArtifactError as error:
-            raise ArtifactError(f"{str(path)!r} {error}; {KIND.remedy}") from None
-        return cls(record, parts)
+            raise ArtifactError(f"{str(path)!r} {error}") from None
 
     def _check_alike(self, other: StoredMoments, *, folds: bool = True) -> None:
         ours, theirs = self.record, other.record
@@ -194,24 +173,20 @@ def _basis(given: ColumnBasis | None) -> dict[str, Any]:
     return (given or ColumnBasis(basis=UNSTATED)).model_dump(exclude_none=True, exclude={"quantiles"})
 
 
+def _parts(record: MomentsRecord, arrays: Arrays) -> Iterator[Moments]:
+    """Yield the moments of each fold; raise ArtifactError if something does not fit the record."""
+    target = Target(record.task, record.target, record.classes)
+    alone = record.task == "multiclass" and record.classes is not None and len(record.classes) == 1
+    if not (alone or target.is_consistent):
+        raise ArtifactError(f"has classes that do not fit its task; {KIND.remedy}")
+    sizes = Expansion.of(record.groups).plain.size, len(target.responses)
+    for fold in range(record.folds):
+        check_arrays(arrays, Moments.packed_shapes(arrays, f"{fold}.", *sizes), KIND)
+        part = Moments.unpacked(arrays, f"{fold}.", *sizes)
+        if part is None:
+            raise ArtifactError(f"has invalid counts in fold {fold}; {KIND.remedy}")
+        yield part
+
+
 def _shown(value: Any) -> str:
     return clipped(repr(list(value)) if isinstance(value, tuple) else repr(value), 200)
-
-
-def _record(text: str) -> MomentsRecord:
-    try:
-        number = json.loads(text)["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError("has a record that this library did not write") from error
-    if type(number) is int and number > FORMAT:
-        raise ArtifactError(f"has format {number}; this library reads up to {FORMAT}: install a newer anytime-linear")
-    try:
-        record = MomentsRecord.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"has a damaged record ({where}: {first['msg'].lower()})") from error
-    alone = record.task == "multiclass" and record.classes is not None and len(record.classes) == 1
-    if not alone and not Target(record.task, record.target, record.classes).is_consistent:
-        raise ArtifactError("has classes that do not fit its task")
-    return record

@@ -51,7 +51,7 @@ class Moments:
     weight : float
         Sum of the row weights, the n of the papers.
     mean : Float
-        (D + P + M,) weighted means of [X, Y, U].
+        (D + P + M,) weighted means of [X, Y, U]; those of U are the shares of the rows in which columns are missing.
     scatter : Float
         (D + P + M, same) centred cross-products, not divided by `weight`.
     fill : Float
@@ -129,18 +129,16 @@ class Moments:
         """Return the moments of all rows of the parts (at least one)."""
         return reduce(Moments.merge, parts)
 
-    def merge(self, other: Moments, *, into: Float | None = None) -> Moments:
+    def merge(self, other: Moments) -> Moments:
         """Return the moments of the rows of both, by the update of Chan, Golub and LeVeque (1983).
 
         With delta = mean_2 - mean_1,
 
             mean = mean_1 + (n_2/n) delta,  scatter = scatter_1 + scatter_2 + (n_1 n_2/n) delta delta'.
-
-        The scatter is made in the memory `into`, if that has its size: that of either, if it is not used any more.
         """
         both = tuple(sorted({*self.missing, *other.missing}))
         unseen = np.full(self.features, self.weight == 0)
-        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+        for share, (start, stop) in zip(self.mean[self.width :], self.missing, strict=True):
             unseen[start:stop] |= share >= ALL_ROWS
         fill = np.where(unseen, other.fill, self.fill)  # close to the values, because a distant fill loses digits
         a = self.refilled(fill).with_indicators(both)
@@ -150,8 +148,7 @@ class Moments:
         if a.weight == 0 or b.weight == 0:
             return replace(b if a.weight == 0 else a, rows=rows)
         delta = b.mean - a.mean
-        fits = into is not None and into.shape == a.scatter.shape
-        scatter = np.add(a.scatter, b.scatter, out=into if fits else None)
+        scatter = np.add(a.scatter, b.scatter)
         add_outer(scatter, delta * (a.weight * b.weight / weight), delta)
         return replace(a, rows=rows, weight=weight, mean=a.mean + delta * (b.weight / weight), scatter=scatter)
 
@@ -233,15 +230,10 @@ class Moments:
     def observed_mean(self) -> Float:
         """Return the weighted means (D,) of the features over the rows that have them; `fill` if none has."""
         mean = self.mean[: self.features].copy()
-        for share, (start, stop) in zip(self.missing_shares, self.missing, strict=True):
+        for share, (start, stop) in zip(self.mean[self.width :], self.missing, strict=True):
             fill = self.fill[start:stop]
             mean[start:stop] = fill if share >= ALL_ROWS else fill + (mean[start:stop] - fill) / (1.0 - share)
         return mean
-
-    @property
-    def missing_shares(self) -> Float:
-        """Return the weighted shares (M,) of the rows in which the columns of `missing` are missing."""
-        return self.mean[self.width :]
 
     def with_indicator_features(self, columns: Sequence[tuple[int, int]]) -> Moments:
         """Return the moments with the indicator of some columns as one more feature after the features of each.
@@ -276,35 +268,30 @@ class Moments:
 
     def restricted(self, columns: Index) -> Moments:
         """Return the moments of the table with only these columns (ascending) as features, identical to the bit."""
-        if len(columns) == self.features:
-            return self
-        spans = [(int(a), int(b)) for a, b in np.searchsorted(columns, np.reshape(self.missing, (-1, 2)))]
-        retained = [k for k, (start, stop) in enumerate(spans) if start < stop]
-        at = np.concatenate(
-            [columns, np.arange(self.features, self.width), self.width + np.array(retained, dtype=np.intp)]
-        )
-        return self._at(at, features=len(columns), fill=self.fill[columns], missing=tuple(spans[k] for k in retained))
+        return self.reduced([(column, column + 1) for column in columns.tolist()])
 
     def reduced(self, spans: Sequence[tuple[int, int]]) -> Moments:
-        """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending."""
-        columns = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        starts = np.cumsum([0, *(stop - start for start, stop in spans[:-1])])
-        return self.restricted(columns).summed(starts)
+        """Return the moments of sums of some consecutive features each, from (start, stop) of each, ascending.
 
-    def summed(self, starts: Index) -> Moments:
-        """Return the moments of sums of consecutive features, which are missing together, given the first of each."""
-        if len(starts) == self.features:
+        The features of a sum are missing together.
+        """
+        if len(spans) == self.features:
             return self
-        at = np.concatenate([starts, np.arange(self.features, len(self.mean))])
-        ends = [*starts.tolist(), self.features]
-        missing = tuple((int(a), int(b)) for a, b in np.searchsorted(ends, np.reshape(self.missing, (-1, 2))))
+        columns = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        ends = np.cumsum([0, *(stop - start for start, stop in spans)])
+        places = np.searchsorted(ends, np.searchsorted(columns, np.reshape(self.missing, (-1, 2))))
+        missing = [(k, (start, stop)) for k, (start, stop) in enumerate(places.tolist()) if start < stop]
+        indicators = self.width + np.array([k for k, _ in missing], dtype=np.intp)
+        at = np.concatenate([columns, np.arange(self.features, self.width), indicators])
+        found = self._at(at, features=len(spans), fill=self.fill[columns], missing=tuple(span for _, span in missing))
+        if len(columns) == len(spans):
+            return found
+        to = np.concatenate([ends[:-1], np.arange(len(columns), len(at))])
         return replace(
-            self,
-            features=len(starts),
-            mean=np.add.reduceat(self.mean, at),
-            scatter=np.add.reduceat(np.add.reduceat(self.scatter, at, axis=0), at, axis=1),
-            fill=np.add.reduceat(self.fill, starts),
-            missing=missing,
+            found,
+            mean=np.add.reduceat(found.mean, to),
+            scatter=np.add.reduceat(np.add.reduceat(found.scatter, to, axis=0), to, axis=1),
+            fill=np.add.reduceat(found.fill, ends[:-1]),
         )
 
     def imputed(self) -> Moments:

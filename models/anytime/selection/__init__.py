@@ -1,7 +1,7 @@
 """Sequencing: the order in which the groups are computed."""
 
 from anytime.selection.criteria import Criterion, PathMethod, SelectionMethod, method_of, methods
-from anytime.selection.greedy import GroupOrder, Rule, Search, SolvedOrder, Step, greedy
+from anytime.selection.greedy import GroupOrder, Rule, Search, Step, greedy
 from anytime.selection.least_squares import (
     Factored,
     FactoredOrder,
@@ -21,7 +21,6 @@ __all__ = [
     "Rule",
     "Search",
     "SelectionMethod",
-    "SolvedOrder",
     "Step",
     "SweepSearch",
     "given_sequence",

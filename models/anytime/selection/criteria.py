@@ -7,17 +7,18 @@ code uses these: the checks of options, the searches, the guarantee, the command
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import ClassVar, Self
 
 import numpy as np
 
-from anytime._linalg import NULL_EIGENVALUE, factorise, positive_pivots
+from anytime._linalg import NULL_EIGENVALUE, RANK_TOLERANCE, factorise
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.sweep import SelectionState, SizeClass
 from anytime.types import Float, Index, Method
 
 TIE = 1e-9
@@ -34,6 +35,68 @@ def best(scores: Float, costs: Float, among: Index) -> int:
     top = bounded.max()
     tied = among[bounded >= top - TIE * abs(top)]
     return int(tied[np.argmin(costs[tied])])
+
+
+@dataclass
+class SizeClass:
+    """The remaining groups with the same number of columns, stacked: indices (k,), rows (k, d) and blocks (k, d, d).
+
+    The blocks are the conditional covariances, or empty where the criterion does not need them. The block of a group
+    selected since the last flush is the identity, and its gradient is zero.
+    """
+
+    groups: Index
+    rows: Index
+    blocks: Float
+
+
+class SelectionState:
+    """The remaining groups given the selection.
+
+    Attributes
+    ----------
+    b : Float
+        (D, P) gradient.
+    reference : Float
+        (D,) diagonal of C, with which pivots are compared.
+    ridge : Float | None
+        (D,) part of it that is no covariance: the penalty, and 1 more for a constant column.
+    noise
+        Variance of the residuals, summed over the responses, divided by the number of rows. A column of unit variance
+        without effect has b b' of this size. It is 0 where the criterion needs no blocks.
+    columns : array of shape (D,)
+        Index of each row of b among all columns.
+    """
+
+    def __init__(
+        self, slices: Sequence[slice], b: Float, reference: Float, ridge: Float | None = None, C: Float | None = None
+    ) -> None:
+        self.b, self.reference = b, reference
+        self.ridge = np.zeros(len(b)) if ridge is None else ridge
+        self.noise = 0.0
+        self.columns = np.arange(len(b))
+        self.sizes = np.array([s.stop - s.start for s in slices], dtype=np.intp)
+        self.starts = np.array([s.start for s in slices], dtype=np.intp)
+        self.selected = np.zeros(len(slices), dtype=np.bool_)
+        self.stack(C)
+
+    def rows(self, group: int) -> Index:
+        return np.arange(self.starts[group], self.starts[group] + self.sizes[group])
+
+    def stack(self, C: Float | None = None) -> None:
+        """Sort the remaining groups into classes of one size, with their blocks of C, if it is given."""
+        remaining = ~self.selected & (self.sizes > 0)
+        self.remaining_groups: Index = np.flatnonzero(remaining)
+        self.classes: list[SizeClass] = []
+        for size in np.unique(self.sizes[remaining]):
+            groups = np.flatnonzero(remaining & (self.sizes == size))
+            rows = self.starts[groups, np.newaxis] + np.arange(size)
+            blocks = np.empty(0) if C is None else C[rows[:, :, np.newaxis], rows[:, np.newaxis, :]]
+            self.classes.append(SizeClass(groups, rows, blocks))
+
+    def conditional(self, rows: Index) -> Float:
+        """Return the conditional covariance of some rows given the selection, (d, d)."""
+        raise RuntimeError(f"gradients alone have no covariance of {rows}")
 
 
 class SelectionMethod(ABC):
@@ -99,10 +162,21 @@ class PathMethod(SelectionMethod):
         """Return the groups that each step adds, in order of computation; together they add every group once."""
 
 
-def gain(C: Float, b: Float, reference: Float) -> float:
-    """Return the gain of one block C (d, d) with the gradient b (d, P) and reference (d,)."""
-    z = factorise(C, reference).forward(b)
-    return 0.5 * float(np.sum(z * z))
+class StackedCriterion(Criterion):
+    """Scores of all groups of one size at once, from their own columns."""
+
+    @abstractmethod
+    def stacked(self, state: SelectionState, C: Float, rows: Index) -> Float:
+        """Return the scores (k,) of groups from their rows (k, d), and their blocks C (k, d, d) if it needs them."""
+
+    def scores(self, state: SelectionState) -> Float:
+        scores = np.zeros(len(state.sizes))
+        for each in state.classes:
+            scores[each.groups] = self.stacked(state, each.blocks, each.rows)
+        return scores
+
+    def union_score(self, state: SelectionState, rows: Index) -> float:
+        return float(self.stacked(state, state.conditional(rows)[np.newaxis], rows[np.newaxis])[0])
 
 
 def gains(C: Float, b: Float, reference: Float) -> Float:
@@ -110,7 +184,7 @@ def gains(C: Float, b: Float, reference: Float) -> Float:
     if C.shape[1] == 1:
         pivot = C[:, :, 0]
         squares = np.square(b[:, 0, :]).sum(axis=1, keepdims=True)
-        positive = positive_pivots(pivot, reference)
+        positive = pivot > RANK_TOLERANCE * reference
         return np.asarray(0.5 * np.divide(squares, pivot, out=np.zeros_like(pivot), where=positive)[:, 0])
     z = forward(C, b, reference).reshape(len(C), -1)
     return np.asarray(0.5 * np.einsum("kz,kz->k", z, z))
@@ -145,14 +219,15 @@ def forward(C: Float, b: Float, reference: Float) -> Float:
     except np.linalg.LinAlgError:
         return _one_by_one(C, b, reference)
     pivots = np.square(np.diagonal(L[:, :d, :d], axis1=1, axis2=2))
-    return np.asarray(L[:, d:, :d]) if positive_pivots(pivots, reference).all() else _one_by_one(C, b, reference)
+    independent = (pivots > RANK_TOLERANCE * reference).all()
+    return np.asarray(L[:, d:, :d]) if independent else _one_by_one(C, b, reference)
 
 
 def _one_by_one(C: Float, b: Float, reference: Float) -> Float:
     return np.array([factorise(*block).forward(own).T for *block, own in zip(C, reference, b, strict=True)])
 
 
-class ForwardRegression(Criterion):
+class ForwardRegression(StackedCriterion):
     """Forward regression (CS-G-FR): the exact gain in explained variance, 1/2 tr(b_g' C_{g|G}^-1 b_g).
 
     With C the covariance of a block of columns given the selection (Eq. 3) and b its gradient, the gain F(G + g) - F(G)
@@ -168,20 +243,15 @@ class ForwardRegression(Criterion):
         """Return nu of Theorem 3.2, which is 1."""
         return 1.0
 
-    def scores(self, state: SelectionState) -> Float:
-        return state.scores(
-            gains(each.blocks, state.b[each.rows], state.reference[each.rows]) for each in state.classes
-        )
-
-    def union_score(self, state: SelectionState, rows: Index) -> float:
-        return gain(state.conditional(rows), state.b[rows], state.reference[rows])
+    def stacked(self, state: SelectionState, C: Float, rows: Index) -> Float:
+        return gains(C, state.b[rows], state.reference[rows])
 
     def lengths(self, scores: Float) -> Float:
         """Return the lengths of the projections, sqrt(tr(b_g' C_{g|G}^-1 b_g)): a gain is half of the square."""
         return np.sqrt(2.0 * scores)
 
 
-class MallowsCp(Criterion):
+class MallowsCp(StackedCriterion):
     """The expected gain on new rows, by Mallows' Cp: the gain less the degrees of freedom times a gradient's noise.
 
     The gain of forward regression is measured on the rows that chose it. A group of many columns without effect has a
@@ -202,19 +272,13 @@ class MallowsCp(Criterion):
     name = "cp"
     needs_blocks = True
 
-    def scores(self, state: SelectionState) -> Float:
-        return state.scores(self._expected(state, stack.blocks, stack.rows) for stack in state.classes)
-
-    def union_score(self, state: SelectionState, rows: Index) -> float:
-        return float(self._expected(state, state.conditional(rows)[np.newaxis], rows[np.newaxis])[0])
+    def stacked(self, state: SelectionState, C: Float, rows: Index) -> Float:
+        gain, freedom = gains_and_freedom(C, state.b[rows], state.reference[rows], state.ridge[rows])
+        return gain - freedom * state.noise
 
     def lengths(self, scores: Float) -> Float:
         """Return the lengths of the projections beyond the noise: sqrt(2 score), or 0 where the score is negative."""
         return np.sqrt(2.0 * np.maximum(scores, 0.0))
-
-    def _expected(self, state: SelectionState, C: Float, rows: Index) -> Float:
-        gain, freedom = gains_and_freedom(C, state.b[rows], state.reference[rows], state.ridge[rows])
-        return gain - freedom * state.noise
 
 
 def whitening(S: Float) -> Float:
@@ -225,7 +289,7 @@ def whitening(S: Float) -> Float:
     return np.asarray(vectors * root[..., np.newaxis, :])
 
 
-class MatchingPursuit(Criterion):
+class MatchingPursuit(StackedCriterion):
     """Orthogonal matching pursuit (CS-G-OMP): the whitened gradient, tr(b_g' S_g^+ b_g) (line 5 of Algorithm 1).
 
     It is the squared norm of the residual's projection onto a group's span, from the gradient only.
@@ -245,19 +309,15 @@ class MatchingPursuit(Criterion):
         """Return nu of Theorem 3.2: OMP whitens by S_g only, without the penalty."""
         return float(shares.min() / shares.max())
 
-    def scores(self, state: SelectionState) -> Float:
-        return state.scores(self._scored(state, stack) for stack in state.classes)
-
-    def _scored(self, state: SelectionState, stack: SizeClass) -> Float:
-        """Return the scores (k,) of groups of one size; the first call whitens all groups of that size."""
-        count, size = stack.rows.shape
+    def stacked(self, state: SelectionState, C: Float, rows: Index) -> Float:  # noqa: ARG002
+        """Return the scores (k,) of all remaining groups of one size; the first call whitens these."""
+        (count, size), at = rows.shape, state.columns[rows]
         if size not in self._whitening:
-            at = state.columns[stack.rows]
-            self._whitening[size] = stack.groups, whitening(self._S[at[:, :, np.newaxis], at[:, np.newaxis, :]])
-        known, T = self._whitening[size]
-        if len(known) != count:
-            T = T[np.searchsorted(known, stack.groups)]
-        whitened = (T.transpose(0, 2, 1) @ state.b[stack.rows]).reshape(count, -1)
+            self._whitening[size] = at[:, 0], whitening(self._S[at[:, :, np.newaxis], at[:, np.newaxis, :]])
+        firsts, T = self._whitening[size]
+        if len(firsts) != count:
+            T = T[np.searchsorted(firsts, at[:, 0])]
+        whitened = (T.transpose(0, 2, 1) @ state.b[rows]).reshape(count, -1)
         return np.asarray(np.einsum("kz,kz->k", whitened, whitened))
 
     def union_score(self, state: SelectionState, rows: Index) -> float:

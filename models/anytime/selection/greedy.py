@@ -13,9 +13,9 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,12 +27,12 @@ from anytime.selection.criteria import (
     ForwardRegression,
     PathMethod,
     SelectionMethod,
+    SelectionState,
     best,
     method_of,
     methods,
 )
-from anytime.selection.sweep import SelectionState
-from anytime.types import Bool, Float, Index, Method
+from anytime.types import Float, Index, Method
 
 NOISE = 1e-14
 """Scores below this, where the variance of a response is 1, are rounding."""
@@ -151,6 +151,8 @@ class GroupOrder:
         (steps + 1,) number of columns of each prefix.
     longest : float | None
         Length of the longest remaining projection if the search stopped; None if all groups are selected.
+    state : Any
+        What the solver has of these steps, and perhaps of further ones; None if the order has no solver.
     """
 
     steps: tuple[Step, ...]
@@ -158,6 +160,7 @@ class GroupOrder:
     columns: Index
     ends: Index
     longest: float | None = field(default=None, kw_only=True)
+    state: Any = field(default=None, kw_only=True)
 
     @staticmethod
     def of(
@@ -188,20 +191,6 @@ class GroupOrder:
         )
 
 
-S = TypeVar("S")
-
-
-@dataclass(frozen=True, eq=False)
-class SolvedOrder(GroupOrder, Generic[S]):
-    """Steps of one sequence, and the state of its solver, which may be that of further steps, too."""
-
-    state: S
-
-    @staticmethod
-    def of_order(order: GroupOrder, state: S) -> SolvedOrder[S]:
-        return SolvedOrder(**{known.name: getattr(order, known.name) for known in fields(GroupOrder)}, state=state)
-
-
 def cost_of(groups: FeatureGroups, adds: tuple[int, ...]) -> float:
     return float(groups.costs[list(adds)].sum())
 
@@ -226,66 +215,48 @@ class Search(ABC):
     def unpaid(self, group: int) -> set[int]:
         return {p for p in self.groups.prerequisites[group] if not self.state.selected[p]}
 
-    def step_costs(self) -> Float:
-        """Return the total cost of each group's step, (groups,)."""
-        costs = self.groups.costs.copy()
-        for group in self._locked():
-            costs[group] = cost_of(self.groups, self.adds(group))
-        return costs
+    def locked(self) -> dict[int, tuple[int, ...]]:
+        """Return the remaining groups whose step adds unpaid prerequisites or products, and all that it adds."""
+        steps = {g: self.adds(g) for g in self.groups.linked if not self.state.selected[g]}
+        return {g: adds for g, adds in steps.items() if len(adds) > 1}
 
-    def step_scores(self, among: Bool) -> Float:
-        """Return the score of each group's step, (groups,), for the group's columns and those that it must add.
+    def choose(
+        self, among: Index, costs: Float, scores: Float, locked: Iterable[int], *, cost_blind: bool
+    ) -> tuple[int, ...]:
+        """Return the best step `among` some groups: groups in order of computation, the selected one last.
 
-        Only the scores of remaining groups `among` (groups,) are defined.
+        `costs` and `scores` (groups,) are those of each group's step.
         """
-        scores = self.criterion.scores(self.state)
-        for group in self._locked():
-            if among[group]:
-                scores[group] = self._union(self.adds(group))
-        scores[np.abs(scores) < self.noise] = 0.0
-        return scores
-
-    def choose(self, allowed: Bool, costs: Float, scores: Float, *, cost_blind: bool) -> tuple[int, ...]:
-        """Return the best step: groups in order of computation, the selected one last.
-
-        At least one group is `allowed` (groups,); `costs` are the `step_costs`, and `scores` cover the allowed groups.
-        """
-        among = np.flatnonzero(allowed)
         free = among[costs[among] == 0]
         if cost_blind or len(free):
             return self.adds(best(scores, costs, among if cost_blind else free))
         with np.errstate(invalid="ignore", divide="ignore"):  # selected groups may be free
             densities = scores / costs
         bundles: dict[int, list[int]] = {}
-        for group in self._locked():
-            if allowed[group]:
-                bundles[group], densities[group] = self._bundle(group, densities[group])
+        for group in {*locked}.intersection(among.tolist()):
+            bundles[group], densities[group] = self._bundle(group, densities[group])
         chosen = best(densities, costs, among)
         if len(bundles.get(chosen, ())) > 1:
-            chosen = self._first(chosen, [g for g in bundles[chosen] if allowed[g]], costs)
+            chosen = self._first(chosen, among[np.isin(among, bundles[chosen])], costs)
         return self.adds(chosen)
 
-    def _locked(self) -> list[int]:
-        """Return the remaining groups whose step adds others: unpaid prerequisites, or products that it completes."""
-        return [g for g in self.groups.linked if not self.state.selected[g] and len(self.adds(g)) > 1]
-
-    def _union(self, groups: tuple[int, ...]) -> float:
-        rows = [np.arange(r.start, r.stop) for g in groups if self.state.sizes[g] for r in (self.state.rows(g),)]
+    def union(self, groups: tuple[int, ...]) -> float:
+        """Return the score of the union of some groups."""
+        rows = [self.state.rows(g) for g in groups if self.state.sizes[g]]
         return self.criterion.union_score(self.state, np.concatenate(rows)) if rows else 0.0
 
     def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
         """Return `group` and the groups that maximise the density with it and its prerequisites, and that density."""
         bundle, opened, union = [group], self.unpaid(group), self.adds(group)
-        score, cost = self._union(union), cost_of(self.groups, union)
+        score, cost = self.union(union), cost_of(self.groups, union)
         while True:
             needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
             # Dependents of `opened`, outside the union, that need nothing beyond the union.
             dependents = [g for g, need in needs.items() if need & opened and need <= set(union)]
-            gains = {g: self._union(self.adds(*bundle, g)) - score for g in dependents}
+            gains = {g: self.union(self.adds(*bundle, g)) - score for g in dependents}
             if not gains:
                 return bundle, density
-            per_cost = {g: _per_cost(gain, self.groups.costs[g]) for g, gain in gains.items()}
-            richest = max(per_cost, key=per_cost.__getitem__)  # the first of equal ones
+            richest = max(gains, key=lambda g: self._per_cost(gains[g], g))  # the first of equal ones
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
             # A free group never lowers the density, so it must not end the growth even if it adds nothing.
             if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
@@ -294,24 +265,23 @@ class Search(ABC):
             union = self.adds(*bundle)
             score, cost, density = score + gains[richest], cost + self.groups.costs[richest], grown
 
-    def _first(self, chosen: int, bundle: list[int], costs: Float) -> int:
+    def _first(self, chosen: int, bundle: Index, costs: Float) -> int:
         """Return the group of a bundle with the largest gain per cost once the prerequisites of `chosen` are paid."""
         paid = [p for p in self.adds(chosen) if p in self.unpaid(chosen)]
-        score = self._union(self.adds(*paid))
+        score = self.union(self.adds(*paid))
         per_cost = np.full(len(self.groups), -np.inf)
-        for g in bundle:
+        for g in bundle.tolist():
             union = self.adds(*paid, g) if self.unpaid(g) <= set(paid) else (*paid, g)
-            per_cost[g] = _per_cost(self._union(union) - score, self.groups.costs[g])
-        return best(per_cost, costs, np.array(sorted(bundle)))
+            per_cost[g] = self._per_cost(self.union(union) - score, g)
+        return best(per_cost, costs, bundle)
+
+    def _per_cost(self, gain: float, group: int) -> float:
+        """Return the gain per cost; free groups are first, whatever they add, so that rounding does not decide."""
+        return gain / float(self.groups.costs[group]) if self.groups.costs[group] > 0 else np.inf
 
 
-def _per_cost(gain: float, cost: Any) -> float:
-    """Return the gain per cost; free groups are first, whatever they add, so that rounding does not decide."""
-    return float(gain / cost) if cost > 0 else np.inf
-
-
-def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Bool, bool]:
-    """Return which steps are allowed, and whether the set is doubling-capable here (Definition 4.2).
+def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Index, bool]:
+    """Return the allowed groups, ascending, and whether the set is doubling-capable here (Definition 4.2).
 
     While nothing is spent the limit is `c_min`, by default the smallest positive cost of a step. If no step is within
     the limit, only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs`
@@ -320,9 +290,7 @@ def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float |
     paid = costs[remaining]
     limit = spent if spent > 0 else c_min or paid[paid > 0].min(initial=np.inf)
     within = remaining[paid <= limit * (1 + COST_TOLERANCE)]
-    allowed = np.zeros(len(costs), dtype=np.bool_)
-    allowed[within if len(within) else remaining[[np.argmin(paid)]]] = True
-    return allowed, len(within) > 0
+    return within if len(within) else remaining[[np.argmin(paid)]], len(within) > 0
 
 
 def greedy(search: Search, rule: Rule) -> GroupOrder:
@@ -344,18 +312,23 @@ def greedy(search: Search, rule: Rule) -> GroupOrder:
                 continue
             adds = search.adds(group)
         else:
-            allowed, costs = remaining, search.step_costs()
+            locked = search.locked()
+            costs, scores = groups.costs.copy(), search.criterion.scores(search.state)
+            for group, adds in locked.items():
+                costs[group] = cost_of(groups, adds)
+                scores[group] = search.union(adds)
+            scores[np.abs(scores) < search.noise] = 0.0
+            among = np.flatnonzero(remaining)
             if rule.doubling:
-                allowed, capable = within_doubling(costs, np.flatnonzero(remaining), spent, rule.c_min)
+                among, capable = within_doubling(costs, among, spent, rule.c_min)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
-            scores = search.step_scores(allowed if rule.epsilon is None else remaining)
             if rule.epsilon is not None:
                 length = float(search.criterion.lengths(scores[remaining]).max(initial=0.0))
                 if length <= rule.epsilon:
                     longest = length
                     break
-            adds = search.choose(allowed, costs, scores, cost_blind=rule.cost_blind)
+            adds = search.choose(among, costs, scores, locked, cost_blind=rule.cost_blind)
         cost = cost_of(groups, adds)
         spent += cost
         steps.append(Step(adds, cost, search.select(adds)))

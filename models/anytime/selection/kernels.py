@@ -19,9 +19,8 @@ from scipy.linalg.lapack import dpstrf
 from anytime._linalg import Factor, factorise_into, single_blas_thread
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import CANCELLATION_TOLERANCE, CONSTANT_TOLERANCE, Moments
-from anytime.selection.criteria import ForwardRegression
+from anytime.selection.criteria import ForwardRegression, SelectionState
 from anytime.selection.greedy import GroupOrder, Rule, Search, greedy
-from anytime.selection.sweep import SelectionState
 from anytime.types import Float, Index
 
 ROUNDING_SHARE = 1e-12
@@ -34,7 +33,8 @@ def rotated_rows(part: Moments) -> Float:
     The first row has the means, and the others A'A = scatter; each is times the root of the weight. Rows of several
     tables, one above the other, are those of all.
     """
-    deviation, root = np.sqrt(np.diagonal(part.scatter)), np.sqrt(part.weight)
+    deviation = np.sqrt(np.maximum(np.diagonal(part.scatter), 0.0))  # negative by rounding, of a level without rows
+    root = np.sqrt(part.weight)
     deviation[deviation <= CONSTANT_TOLERANCE * root * np.abs(part.mean)] = 0.0
     shares = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
     C = part.scatter.T * shares
@@ -146,10 +146,8 @@ class _KernelSearch(Search, ForwardRegression):
 
     def scores(self, state: SelectionState) -> Float:
         scores = np.zeros(len(state.sizes))
-        for group in state.remaining_groups.tolist():
-            if not state.selected[group]:
-                rows = state.rows(group)
-                scores[group] = self.union_score(state, np.arange(rows.start, rows.stop))
+        for group in np.flatnonzero(~state.selected & (state.sizes > 0)).tolist():
+            scores[group] = self.union_score(state, state.rows(group))
         return scores
 
     def union_score(self, state: SelectionState, rows: Index) -> float:  # noqa: ARG002
@@ -158,9 +156,8 @@ class _KernelSearch(Search, ForwardRegression):
 
     def select(self, adds: tuple[int, ...]) -> float:
         for group in adds:
-            span = self.state.rows(group)
-            if span.stop > span.start:
-                rows = np.arange(span.start, span.stop)
+            rows = self.state.rows(group)
+            if len(rows):
                 self._K += self._kernels.of_columns(rows)
                 known = self._next.get(rows.tobytes())
                 self._F, self._next = self._explained(self._K) if known is None else known, {}

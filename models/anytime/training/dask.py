@@ -30,7 +30,7 @@ from anytime.errors import EnvironmentFailure, TableError, TrainingError
 from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.folds import FoldAssigner, FoldCounts
-from anytime.glm.design import Derivatives, Design, FoldSums, HeldOutRows, Predictors, Totals, View
+from anytime.glm.design import Design, Predictors, Totals, View
 from anytime.glm.row_blocks import BlockDesign, BlockView, row_blocks_of
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
@@ -262,6 +262,22 @@ class ClusterDesign(Design):
             return list(self.client.gather(futures))
 
 
+def _summed(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of a `ClusterView` that sums what a method of `BlockView` returns for each part.
+
+    That is an array, or a tuple of numbers and arrays.
+    """
+
+    def over(view: ClusterView, *arguments: Any, **options: Any) -> Any:
+        found = view.design.over(_in_view, view.columns, partial(method, **options), arguments)
+        if not isinstance(found[0], tuple):
+            return reduce(np.add, found)
+        sums = [None if parts[0] is None else reduce(np.add, parts) for parts in zip(*found, strict=True)]
+        return getattr(type(found[0]), "_make", tuple)(sums)
+
+    return over
+
+
 class ClusterView(View):
     """Some columns of rows on a cluster."""
 
@@ -276,37 +292,14 @@ class ClusterView(View):
     def moved(self, etas: Predictors, share: float, directions: Predictors) -> Predictors:
         return _At(etas.columns, etas.theta + share * directions.theta)
 
-    def slope(self, etas: Predictors, directions: Predictors) -> tuple[float, float]:
-        losses, slopes = zip(*self._over(BlockView.slope, etas, directions), strict=True)
-        return float(sum(losses)), float(sum(slopes))
-
-    def evaluate(self, etas: Predictors, *, hessian: bool = False) -> Derivatives:
-        parts: list[Derivatives] = self._over(partial(BlockView.evaluate, hessian=hessian), etas)
-        hessians = [part.hessian for part in parts if part.hessian is not None]
-        score = np.sum([part.score for part in parts], axis=0)
-        return Derivatives(sum(part.loss for part in parts), score, reduce(np.add, hessians) if hessians else None)
+    slope = _summed(BlockView.slope)
+    evaluate = _summed(BlockView.evaluate)
+    weighted_grams = _summed(BlockView.weighted_grams)
+    evaluate_folds = _summed(BlockView.evaluate_folds)
+    fold_hessians = _summed(BlockView.fold_hessians)
 
     def hessian_product(self, etas: Predictors) -> Callable[[Float], Float]:
-        return partial(self._sum, _product, etas)
-
-    def weighted_gram(self, etas: Predictors) -> Float:
-        return self._sum(BlockView.weighted_gram, etas)
-
-    def evaluate_folds(self, thetas: Float, folds: Sequence[HeldOutRows]) -> FoldSums:
-        sums = zip(*self._over(BlockView.evaluate_folds, thetas, folds), strict=True)
-        return FoldSums(*(np.sum(values, axis=0) for values in sums))
-
-    def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
-        return self._sum(BlockView.fold_hessians, theta, folds)
-
-    def held_deviance(self, theta: Float) -> float:
-        return float(sum(self._over(BlockView.held_deviance, theta)))
-
-    def _sum(self, method: Callable[..., Float], *arguments: Any) -> Float:
-        return np.asarray(np.sum(self._over(method, *arguments), axis=0))
-
-    def _over(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
-        return self.design.over(_in_view, self.columns, method, arguments)
+        return partial(_summed(_product), self, etas)
 
 
 def _at_part(rows: StoredRows, design: BlockDesign, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

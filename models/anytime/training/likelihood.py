@@ -21,17 +21,16 @@ from anytime.families import Family
 from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.joint import COMPARED, REPORTED, SCREENED, STATED, Ending, JointFits
-from anytime.glm.newton import EXACT, ROUGH, SeparatedError, optimum
+from anytime.glm.newton import EXACT, ROUGH
 from anytime.glm.row_blocks import BlockDesign, row_blocks_of
 from anytime.glm.search import (
     LikelihoodOrder,
-    Optima,
     QuadraticModel,
     QuadraticModels,
     base_rate,
+    fitted,
     likelihood_sequence,
     on_all_columns,
-    separated,
 )
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
@@ -129,10 +128,8 @@ def _fold_errors(
         used = columns[: ends[prefix]]
         if len(used) == 0:
             thetas = np.stack([base_rate(train).theta for train in trains])
-            errors[:, prefix] = [
-                train.view(used).held_deviance(theta) / weight
-                for train, theta, weight in zip(trains, thetas, weights, strict=True)
-            ]
+            held = [train.held_rows for train in trains]
+            errors[:, prefix] = design.view(used).evaluate_folds(thetas, held).deviances / weights
             continue
         rises = _rises(design, len(folds), thetas.shape[2] * (len(used) + 1))
         begin = JointFits(design, trains, weights, used, thetas, scale, ending=ending)
@@ -163,7 +160,7 @@ def _fold_errors(
             if not new:
                 break
             rank = new[0]
-            fits = fits.moved(reached.get(rank, fits.thetas)) if reported else begin.restarted(reached[rank], REPORTED)
+            fits = fits.copy(reached.get(rank, fits.thetas)) if reported else begin.copy(reached[rank], REPORTED)
             found[rank], reached[rank] = fits.deviances(float(alphas[rising[rank]])), fits.thetas
             reported.add(rank)
         thetas = reached[best]
@@ -251,25 +248,24 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
         return lambda alpha: squares(alpha / variance)
 
     def solved(self, choice: Choice[Any]) -> Choice[LikelihoodOrder]:
-        """Refit each prefix at its own penalty, and drop the curvatures that no longer are those of an optimum."""
+        """Refit each prefix at its own penalty."""
         if not self._compared:
             return choice
         sequence: LikelihoodOrder = choice.sequence
-        found, optima = sequence.state, list(sequence.state.optima)
+        optima = list(sequence.state)
         scale = _scale(self.data, optima[0].theta)
         for prefix, end in enumerate(sequence.ends):
             if end > 0:
-                view = self.data.view(sequence.columns[:end])
-                try:
-                    optima[prefix] = optimum(view, float(choice.alphas[prefix]), optima[prefix].theta, scale)
-                except SeparatedError:
-                    raise separated(self.groups, sequence.steps[prefix - 1].adds) from None
-        curvatures = {k: curved for k, curved in found.curvatures.items() if optima[k] is found.optima[k]}
-        return replace(choice, sequence=replace(sequence, state=Optima(tuple(optima), curvatures)))
+                view, last = (
+                    self.data.view(sequence.columns[:end]),
+                    self.groups.names[sequence.steps[prefix - 1].adds[-1]],
+                )
+                optima[prefix] = fitted(view, last, float(choice.alphas[prefix]), optima[prefix].theta, scale)
+        return replace(choice, sequence=replace(sequence, state=tuple(optima)))
 
     def prefixes(self, choice: Choice[LikelihoodOrder]) -> PrefixModels:
         gram, sequence = self.data.gram, choice.sequence
-        scores = [self.data.family.scores(optimum.theta) for optimum in sequence.state.optima]
+        scores = [self.data.family.scores(optimum.theta) for optimum in sequence.state]
         coef = [W[1:] / gram.x_scale[sequence.columns[: len(W) - 1], np.newaxis] for W in scores]
         intercepts = np.array([W[0] for W in scores])
         return PrefixModels(
@@ -286,7 +282,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     def learned(self, choice: Choice[LikelihoodOrder]) -> Learned:
         design, sequence = self.data, choice.sequence
         least = design.totals.saturated / design.weight
-        deviance = np.array([2 * (at.loss - least) for at in sequence.state.optima[: len(sequence.ends)]])
+        deviance = np.array([2 * (at.loss - least) for at in sequence.state[: len(sequence.ends)]])
         return Learned(deviance, _curvatures(design, sequence))
 
 
@@ -344,17 +340,14 @@ def _scale(design: Design, base: Float) -> float:
 def _curvatures(design: Design, sequence: LikelihoodOrder) -> QuadraticModels | None:
     if design.predictors > 1:
         return None
-    selected, optima = np.sort(sequence.columns), sequence.state.optima
+    selected = np.sort(sequence.columns)
     stored = QuadraticModels.stored_prefixes(sequence.ends)
     models = []
     full = design.view(selected)
     for prefix in stored.tolist():
-        if prefix in sequence.state.curvatures:
-            models.append(sequence.state.curvatures[prefix].restricted(selected))
-            continue
         used = sequence.columns[: sequence.ends[prefix]]
-        theta = on_all_columns(optima[prefix].theta, np.searchsorted(selected, used), len(selected))
-        etas = design.view(used).predictors(optima[prefix].theta)
+        theta = on_all_columns(sequence.state[prefix].theta, np.searchsorted(selected, used), len(selected))
+        etas = design.view(used).predictors(sequence.state[prefix].theta)
         models.append(QuadraticModel.at(theta, full.evaluate(etas, hessian=True)))
     lower = np.tril_indices(len(models[0].r))
     return QuadraticModels(stored, np.array([c.H[lower] for c in models]), np.array([c.r for c in models]))

@@ -181,7 +181,7 @@ class Terms:
         """Return the terms of one choice, with indicators of missing values; it is computed again by each call."""
         reduced, spans = self.expansion.reduced(choice)
         moments = self.moments.reduced(spans)
-        shares = dict(zip((start for start, _ in moments.missing), moments.missing_shares.tolist(), strict=True))
+        shares = dict(zip((start for start, _ in moments.missing), moments.mean[moments.width :].tolist(), strict=True))
         bases = reduced.groups.bases
         expansion = reduced.with_indicators(  # those that the groups file states or that gaps in rows need
             {
@@ -375,17 +375,20 @@ def choose(problem: Problem[T, S], distances: Sequence[int] = EVERY) -> Choice[A
     grid, one_se, order = problem.options.grid, problem.options.one_se, problem.orders(problem.data)
     rough = problem.rough if problem.one_by_one and len(grid) > 1 else None
     known = problem.known if rough is None else {}  # errors of rough orders are rough as well
-    orders: dict[int, GroupOrder] = {}
+    orders: dict[int, GroupOrder | None] = {}
     weights = np.array([fold.weight for fold in problem.folds])
     areas = Errors(np.full((len(weights), len(grid)), np.inf), weights)
+    best = 0
     for places in _places(areas, distances, one_se=one_se, one_by_one=problem.one_by_one):
         new = [i for i in places if i not in orders]
-        orders.update(zip(new, in_threads(rough or order, [grid[i] for i in new], problem.n_jobs), strict=True))
-        measured = problem.measured([(orders[i], {i: len(orders[i].steps)}) for i in new], known)
-        for i, errors in zip(new, measured, strict=True):
-            areas.folds[:, i] = problem.area(orders[i], errors.folds[:, i])
-    best = int(pick(areas, one_se))
-    chosen = orders[best] if rough is None and best in orders else order(grid[best])
+        found = dict(zip(new, in_threads(rough or order, [grid[i] for i in new], problem.n_jobs), strict=True))
+        measured = problem.measured([(each, {i: len(each.steps)}) for i, each in found.items()], known)
+        for (i, each), errors in zip(found.items(), measured, strict=True):
+            areas.folds[:, i] = problem.area(each, errors.folds[:, i])
+        best = int(pick(areas, one_se))
+        # Only the best one is stored: the factors of an order use much memory.
+        orders = {i: each if i == best else None for i, each in {**orders, **found}.items()}
+    chosen = (None if rough else orders[best]) or order(grid[best])
     alphas, at_own = along(problem, chosen, EVERY if problem.one_by_one else distances)
     return Choice(grid[best], chosen, alphas, at_own)
 

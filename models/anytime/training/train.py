@@ -36,12 +36,12 @@ from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
-from anytime.training.default_family import DefaultFamily, family_of_classes
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.model_selection import Validation
 from anytime.training.options import FOLDS, Options
 from anytime.training.pairs import MIN_FOLDS, fit_with_pairs
+from anytime.training.prices import DefaultFamily, affordable, family_of_classes
 from anytime.types import FamilyName, Float
 
 if TYPE_CHECKING:
@@ -296,9 +296,14 @@ def open_training(
     if not (streamed or roles.folds is not None):  # at most one fold per row
         count = min(count, max(found.used, 2))
     folds, family = max(count, 1), None
+    fixed = partial or learned is not None
+    groups, decided = (dataset.groups, ()) if fixed else affordable(dataset.groups, found.used, folds)
+    dataset = replace(dataset, groups=groups)
     if known.classes is not None and options.family is None and cluster is None:
         family = family_of_classes(known, options, dataset.terms, found.used, folds)
         dataset = replace(dataset, target=replace(known, family_name=family.name))
+        decided = (*decided, f"classes are fitted by {family.why}") if family.is_cheaper else decided
+    found = replace(found, decisions=(*found.decisions, *decided))
     n_jobs = threads(options.n_jobs, LONG_PASS)
     return TrainingTable.of(
         dataset,

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from anytime._linalg import conjugate_gradients, factorise_penalised, positive_pivots
+from anytime._linalg import RANK_TOLERANCE, conjugate_gradients, factorise_penalised
 from anytime.moments.moments import Gram
 from anytime.types import Bool, Float, Index
 
@@ -194,7 +194,7 @@ class Descent:
         if len(free):
             S, q = S - V.T @ V, q - V.T @ z
         # The remainder of columns in the span of the free groups is rounding.
-        dropped = ~positive_pivots(np.diagonal(S), before)
+        dropped = np.diagonal(S) <= RANK_TOLERANCE * before
         S[dropped], S[:, dropped], q[dropped] = 0.0, 0.0, 0.0
         self.S, self.q, self.yy = np.asfortranarray(S), q, max(float(gram.yy.sum() - np.sum(z * z)), 0.0)
         self._elimination = columns, free, factor, z, V

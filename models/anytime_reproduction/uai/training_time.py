@@ -27,7 +27,7 @@ from anytime.moments.moments import Gram
 from anytime.selection import Rule, SweepSearch, greedy, sequence
 from anytime.selection.criteria import best, whitening
 from anytime.selection.greedy import NOISE
-from anytime.selection.sweep import Sweep
+from anytime.selection.least_squares import Sweep
 from anytime.types import Float, Index, Method
 from anytime_reproduction.experiment import Experiment, Figure, Finding, Result, Results, Run, Section, Setting, Table
 from anytime_reproduction.report import lines

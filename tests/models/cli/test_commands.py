@@ -28,7 +28,7 @@ from anytime.evaluation.evaluate import evaluate
 from anytime.evaluation.shapes import column_shapes
 from anytime.loaded import load
 from anytime.model.manifest import Certificate, Stopped
-from anytime.training.default_family import LEAST_SQUARES_ONLY
+from anytime.training.prices import LEAST_SQUARES_ONLY
 from models.commands import Capture, document, output, ran, refusal
 from models.present import present
 

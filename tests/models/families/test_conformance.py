@@ -19,7 +19,7 @@ from anytime.cli.main import main
 from anytime.data.formats import open_table
 from anytime.evaluation.evaluate import evaluate
 from anytime.families import FAMILIES, Family, family_of
-from anytime.families.family import Link, OneResponse
+from anytime.families.family import Link
 from anytime.families.log_link import LogLink
 from anytime.types import Bool, Float
 from anytime_service.settings import Settings
@@ -50,7 +50,7 @@ TRAIN = [
 ]
 
 
-class Swing(OneResponse):
+class Swing(Family):
     """Responses of either sign, below 1,000: E[y|x] = sinh(eta), so phi(eta) = cosh(eta)."""
 
     name = "swing"
@@ -271,7 +271,7 @@ PARTS = ["name", "tasks", "link", "start", "saturated", "loss", "curvature", "me
 @pytest.mark.parametrize("lacking", PARTS)
 def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {name: member for name, member in vars(Swing).items() if name not in (lacking, "__abstractmethods__")}
-    incomplete: Any = type("Swing", (OneResponse,), members)
+    incomplete: Any = type("Swing", (Family,), members)
     monkeypatch.setitem(FAMILIES, "swing", incomplete)
     frame = table(30, 0)
     with pytest.raises(TypeError, match=f"family Swing lacks {lacking}; expected the members of Family"):
@@ -279,9 +279,8 @@ def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str, monkeypatch:
 
 
 def test_every_member_without_a_default_is_among_those_parts() -> None:
-    needed = {*OneResponse.__abstractmethods__, "name", "tasks", "link"}
+    needed = {*Family.__abstractmethods__, "name", "tasks", "link"}
     assert needed == {*PARTS}
-    assert Family.__abstractmethods__ - OneResponse.__abstractmethods__ == {"hessian", "hessian_product"}
     assert LogLink.__abstractmethods__ == {"saturated", "loss", "curvature", "variance"}
 
 

@@ -154,7 +154,7 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
     W = staircase(by_moments.state.factor, by_moments.state.z, by_moments.ends)
     for prefix in range(len(same) + 1):
         end = by_moments.ends[prefix]
-        theta = by_rows.state.optima[prefix].theta
+        theta = by_rows.state[prefix].theta
         np.testing.assert_allclose(theta[1:], W[prefix, :end], rtol=0, atol=1e-6)
         np.testing.assert_allclose(theta[0], 0.0, atol=1e-9)
 

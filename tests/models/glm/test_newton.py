@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from anytime import AnytimeClassifier, AnytimeRegressor
+from anytime._linalg import conjugate_gradients
 from anytime.errors import TrainingError
 from anytime.glm import newton, search
 from anytime.glm.design import View
@@ -88,6 +90,28 @@ def test_single_precision_of_the_steps_does_not_move_the_optimum(
     exact = solved(design, 1e-3)
     assert (rough.theta != exact.theta).any() or (newton.DENSE_MANY == 0 and family != "multinomial")
     np.testing.assert_allclose(rough.theta, exact.theta, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("classes", [4, 15])
+def test_a_step_takes_few_products_however_many_classes_lie_along_a_line(
+    classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newton, "DENSE_MANY", 0)
+    rng, counts = np.random.default_rng(0), [0]
+    y, X = rng.integers(0, classes, 600), rng.normal(size=(600, 5))
+    X[:, 0] += y
+
+    def counted(product: Callable[[Float], Float], *arguments: Any, **options: Any) -> Float:
+        def once(p: Float) -> Float:
+            counts[-1] += 1
+            return product(p)
+
+        counts.append(0)
+        return conjugate_gradients(once, *arguments, **options)
+
+    monkeypatch.setattr(newton, "conjugate_gradients", counted)
+    solved(design_of("multinomial", X, np.eye(classes)[y]), 1e-5)
+    assert 0 < np.mean(counts[1:]) < 20
 
 
 @quick(max_examples=40)

@@ -226,9 +226,9 @@ def test_files_are_not_believed(capsys: Capture) -> None:
     wider = {"0.mean": np.zeros(width), "0.scatter": np.zeros((width, width)), "0.missing": np.array([[99, 100]])}
     binary = record.replace('"task":"regression"', '"task":"binary"')
     for changed, text, words in (
-        ({"0.scatter": np.zeros((2, 2))}, record, "no valid array '0.scatter'"),
-        ({"1.mean": np.full_like(arrays["1.mean"], np.nan)}, record, "no valid array '1.mean'"),
-        ({"2.rows": np.array([1.5])}, record, "no valid array '2.rows'"),
+        ({"0.scatter": np.zeros((2, 2))}, record, "has array '0.scatter' as float64 of shape"),
+        ({"1.mean": np.full_like(arrays["1.mean"], np.nan)}, record, "has numbers in '1.mean' that are not finite"),
+        ({"2.rows": np.array([1.5])}, record, "has array '2.rows' as float64"),
         ({"2.rows": np.array([-1])}, record, "invalid counts in fold 2"),
         (wider, record, "invalid counts in fold 0"),
         ({}, record.replace('"format":1', '"format":2'), "has format 2; this library reads up to 1"),

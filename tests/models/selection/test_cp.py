@@ -19,7 +19,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Rule
-from anytime.selection.sweep import Sweep
+from anytime.selection.least_squares import Sweep
 from anytime.types import Float
 from models.judge import check_every_step
 from models.likelihood_problems import Case as LikelihoodCase
@@ -77,8 +77,7 @@ def test_every_score_is_the_literal_one(case: Case, steps: int) -> None:
         if own:
             expected = literal.gain(columns_of(case.groups, selected), own)
             assert found[group] == pytest.approx(expected, rel=1e-5, abs=1e-7)
-            block = sweep.rows(group)
-            assert criterion.union_score(sweep, np.arange(block.start, block.stop)) == pytest.approx(found[group])
+            assert criterion.union_score(sweep, sweep.rows(group)) == pytest.approx(found[group])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -18,8 +18,7 @@ from anytime.cli.main import main
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
 from anytime.selection import Criterion, PathMethod, SelectionMethod, method_of, methods, sequence
-from anytime.selection.criteria import CRITERIA
-from anytime.selection.sweep import SelectionState
+from anytime.selection.criteria import CRITERIA, SelectionState
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes
 from anytime.types import Float, Index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,10 +14,9 @@ from hypothesis import strategies as st
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
-from anytime.selection import Factored, FactoredOrder, Rule, SolvedOrder, SweepSearch, greedy, sequence
+from anytime.selection import FactoredOrder, Rule, SweepSearch, greedy, sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.least_squares import single_columns
-from anytime.selection.sweep import Sweep
+from anytime.selection.least_squares import Sweep, single_columns
 from models.properties import quick
 
 B = {"name": "b", "features": ["y"], "cost": 1}
@@ -27,7 +27,7 @@ def the_long_way(gram: Gram, groups: FeatureGroups, alpha: float, *, cost_blind:
     criterion = CRITERIA["fr"]().on(gram)
     sweep = Sweep(gram, groups.slices, alpha, blocks=True)
     found = greedy(SweepSearch(groups, sweep, criterion), Rule("fr", cost_blind=cost_blind))
-    return SolvedOrder.of_order(found, Factored(*sweep.factor()))
+    return replace(found, state=sweep.solved)
 
 
 def problem(rng: np.random.Generator, width: int, responses: int, kind: str) -> tuple[Gram, FeatureGroups]:

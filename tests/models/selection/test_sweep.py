@@ -13,7 +13,7 @@ from anytime._linalg import factorise
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.sweep import PANEL, Sweep
+from anytime.selection.least_squares import PANEL, Sweep
 from anytime.types import Float, Index
 
 
@@ -82,9 +82,7 @@ def assert_left(sweep: Sweep, problem: Design, chosen: list[int], alpha: float, 
         np.testing.assert_allclose(sweep.b[sweep.rows(g)], b[columns], atol=digits)
         np.testing.assert_allclose(sweep.conditional(sweep.rows(g)), conditional[np.ix_(columns, columns)], atol=digits)
     sized = [g for g in left if problem.sizes[g]]
-    rows = np.concatenate(
-        [np.arange(sweep.rows(g).start, sweep.rows(g).stop) for g in sized[:2]] or [np.empty(0, np.intp)]
-    )
+    rows = np.concatenate([np.empty(0, np.intp), *map(sweep.rows, sized[:2])])
     columns = problem.columns(sized[:2])
     np.testing.assert_allclose(sweep.conditional(rows), conditional[np.ix_(columns, columns)], atol=digits)
     stacks = (zip(each.groups.tolist(), each.blocks, strict=True) for each in sweep.classes if len(each.blocks))
@@ -114,7 +112,7 @@ def test_what_is_left_and_what_is_gained_is_what_an_inverse_gives(sizes: str, al
         chosen.append(group)
         assert pytest.approx(explained(C, q, problem.columns(chosen)), abs=1e-9) == F
         assert_left(sweep, problem, chosen, alpha, 1e-9)
-    columns, (factor, z) = problem.columns(problem.order), sweep.factor()
+    columns, factor, z = problem.columns(problem.order), sweep.solved.factor, sweep.solved.z
     assert not factor.dropped.any()
     np.testing.assert_allclose(factor.L, np.linalg.cholesky(C[np.ix_(columns, columns)]), atol=1e-9)
     np.testing.assert_allclose(factor.L @ z, q[columns], atol=1e-9)
@@ -147,7 +145,7 @@ def test_copies_sums_and_constants_change_nothing_for_the_others(sizes: str, alp
         for g in np.flatnonzero(~sweep.selected).tolist():
             left = problem.columns([g])
             np.testing.assert_allclose(sweep.b[sweep.rows(g)], q[left] - C[np.ix_(left, columns)] @ W, atol=1e-9)
-    columns, (factor, z) = problem.columns(problem.order), sweep.factor()
+    columns, factor, z = problem.columns(problem.order), sweep.solved.factor, sweep.solved.z
     assert factor.dropped.any() == (alpha == 0)
     assert not z[factor.dropped].any()
     W = factor.backward(z)
@@ -165,7 +163,7 @@ def test_the_factor_of_the_sweep_is_that_of_the_whole_in_its_order_where_a_dropp
     sweep = Sweep(problem.gram, problem.slices, 0.0, blocks=False)
     for group in problem.order:
         sweep.select(group)
-    columns, (factor, z) = problem.columns(problem.order), sweep.factor()
+    columns, factor, z = problem.columns(problem.order), sweep.solved.factor, sweep.solved.z
     C, q = problem.gram.penalised(0.0, columns)
     fresh = factorise(C, np.diagonal(C))
     np.testing.assert_array_equal(factor.dropped, fresh.dropped)
@@ -194,6 +192,5 @@ def test_the_gain_that_forward_regression_promises_is_the_gain_that_it_gets(alph
     sweep = Sweep(problem.gram, problem.slices, alpha, blocks=True)
     for group in problem.order:
         promised = float(criterion.scores(sweep)[group])
-        rows = np.arange(sweep.rows(group).start, sweep.rows(group).stop)
-        assert criterion.union_score(sweep, rows) == pytest.approx(promised, abs=1e-10)
+        assert criterion.union_score(sweep, sweep.rows(group)) == pytest.approx(promised, abs=1e-10)
         assert sweep.select(group) == pytest.approx(promised, abs=1e-10)

@@ -14,7 +14,7 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.selection.criteria import CRITERIA
-from anytime.selection.sweep import Sweep
+from anytime.selection.least_squares import Sweep
 from anytime.types import Float, Method
 from models.likelihood_problems import METHODS
 from models.problems import grouped, plain_groups

@@ -130,13 +130,22 @@ TABLES: dict[str, Callable[[], Table]] = {
 }
 
 
+def held_deviance(view: Any, theta: Float) -> float:
+    """The deviance of the rows that a design leaves out, row by row."""
+    design, total = view.design, 0.0
+    for part in (each.part(rows) for each in design.stored for rows, f in each.spans([design.held_rows]) if f == 0):
+        losses = design.family.loss(view._predictors(part, theta), part.Y)[0] - design.family.saturated(part.Y)
+        total += 2.0 * float(losses.sum() if part.weights is None else part.weights @ losses)
+    return total
+
+
 def refits(design: Any, fold: _HeldOut, columns: Index, alphas: Iterable[float]) -> tuple[float, ...]:
     """The mean deviance on a fold of fits of the others at some penalties, each begun at the one before it."""
     view = fold.train.view(columns[fold.train.ridge[columns] > 0])
     start = np.zeros((view.width, design.predictors))
     start[0] = design.family.start(fold.train.gram.y_mean)
     thetas = accumulate(alphas, lambda theta, alpha: optimum(view, alpha, theta, 0.3, stop=EXACT).theta, initial=start)
-    return tuple(view.held_deviance(theta) / fold.weight for theta in islice(thetas, 1, None))
+    return tuple(held_deviance(view, theta) / fold.weight for theta in islice(thetas, 1, None))
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -231,9 +240,9 @@ def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, mon
         alone = own.evaluate(own.predictors(thetas[f]))
         assert found.losses[f] == pytest.approx(alone.loss, rel=1e-12)
         np.testing.assert_allclose(found.scores[f], alone.score, rtol=1e-9, atol=1e-12)
-        assert found.deviances[f] == pytest.approx(own.held_deviance(thetas[f]), rel=1e-12)
+        assert found.deviances[f] == pytest.approx(held_deviance(own, thetas[f]), rel=1e-12)
         step = 1e-6 * rng.normal(size=thetas[f].shape)
-        change = own.held_deviance(thetas[f] + step) - own.held_deviance(thetas[f] - step)
+        change = held_deviance(own, thetas[f] + step) - held_deviance(own, thetas[f] - step)
         assert change == pytest.approx(-4.0 * np.sum(found.held[f] * step), rel=1e-4, abs=1e-10)
         if name != "classes":  # where values are missing, each fold has its own mean
             expected = present(own.evaluate(own.predictors(thetas[0]), hessian=True).hessian)

@@ -42,7 +42,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from anytime._linalg import RANK_TOLERANCE, Factor, factorise
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection.criteria import gain, gains
+from anytime.selection.criteria import gains
 from anytime.types import Bool, Float, Index
 
 SETTLED = 0.3
@@ -90,7 +90,9 @@ class Conditional:
             single = np.diagonal(self.C)[:, np.newaxis, np.newaxis]
             return gains(single, self.b[:, np.newaxis], self.reference[:, np.newaxis])
         blocks = [slice(begin, end) for begin, end in pairwise([*self.starts.tolist(), len(self.C)])]
-        return np.array([gain(self.C[g, g], self.b[g], self.reference[g]) for g in blocks])
+        return np.concatenate(
+            [gains(self.C[np.newaxis, g, g], self.b[np.newaxis, g], self.reference[np.newaxis, g]) for g in blocks]
+        )
 
 
 @dataclass(frozen=True, eq=False)

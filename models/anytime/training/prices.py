@@ -1,6 +1,8 @@
-"""The family of a target of classes where none is stated: a likelihood, unless it takes long to train.
+"""What the defaults cost, estimated before they are fitted, and what replaces them where that is too much.
 
-Least squares can do what a likelihood cannot: `LEAST_SQUARES_ONLY`. A likelihood has better probabilities.
+A target of classes has a likelihood, unless it takes long to train. Least squares can do what a likelihood cannot:
+`LEAST_SQUARES_ONLY`. A likelihood has better probabilities. Columns of numbers may have curves, unless the moments of
+these need much memory.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anytime.families import default_family, family_names
+from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.glm.newton import DENSE_MANY, forms_hessian
+from anytime.groups import FeatureGroups
 from anytime.target import Target
 from anytime.training.model_selection import SMALL
 from anytime.training.options import Options
@@ -24,11 +28,38 @@ PENALTIES = 8
 LEAST_SQUARES_ONLY = "re-sequencing without data, exact answers from any set of groups, and certificates"
 
 
+MATRICES = 5
+"""Matrices of the moments of all terms that a fit stores at once, for each fold."""
+
+MAX_MEMORY, TABLES = 2**28, 16
+"""Bytes of these matrices, and multiples of the size of the table, up to which columns have curves by default."""
+
+
+def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGroups, tuple[str, ...]]:
+    """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
+
+    Only curves whose number of hinges is to be selected are replaced. `rows` are those to learn from.
+    """
+    expansion = Expansion.of(groups)
+    curved = sum(len(column.basis.choices) > 0 for column in expansion.columns)
+    needed = 8 * MATRICES * folds * expansion.plain.size**2
+    if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
+        return groups, ()
+    what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows:,} rows"
+    return expansion.reduced(Choice(0, False))[0].groups, (
+        f"columns of numbers are lines: {what} (--basis hinge:2 fits curves)",
+    )
+
+
 class DefaultFamily(NamedTuple):
-    """A family of classes, and a clause that says why it is the default, and what it gives up."""
+    """A family of classes, and a clause that says why it is the default, and what it gives up.
+
+    `is_cheaper` says whether the time of another decided.
+    """
 
     name: FamilyName
     why: str
+    is_cheaper: bool = False
 
 
 class Size(NamedTuple):
@@ -77,11 +108,13 @@ class Size(NamedTuple):
     def likelihood(self) -> float:
         """Estimate the seconds of a likelihood: least squares selects its terms, then each prefix is fitted.
 
-        Many coefficients of several predictors may need many passes, and few rows are measured at every penalty.
+        Many coefficients of several predictors may need many passes, and few rows are measured at every penalty. With
+        the number of classes grow the time of a pass, the number of passes and that of steps (fitted to 10 to 40
+        classes, and as long as for classes that lines nearly separate).
         """
         n, T, Q = self.rows, self.selected, self.responses
         passes = 1 if Q == 1 or forms_hessian(T, Q) else 6
-        prefix = 3e-4 + 9e-8 * n * Q + 2.4e-10 * passes * n * T * Q
+        prefix = 3e-4 + 9e-8 * n * Q + 2.4e-10 * passes * n * T * Q + (0.0 if Q == 1 else 6e-11 * n * T * Q**3)
         prefix += 3.7e-12 * min(T * Q, DENSE_MANY) ** 3 + 2e-11 * T**3 + (1.8e-3 if n <= SMALL else 0.0)
         return self.least_squares + self.penalties * self.groups * self.folds * prefix
 
@@ -106,7 +139,7 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
     price = size.likelihood / size.least_squares
     if price > MAX_PRICE and size.likelihood > SHORT_S:
         hint = f"a {likelihood} likelihood takes about {price:.0f} times as long (--family {likelihood} fits it)"
-        return DefaultFamily(squares, f"least squares on their indicators: {hint}")
+        return DefaultFamily(squares, f"least squares on their indicators: {hint}", is_cheaper=True)
     return DefaultFamily(
         likelihood, f"{likelihood} likelihood (--family {squares}, least squares, has {LEAST_SQUARES_ONLY})"
     )

@@ -1,4 +1,4 @@
-"""The default family of classes: a likelihood, unless it is estimated to take long, and longer than least squares."""
+"""A default that is estimated to cost too much, a likelihood or curves, is replaced, and that is said."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import AnytimeClassifier, load
+from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import load_groups, singletons
 from anytime.target import Target
-from anytime.training.default_family import MAX_PRICE, SHORT_S, Size, family_of_classes
+from anytime.training import prices
 from anytime.training.options import Options
+from anytime.training.prices import MAX_PRICE, SHORT_S, Size, affordable, family_of_classes
 
 BINARY = Target("binary", ("y",), ("no", "yes"))
 COLUMNS = [f"x{j}" for j in range(10)]
@@ -49,6 +50,10 @@ def test_the_estimated_time_decides(basis: str, rows: int) -> None:
         (replace(BINARY, task="multiclass", classes=("a", "b", "c")), Options(), "auto", 500, "multinomial"),
         (BINARY, Options(alpha=0.0), "auto", 500, "gaussian"),  # which a likelihood may not fit
         (BINARY, Options(method="sparse"), "auto", 500, "gaussian"),
+        *(
+            (replace(BINARY, task="multiclass", classes=tuple(range(count))), Options(), "auto", 2000, family)
+            for count, family in ((10, "multinomial"), (60, "gaussian"), (200, "gaussian"))
+        ),
     ],
 )
 def test_the_family_follows_from_classes_options_and_size(
@@ -82,6 +87,53 @@ def test_more_of_anything_takes_no_less_time(field: str) -> None:
     more = SIZE._replace(**{field: 2 * getattr(SIZE, field)})
     assert more.least_squares >= SIZE.least_squares
     assert more.likelihood > SIZE.likelihood > SIZE.least_squares
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "basis", "lines"),
+    [
+        (100, 300, "auto", False),
+        (300, 300, "auto", True),
+        (1500, 300, "auto", True),
+        (300, 300, "hinge", False),
+        (150, 20_000, "auto", False),
+        (400, 2_000, "auto", True),
+        (400, 200_000, "auto", False),
+    ],
+)
+def test_columns_are_lines_where_curves_need_much_memory_also_compared_with_the_table(
+    columns: int, rows: int, basis: str, lines: bool
+) -> None:
+    names = [f"x{j}" for j in range(columns)]
+    values = np.random.default_rng(0).normal(size=20)
+    groups = learned_groups(singletons(names), Sample(dict.fromkeys(names, values)), basis)
+    found, said = affordable(groups, rows, 5)
+    assert all((given.basis == "linear") == lines for given in found.bases.values())
+    assert (len(said) == 1) == lines
+    assert not lines or f"curves of {columns} columns would need about" in said[0]
+    assert Expansion.of(found).plain.size == columns if lines else found is groups
+
+
+@pytest.mark.usefixtures("desk")
+def test_both_doors_say_what_was_too_expensive(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("MAX_MEMORY", "TABLES", "MAX_PRICE", "SHORT_S"):
+        monkeypatch.setattr(prices, name, 0)
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    y = np.array(["low", "high"])[(X["a"] > 0).astype(int)]
+    X.assign(y=y).to_csv("t.csv", index=False)
+    assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 0
+    model, shown = load("m.safetensors"), capsys.readouterr().out
+    curves, classes = model.manifest.decisions
+    assert curves.startswith("columns of numbers are lines: curves of 3 columns would need about 0.0 GB of memory")
+    assert classes.startswith("classes are fitted by least squares on their indicators: a binomial likelihood takes")
+    assert curves in shown
+    assert classes in shown
+    assert AnytimeClassifier().fit(X, y).model_.manifest.decisions == (curves, classes)
+    assert AnytimeRegressor().fit(X, X["a"]).model_.manifest.decisions == (curves,)
+    assert AnytimeClassifier(family="binomial", basis="hinge:2").fit(X, y).model_.manifest.decisions == ()
 
 
 @pytest.mark.parametrize("options", [{}, {"basis": "linear"}, {"alpha": "0"}, {"method": "sparse"}], ids=str)
