@@ -7,7 +7,7 @@ middleware of the service runs before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -23,11 +23,11 @@ from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSe
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
-from anytime_service.http.auth import AuthenticationMiddleware, path_of
+from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.routes import check_rows
+from anytime_service.routes import check_routes, route_of
 from anytime_service.sessions import session_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
@@ -41,26 +41,23 @@ from anytime_service.urls import Origins
 class HotRoutes:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
-    All routes are of method POST; their endpoints raise no exception. The application has them too, for its OpenAPI
-    document and for other methods. `tracing` records the route, because the framework does not see it.
+    All of `endpoints`, by their path, are of method POST, and raise no exception. The application has them too, for its
+    OpenAPI document. `tracing` records the route, because the framework does not see it.
     """
 
     app: ASGIApp
-    routes: Sequence[Route]
+    endpoints: Mapping[str, ASGIApp]
     tracing: Tracing | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            path = path_of(scope)
-            for route in self.routes:
-                found = route.path_regex.match(path)
-                if found:
-                    scope["path_params"] = found.groupdict()
-                    if self.tracing is not None:
-                        self.tracing.route(scope, route.path)
-                    await route.endpoint(scope, receive, send)
-                    return
-        await self.app(scope, receive, send)
+        route = route_of(scope) if scope["type"] == "http" else None
+        endpoint = self.endpoints.get(route.path) if route is not None and route.method == "POST" else None
+        if route is None or endpoint is None:
+            await self.app(scope, receive, send)
+            return
+        if self.tracing is not None:
+            self.tracing.route(scope, route.path)
+        await endpoint(scope, receive, send)
 
 
 def create_app(
@@ -118,11 +115,12 @@ def create_app(
     ]
     metrics = (control.metrics,) if settings.metrics_port is None else ()
     _add_routes(app, control.router, control.reloads, control.probes, *metrics, model_data.router, pages.router)
-    check_rows(app.routes)
+    check_routes(app.routes)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
+        endpoints = {route.path: route.endpoint for route in hot}
+        routed = HotRoutes(responses.HeadMiddleware(framework), endpoints, tracing)
         inner: ASGIApp = AuthenticationMiddleware(
             routed, keys, accepted_origins(settings), settings.max_body_bytes, tuning.linger_s
         )

@@ -20,10 +20,11 @@ from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedErro
 from anytime_service.http.exchange import Exchange, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
 from anytime_service.http.responses import Endpoint, answer_callbacks
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import JSON, too_large
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, completed
 from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import AT_ONCE, count_rows, received_values
+from anytime_service.schemas.values import count_rows, received_values
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 

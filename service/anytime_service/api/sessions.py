@@ -12,6 +12,7 @@ from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form
 from anytime_service.http.responses import Endpoint, answer_callbacks
 from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import JSON, Content, Form
 from anytime_service.schemas.options import PARAMETERS
 from anytime_service.schemas.predict import (
@@ -22,7 +23,6 @@ from anytime_service.schemas.predict import (
     read_session,
     received,
 )
-from anytime_service.schemas.values import AT_ONCE
 from anytime_service.sessions.store import SessionStore
 
 _PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both

@@ -27,9 +27,10 @@ from anytime_service.core.open_prediction import OpenPrediction, Reached
 from anytime_service.core.solver import Solver
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.admission import Admission
-from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import FairQueue, TimeoutQueue
+from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.table import INLINE
+from anytime_service.limits.turns import FairQueue
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.metrics import Metrics

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 from anytime._files import memory_limit
@@ -29,12 +29,13 @@ from anytime_service.errors import FieldError, OverloadedError, UnknownModelErro
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
-from anytime_service.limits.queues import SLICE_MS, FairQueue, TimeoutQueue
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.tuning import TUNING, Tuning
+from anytime_service.limits.turns import Turns
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.values import AT_ONCE, ListLimits
+from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
@@ -65,7 +66,6 @@ class PredictionService:
         self.worker = Worker(self.metrics.shed.labels("refused", "pages").inc)
         self.active: set[ActivePrediction] = set()
         self.list_limits = ListLimits(settings.max_json_bytes, settings.max_json_values)
-        self._long = asyncio.Lock()
         self.draining = False
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), self._wake)
         self.memory = MemoryBudget(settings.max_held_bytes, self.metrics.shed.labels("refused", "memory").inc)
@@ -73,7 +73,9 @@ class PredictionService:
         self._reloading = asyncio.Lock()
         self._loop_monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: self.metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
-        self.fair_queue = FairQueue()
+        self.turns = Turns()
+        self.turn = self.turns.turn
+        self.slices = self.turns.slices
         self._context = Context(
             self.active,
             self.metrics,
@@ -82,10 +84,11 @@ class PredictionService:
             self.worker,
             self.admission,
             settings.max_deadline_ms,
-            lambda: bool(self.fair_queue) or self._long.locked(),
+            lambda: self.turns.unread,
             TimeoutQueue(max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0, ActivePrediction.start_timer),
             tuning.max_contributions,
-            self.fair_queue,
+            self.turns.work,
+            self.turns.due,
         )
         self.metrics.open.set_function(lambda: len(self.active))
         self.metrics.held_bytes.set_function(lambda: self.memory.bytes)
@@ -149,24 +152,6 @@ class PredictionService:
     def admits(self, now_ms: float, decided: bool | None = None) -> bool:
         """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
         return self.admission.admits(now_ms) if decided is None else decided
-
-    async def turn(self, size: int = AT_ONCE + 1) -> None:
-        """Wait for the next turn of the loop, in which one long message may be decoded, or a slice of others."""
-        if size > AT_ONCE:
-            async with self._long:
-                await asyncio.sleep(0)
-
-    def slices(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that waits for the next turn of the loop when a request has used its time in this one."""
-        until = now_ms() + SLICE_MS
-
-        async def after_one() -> None:
-            nonlocal until
-            if now_ms() > until:
-                await self.turn()
-                until = now_ms() + SLICE_MS
-
-        return after_one
 
     def check_rows(self, rows: int | None) -> None:
         """Raise FieldError if a requested number of rows is not from 1 to `max_rows`."""

@@ -25,9 +25,9 @@ from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.tuning import TUNING
+from anytime_service.limits.turns import Slice
 
 MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
-AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
 STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
 
@@ -345,14 +345,14 @@ class SendQueue:
         """Send the queued messages when the client reads again; yield to the event loop in between."""
         try:
             await waiting
-            sent = 0
+            here = Slice()
             while self._queue:
                 message, size = self._queue.popleft()
                 self._count(-size)
                 await self._send(message)
-                sent += 1
-                if sent % AT_A_TIME == 0:
+                if here.is_over():
                     await asyncio.sleep(0)
+                    here = Slice()
         except Exception as error:
             self._fail(error)
         else:

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from anytime._files import cleanup_on
 from anytime._linalg import single_blas_thread
@@ -40,10 +41,10 @@ from anytime_service.keys import KeyFileWatcher
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
-from anytime_service.server.hosting import ServerState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
+from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
@@ -182,7 +183,7 @@ class MetricsServer:
             server_header=False,
         )
         self._listening = listening
-        self.state: ServerState = uvicorn.server.ServerState()
+        self.state = ServerState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -346,13 +347,13 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     service: PredictionService = state.service
-    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), service.tuning, websockets=True)
+    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), service.tuning)
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
         http=cast(Any, partial(HttpProtocol, shared)),
-        ws="none",  # `HttpProtocol` has its own
+        ws=cast(Any, partial(WebSocketProtocol, shared)),
         log_config=log_config(settings),
         server_header=False,
         root_path=settings.root_path,

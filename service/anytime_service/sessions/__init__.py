@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anytime.errors import AnytimeError
 from anytime_service.core.service import PredictionService
-from anytime_service.limits.costs import SESSION_BYTES
+from anytime_service.limits.table import SESSION_BYTES
 from anytime_service.sessions.memory import MemorySessions
 from anytime_service.sessions.store import SessionStore
 from anytime_service.urls import MEMORY

@@ -11,11 +11,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
-from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import SLICE_MS
+from anytime_service.limits.turns import Slice
 
 
 class AcceptedGroups(NamedTuple):
@@ -132,8 +131,8 @@ class Session:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        until = now_ms() + SLICE_MS
-        while self._events and now_ms() < until:
+        here = Slice()
+        while self._events and not here.is_over():
             active, event = self._events[0]
             if active in self.waiting:
                 event(active)

@@ -18,7 +18,8 @@ from websockets.frames import Frame, Opcode
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import DeadlineTimer
 from anytime_service.core.service import PredictionService
-from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.limits.queues import TimeoutQueue, TokenBucket
+from anytime_service.limits.turns import FairQueue
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings

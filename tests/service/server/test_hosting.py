@@ -7,7 +7,6 @@ import socket
 from typing import Any, ClassVar
 
 import uvicorn
-
 from anytime_service.server.hosting import Host, ServerState
 
 

@@ -44,8 +44,9 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
         state.default_headers = [(b"date", b"today")]
         make: Any = config.http_protocol_class
         connection = make(config=config, server_state=state, app_state={})
+        transport.set_protocol(connection)
         connection.connection_made(transport)
-        connection.data_received(request.encode())
+        transport.feed(request.encode())
         await asyncio.wait(tuple(state.tasks), timeout=20)
         closed = transport.closed
         connection.connection_lost(None)

@@ -1,10 +1,11 @@
-"""The table of costs: complete in the guide, and its limits hold on a server."""
+"""The table of limits: complete in the guide, and its limits hold on a server."""
 
 from __future__ import annotations
 
 import re
 import socket
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,10 +17,11 @@ from anytime.inference import subsets
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
 from anytime_service.core.service import PredictionService
-from anytime_service.http.exchange import Reply
+from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.keys import Key, KeyRing
-from anytime_service.limits.costs import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
+from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import find
 from anytime_service.server import shedding
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
@@ -29,10 +31,16 @@ from service.serving import Running, small_model, trained_model
 SETTINGS = Settings(port=0, header_timeout_s=30.0)
 
 
-def test_the_guide_has_the_table_of_costs() -> None:
+def shown(limit: int | str) -> str:
+    return f"`{limit.upper()}`" if isinstance(limit, str) else f"{limit:,}"
+
+
+def test_the_guide_has_the_table_of_limits() -> None:
     text = (ROOT / "deploy" / "SETTINGS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Costs")[1], re.MULTILINE)
-    assert rows[1:] == [(each.element, each.shown, each.reaction, each.counted) for each in TABLE]
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Limits of requests")[1], re.MULTILINE
+    )
+    assert rows[1:] == [(each.element, shown(each.limit), each.reaction, each.counted) for each in TABLE]
 
 
 def test_each_element_has_a_positive_limit() -> None:
@@ -154,15 +162,30 @@ def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pyte
     now = [0.0]
     monkeypatch.setattr(shedding, "now_ms", lambda: now[0])
     service = PredictionService(ModelRegistry.of([small_model()]), SETTINGS)
-    stored = LoadShedding(service, KeyRing())
-    size = int(BASE_RATE_BYTES)
-    stored.store_prior((b"large",), Reply(200, "application/json", b"0" * size))
-    assert stored.prior((b"large",), []) is None
+    shed = LoadShedding(service, KeyRing())
+    route = find("POST", "/predict")[0]
+    assert route is not None
+    size = int(BASE_RATE_BYTES) - len("/predict")
+
+    def scope(number: int) -> dict[str, Any]:
+        query = b"overload=prior&budget=%04d" % number
+        return {"raw_path": b"/predict", "query_string": query, "headers": [], "state": {}}
+
+    def is_stored(number: int) -> bool:
+        return shed.reply(scope(number), route, []) is not None
+
+    def store(number: int, length: int) -> None:
+        request = scope(number)
+        assert shed.reply(request, route, []) is None
+        reply = Reply(200, "application/json", b"0" * (length - len(request["query_string"])))
+        request["state"][STORE_REPLY](reply)
+
+    store(0, size + 1)
+    assert not is_stored(0)
     for i in range(2 * int(BASE_RATES)):
-        stored.prior((b"",), [])
-        stored.store_prior((b"%d" % i,), Reply(200, "application/json", b"0" * (size - 8)))
-    assert sum(stored.prior((b"%d" % i,), []) is not None for i in range(2 * int(BASE_RATES))) == int(BASE_RATES)
+        store(i, size)
+    assert sum(map(is_stored, range(2 * int(BASE_RATES)))) == int(BASE_RATES)
     now[0] += shedding.BASE_RATES_MS + 1.0
-    stored.store_prior((b"new",), Reply(200, "application/json", b"0"))
-    assert stored.prior((b"%d" % (2 * int(BASE_RATES) - 1),), []) is None
-    assert stored.prior((b"new",), []) is not None
+    store(9_000, size)
+    assert not is_stored(2 * int(BASE_RATES) - 1)
+    assert is_stored(9_000)
