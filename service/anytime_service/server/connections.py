@@ -51,6 +51,8 @@ CLOSE_TIMEOUT_S = 1.0
 and drops whatever the client sends meanwhile."""
 MAX_CLOSE_WAITS = 30  # number of close timeouts that may pass while data are still being sent
 
+_NOBODY = asyncio.BufferedProtocol()
+
 
 class Connection(asyncio.BufferedProtocol, ABC):
     """Common part of the two protocols, with what uvicorn passes to both; `budget` counts the stored bytes.
@@ -132,6 +134,8 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self._writable.set()
         if self._closing is not None:
             self._closing.cancel()
+        if self.scope["scheme"] == "https":
+            self.transport.set_protocol(_NOBODY)  # uvloop's TLS keeps methods of a protocol for good
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read, and count the bytes that are unsent."""

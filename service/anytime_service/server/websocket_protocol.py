@@ -77,6 +77,7 @@ class WebSocketProtocol(Connection):
         protocol = ServerProtocol()
         self._response = protocol.accept(Request(head.url.decode("latin-1"), Headers(headers)))
         error = protocol.handshake_exc
+        vars(protocol).clear()  # among them a generator, which refers to it
         if error is not None:
             error.__traceback__ = error.__cause__ = error.__context__ = None  # frames, which refer to the error
             detail = " ".join((self._response.body or b"").decode().split())
