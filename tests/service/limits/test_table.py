@@ -27,6 +27,7 @@ from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from guides import ROOT
 from service.serving import Running, small_model, trained_model
+from waiting import until
 
 SETTINGS = Settings(port=0, header_timeout_s=30.0)
 
@@ -60,10 +61,8 @@ def test_a_head_in_part_counts_as_stored_until_the_connection_ends(service: Runn
     before = service.metric("anytime_held_bytes")
     with socket.create_connection(("127.0.0.1", service.port)) as sock:
         sock.sendall(b"GET /livez HTTP/1.1\r\nHost: test\r\n" + b"ab:cd\r\n" * 50)
-        while service.metric("anytime_held_bytes") < before + 50 * 100:
-            pass
-    while service.metric("anytime_held_bytes") > before:
-        pass
+        until(lambda: service.metric("anytime_held_bytes") >= before + 50 * len(b"ab:cd\r\n"))
+    until(lambda: service.metric("anytime_held_bytes") == before)
 
 
 def packed(groups: dict[str, bytes]) -> bytes:
