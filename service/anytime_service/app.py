@@ -1,6 +1,6 @@
 """The application: routes, middleware, problems and the OpenAPI document.
 
-`HotRoutes` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
+`Dispatch` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
 as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. All other
 middleware of the service runs before it.
 """
@@ -8,7 +8,7 @@ middleware of the service runs before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import APIRouter
 from starlette.routing import Route, WebSocketRoute
@@ -38,22 +38,24 @@ from anytime_service.urls import Origins
 
 
 @dataclass(frozen=True)
-class HotRoutes:
+class Dispatch:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
     All of `endpoints`, by their path, are of method POST, and raise no exception. The application has them too, for its
-    OpenAPI document. `tracing` records the route, because the framework does not see it.
+    OpenAPI document. `tracing` records the route, because the framework does not see it. HEAD is answered like GET: the
+    server sends no body.
     """
 
     app: ASGIApp
-    endpoints: Mapping[str, ASGIApp]
-    tracing: Tracing | None
+    endpoints: Mapping[str, ASGIApp] = field(default_factory=dict)
+    tracing: Tracing | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = route_of(scope) if scope["type"] == "http" else None
-        endpoint = self.endpoints.get(route.path) if route is not None and route.method == "POST" else None
+        method = scope.get("method")
+        route = route_of(scope) if method == "POST" else None
+        endpoint = None if route is None else self.endpoints.get(route.path)
         if route is None or endpoint is None:
-            await self.app(scope, receive, send)
+            await self.app({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
             return
         if self.tracing is not None:
             self.tracing.route(scope, route.path)
@@ -120,7 +122,7 @@ def create_app(
 
     def entrance(framework: ASGIApp) -> ASGIApp:
         endpoints = {route.path: route.endpoint for route in hot}
-        routed = HotRoutes(responses.HeadMiddleware(framework), endpoints, tracing)
+        routed = Dispatch(framework, endpoints, tracing)
         inner: ASGIApp = AuthenticationMiddleware(
             routed, keys, accepted_origins(settings), settings.max_body_bytes, tuning.linger_s
         )
@@ -147,7 +149,7 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
     def entrance(framework: ASGIApp) -> ASGIApp:
         return RequestContextMiddleware(
             AuthenticationMiddleware(
-                responses.HeadMiddleware(framework),
+                Dispatch(framework),
                 KeyRing(),
                 accepted_origins(settings),
                 settings.max_body_bytes,

@@ -295,43 +295,36 @@ class Exchange:
 class SendQueue:
     """Queue that sends messages in order, and without delay as long as the client reads; `account` counts its bytes.
 
-    It calls `give_up` once if the client is unreachable or reads too slowly. `slow` is whether messages wait.
+    It calls `give_up` once if the client is unreachable or reads too slowly.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
         self._send = send
-        self._give_up = give_up
+        self._give_up: Callable[[], None] | None = give_up  # None when it is closed
         self._queue: deque[tuple[dict[str, Any], int]] = deque()
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
-        self.slow = False
-        self._closed = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether messages wait."""
+        return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
-        if self._closed:
+        if self._give_up is None:
             return
-        if self.slow:
-            self._queue.append((message, size))
-            self._count(size)
-            if self._bytes > MAX_BYTES or not self._account.fits(0):
-                self._fail()
-            return
-        try:
-            waiting = start(self._send(message))
-        except Exception as error:
-            self._fail(error)
-            return
-        if waiting is not None:
-            self.slow = True
-            self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
-            self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
+        self._queue.append((message, size))
+        self._count(size)
+        if self._flushing is None:
+            self._flushing = start(self._flush())
+        elif self._bytes > MAX_BYTES or not self._account.fits(0):
+            self._fail()
 
     def close(self) -> None:
         """Discard the queue, and send no further message."""
-        self._closed = True
-        self._give_up = lambda: None
+        self._give_up = None
         self._queue.clear()
         self._count(-self._bytes)
         if self._flushing is not None:
@@ -341,10 +334,9 @@ class SendQueue:
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
 
-    async def _flush(self, waiting: asyncio.Task[None]) -> None:
-        """Send the queued messages when the client reads again; yield to the event loop in between."""
+    async def _flush(self) -> None:
+        """Send the queued messages when the client reads; yield to the event loop in between."""
         try:
-            await waiting
             here = Slice()
             while self._queue:
                 message, size = self._queue.popleft()
@@ -355,8 +347,8 @@ class SendQueue:
                     here = Slice()
         except Exception as error:
             self._fail(error)
-        else:
-            self._flushing, self.slow = None, False
+        finally:
+            self._flushing = None
 
     def _count(self, more: int) -> None:
         self._bytes += more
@@ -364,9 +356,9 @@ class SendQueue:
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""
-        if not self._closed:
+        give_up = self._give_up
+        if give_up is not None:
             if error is not None and not isinstance(error, OSError):
                 _log.warning("giving up on a client: %s: %s", type(error).__name__, error)
-            give_up = self._give_up
             self.close()
             give_up()
