@@ -222,10 +222,8 @@ class LoopMonitor:
         self._wait()
 
     def _wait(self) -> None:
-        asyncio.get_running_loop().call_later(PERIOD_MS / 1000.0, self._measure)
-
-    def _measure(self) -> None:
-        asyncio.get_running_loop().call_soon(self._begin)
+        loop = asyncio.get_running_loop()
+        loop.call_later(PERIOD_MS / 1000.0, loop.call_soon, self._begin)
 
     def _begin(self) -> None:
         self._begun_ms = now_ms()

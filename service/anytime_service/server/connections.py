@@ -65,6 +65,8 @@ class Connection(asyncio.BufferedProtocol, ABC):
     ----------
     received : bytes
         What was received and is not handled, from the place `at`.
+    partial : int
+        Bytes of a message that is not complete.
     write_paused : bool
         Whether the client does not read what was sent.
     scope : dict[str, Any]
@@ -89,6 +91,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.transport: asyncio.Transport = cast(Any, None)
         self.scope: dict[str, Any] = {}
         self.received, self.at = b"", 0
+        self.partial = 0
         self.write_paused = False
         self._writable = asyncio.Event()
         self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
@@ -129,7 +132,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.state.connections.discard(self)
         self.received = b""
         self.budget.add(-self._counted)
-        self._counted = 0
+        self.partial = self._counted = 0
         self.shared.closed(self)
         self._writable.set()
         if self._closing is not None:
@@ -220,7 +223,14 @@ class Connection(asyncio.BufferedProtocol, ABC):
         wait_ms = self._bucket.spend(count, now_ms())
         if wait_ms:
             self.hold_up(wait_ms)
-        self._count()
+        stored = len(self.received) + self.partial - self._counted
+        self._counted += stored
+        try:
+            if stored > 0:
+                self.budget.check(stored)
+        except OverloadedError as error:
+            self.does_not_fit(error)
+        self.budget.add(stored)
         if more or self._full:
             self.wait_for_turn()
         self.update_reading()
@@ -253,20 +263,6 @@ class Connection(asyncio.BufferedProtocol, ABC):
     def _go_on(self) -> None:
         self._held_up = False
         self.proceed()
-
-    def _count(self) -> None:
-        """Count the bytes that are stored now."""
-        more = self.stored_bytes() - self._counted
-        if more > 0:
-            try:
-                self.budget.check(more)
-            except OverloadedError as error:
-                self.does_not_fit(error)
-        self._counted += more
-        self.budget.add(more)
-
-    def stored_bytes(self) -> int:
-        return len(self.received)
 
     @abstractmethod
     def does_not_fit(self, error: OverloadedError) -> None:

@@ -44,8 +44,8 @@ class Head:
         Its bytes, with and without those of blank lines before it.
     fields : dict[bytes, list[bytes]]
         The values of the headers that matter to the connection, in lower case.
-    begun, complete : bool
-        Whether a part of it was received, and all of it.
+    complete : bool
+        Whether all of it was received.
     keep_alive : bool
         Whether the client permits further requests on its connection.
     """
@@ -68,7 +68,7 @@ class Head:
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.fields: dict[bytes, list[bytes]] = {}
-        self.begun = self.complete = self.keep_alive = False
+        self.complete = self.keep_alive = False
         self.method = self.version = ""
         self.size = self.counted = 0
         self._parser: Any = None
@@ -84,8 +84,7 @@ class Head:
         self.counted = self.size - start
         if max(start, self.counted) > max_size:
             raise too_large(max_size)
-        self.begun = start < len(data)
-        if not self.begun:
+        if not self.counted:
             return
         self._parse(data[start : self.size])
         if len(self.headers) > MAX_HEADERS:

@@ -132,6 +132,7 @@ class WebSocketProtocol(Connection):
         try:
             at, opcode, content = self._frames.read(self.received, self.at)
             progress, self.at = at - self.at, at
+            self.partial = len(self._frames.message)
             if content is not None:
                 self._handle(opcode, content)
         except FrameError as error:
@@ -172,17 +173,13 @@ class WebSocketProtocol(Connection):
         """Pass a message to the application."""
         if self._on_message is None:
             kind = {"text": message} if isinstance(message, str) else {"bytes": bytes(message)}
-            self._events.append({"type": "websocket.receive"} | kind)
-            self._wake()
+            self._put({"type": "websocket.receive"} | kind)
             return
         try:
             self._context.run(self._on_message, message)
         except Exception as error:
             _log.exception("handling a message failed")
             self.refuse(error)
-
-    def stored_bytes(self) -> int:
-        return len(self.received) + len(self._frames.message)
 
     def does_not_fit(self, error: OverloadedError) -> None:
         if not self._releases():
@@ -318,9 +315,9 @@ class WebSocketProtocol(Connection):
 
     def _end(self, code: int = int(CloseCode.ABNORMAL_CLOSURE)) -> None:
         """Report to the application that the connection has ended."""
-        self._events.append({"type": "websocket.disconnect", "code": int(code)})
-        self._wake()
+        self._put({"type": "websocket.disconnect", "code": int(code)})
 
-    def _wake(self) -> None:
+    def _put(self, event: Message) -> None:
+        self._events.append(event)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -23,7 +23,7 @@ def test_a_head_is_read_from_the_first_byte_in_any_part() -> None:
     for blank in (b"", b"\r\n", b"\n\r\n"):
         for size in range(len(HEAD)):
             head = head_of(blank + HEAD[:size])
-            assert (head.begun, head.complete) == (size > 0, False)
+            assert (head.counted, head.complete) == (size, False)
         head = head_of(blank + HEAD + b"5\r\nabcde")
         assert (head.complete, head.size, head.counted) == (True, len(blank + HEAD), len(HEAD))
         assert (head.method, head.url, head.keep_alive) == ("POST", b"/predict?rows=2", True)
