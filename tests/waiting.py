@@ -8,7 +8,7 @@ from time import monotonic, sleep
 
 __all__ = ["WAIT_S", "until", "until_async"]
 
-WAIT_S = 8.0
+WAIT_S = 60.0
 
 
 def until(holds: Callable[[], object], expected: str = "what the line of this call waits for") -> None:

@@ -276,7 +276,7 @@ class HttpProtocol(Connection):
         """Read or pause, and begin the time limit of what the client owes."""
         super().update_reading()
         if self._transaction is None and not (self._is_last or self.transport.is_closing()):
-            if self.ended and not self._queued:
+            if self.ended and not (self._queued or self._held_up or self.write_paused):
                 self.close()  # what is left is a part of a request
             elif self._body is not None:
                 self._wait_in(self.shared.tails)
