@@ -14,9 +14,10 @@ import pytest
 from anytime.inference.values import ElementError, numbers_of
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.values import AT_ONCE, ListLimits
+from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import Running, expected, packed, run_service, small_model, timeless

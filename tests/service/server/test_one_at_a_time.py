@@ -62,7 +62,7 @@ class Server(NamedTuple):
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     loop, _, encrypted = request.param.partition(" ")
     own = certificate(tmp_path_factory.mktemp("own"), "own") if encrypted else None
-    tls = {} if own is None else {"ssl_certfile": own.file, "ssl_keyfile": own.key}
+    tls: dict[str, Any] = {} if own is None else {"ssl_certfile": own.file, "ssl_keyfile": own.key}
     settings = Settings(**LIMITS, **tls, metrics_port=0)
     app = create_app(ModelRegistry.of([small_model()]), settings)
 
