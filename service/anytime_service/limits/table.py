@@ -8,7 +8,6 @@ against `TABLE`, and `make hostile` drives every element to its limit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,6 @@ class Limit:
     def __int__(self) -> int:
         """Return the limit, if it is a number."""
         return int(self.limit)
-
-    def of(self, settings: Any) -> float:
-        """Return the limit under some settings."""
-        limit: float = getattr(settings, self.limit) if isinstance(self.limit, str) else self.limit
-        return limit
 
 
 HEADERS = Limit("headers of a request", 100, "431", "connection")
