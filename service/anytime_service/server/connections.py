@@ -7,7 +7,8 @@ part of the HTTP and the WebSocket protocol; uvicorn makes one for each client b
   (`step`: a head, a part of a body, a frame) for a slice of this turn of the loop. If more is left, or the read was
   full and the socket may have more, the transport is paused and the connection waits in the fair queue.
 - A connection whose next request waits for the answer before it, or whose messages wait for the application, goes on
-  reading until `READ` bytes wait: so it notices when its client closes. All else stays with the kernel, and the client.
+  reading until `READ` bytes wait, or more than a head may have: so it notices when its client closes. All else stays
+  with the kernel, and the client.
 - A connection is paused, too, while it is above its rate of messages. Where its stored bytes do not fit into the memory
   limit, its class decides.
 - Time limits are queues: the first head, each further one, the rest of a body after its response, idle connections,
@@ -120,7 +121,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         }
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self.shared.buffer
+        return self.shared.buffer[: self.shared.most - len(self.received)]
 
     def buffer_updated(self, size: int) -> None:
         data = bytes(self.shared.buffer[:size])
@@ -248,7 +249,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
 
     def update_reading(self) -> None:
         """Read from the transport, or pause until what was received has been handled."""
-        pause = self._queued or self._held_up or len(self.received) >= READ
+        pause = self._queued or self._held_up or len(self.received) >= self.shared.most
         if pause != self._paused and not (self.ended or self.transport.is_closing()):
             self._paused = pause
             if pause:
@@ -296,6 +297,7 @@ class Connections:
         self.shedding = shedding
         self.turns = Turns() if shedding is None else shedding.service.turns
         self.buffer = memoryview(bytearray(READ))
+        self.most = max(READ, settings.max_header_bytes + 1)  # bytes that wait on a connection; one more than a head
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
         self.tails: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
         self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())

@@ -286,6 +286,14 @@ def test_a_head_above_the_limit_is_refused(hasty: Running, place: str) -> None:
             assert at_end(connection)
 
 
+def test_a_head_may_be_longer_than_a_read() -> None:
+    for service in serve(max_header_bytes=200_000, header_timeout_s=30):
+        with service.connect() as connection:
+            for size, status in ((150_000, 200), (199_900, 200), (250_000, 431)):
+                connection.send(REQUEST[:-2] + b"X: %b\r\n\r\n" % (b"y" * size))
+                assert connection.response()[0] == status
+
+
 def test_a_body_does_not_count_against_the_limit_of_heads(hasty: Running) -> None:
     body = json.dumps({"groups": VALUES}).encode().ljust(50_000)
     with hasty.connect() as connection:
