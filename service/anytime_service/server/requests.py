@@ -83,6 +83,7 @@ class Head:
         self.size = len(data) if end < 0 else end + len(_END)
         self.counted = self.size - start
         if max(start, self.counted) > max_size:
+            self.url = b"".join(data[start : self.size].split(b" ", 2)[1:2])
             raise too_large(max_size)
         if not self.counted:
             return

@@ -41,6 +41,13 @@ def test_a_head_and_the_blank_lines_before_it_have_a_limit_each(size: int) -> No
             head_of(content)
 
 
+def test_the_target_of_a_head_that_is_too_large_is_known() -> None:
+    head = Head()
+    with pytest.raises(HeadTooLargeError):
+        head.read(b"\r\nPOST /v2/models/m/infer HTTP/1.1\r\nX: " + b"y" * MAX, MAX)
+    assert head.url == b"/v2/models/m/infer", "the form of the error depends on it"
+
+
 def test_a_head_has_a_limited_number_of_headers_from_the_first_one_beyond_it() -> None:
     with pytest.raises(HeadTooLargeError, match=f"more than {MAX_HEADERS} headers"):
         head_of(b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * (MAX_HEADERS + 2))
