@@ -295,7 +295,7 @@ class Exchange:
 class SendQueue:
     """Queue that sends messages in order, and without delay as long as the client reads; `account` counts its bytes.
 
-    It calls `give_up` once if the client is unreachable or reads too slowly.
+    It calls `give_up` once if the client is unreachable or reads too slowly. `slow` is whether messages wait.
     """
 
     def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
@@ -305,11 +305,7 @@ class SendQueue:
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
-
-    @property
-    def slow(self) -> bool:
-        """Whether messages wait."""
-        return self._flushing is not None
+        self.slow = False
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
@@ -317,8 +313,9 @@ class SendQueue:
             return
         self._queue.append((message, size))
         self._count(size)
-        if self._flushing is None:
+        if not self.slow:
             self._flushing = start(self._flush())
+            self.slow = self._flushing is not None
         elif self._bytes > MAX_BYTES or not self._account.fits(0):
             self._fail()
 
@@ -348,7 +345,7 @@ class SendQueue:
         except Exception as error:
             self._fail(error)
         finally:
-            self._flushing = None
+            self._flushing, self.slow = None, False
 
     def _count(self, more: int) -> None:
         self._bytes += more

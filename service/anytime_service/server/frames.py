@@ -122,7 +122,7 @@ def head_of(opcode: int, size: int) -> bytes:
 
 
 def control(opcode: int, payload: bytes = b"") -> bytes:
-    return head_of(opcode, len(payload)) + payload
+    return bytes((_FIN | opcode, len(payload))) + payload
 
 
 def close_frame(code: int, reason: str) -> bytes:
