@@ -290,12 +290,17 @@ class Connections:
     """
 
     def __init__(
-        self, settings: Settings, memory: MemoryBudget, shedding: LoadShedding | None = None, tuning: Tuning = TUNING
+        self,
+        settings: Settings,
+        memory: MemoryBudget,
+        turns: Turns,
+        shedding: LoadShedding | None = None,
+        tuning: Tuning = TUNING,
     ) -> None:
         self.settings = settings
         self.memory = memory
         self.shedding = shedding
-        self.turns = Turns() if shedding is None else shedding.service.turns
+        self.turns = turns
         self.buffer = memoryview(bytearray(READ))
         self.most = max(READ, settings.max_header_bytes + 1)  # bytes that wait on a connection; one more than a head
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())

@@ -10,6 +10,7 @@ from typing import Any, cast
 import uvicorn
 
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.turns import Turns
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.websocket_protocol import WebSocketProtocol
@@ -30,7 +31,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 async def served() -> tuple[list[dict[str, Any]], uvicorn.Server, list[bytes]]:
     made: list[dict[str, Any]] = []
-    shared = Connections(Settings(), MemoryBudget())
+    shared = Connections(Settings(), MemoryBudget(), Turns())
 
     class Recorded(HttpProtocol):
         def __init__(self, **options: Any) -> None:

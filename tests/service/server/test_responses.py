@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.turns import Turns
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
@@ -37,7 +38,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
             await send(message)
 
     async def run() -> MemoryTransport:
-        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
+        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget(), Turns()))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
         state, transport = uvicorn.server.ServerState(), MemoryTransport()

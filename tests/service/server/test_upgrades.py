@@ -128,10 +128,10 @@ async def _feed(transport: MemoryTransport, pieces: Sequence[bytes], turns: int)
         for _ in range(turns):
             await asyncio.sleep(0)
         async with asyncio.timeout(20):
-            while not (transport.reading or transport.closed):
+            left = piece
+            while left and not transport.closed:
+                left = transport.feed(left)
                 await asyncio.sleep(0)
-        if piece and not transport.closed:
-            transport.feed(piece)
 
 
 async def _sent(server: Server, pieces: Sequence[bytes], turns: int = 1) -> bytes:
