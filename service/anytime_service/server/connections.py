@@ -121,7 +121,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         }
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self.shared.buffer[: self.shared.most - len(self.received)]
+        return self.shared.buffer[: max(self.shared.most - len(self.received), 1)]
 
     def buffer_updated(self, size: int) -> None:
         data = bytes(self.shared.buffer[:size])
@@ -241,11 +241,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if not self._queued:
             self._queued = True
             self.shared.turns.work.submit(self._have_turn)
+            self.update_reading()
 
     def hold_up(self, wait_ms: float) -> None:
         """Handle nothing for some time."""
         self._held_up = True
         self.loop.call_later(wait_ms / 1000.0, self._go_on)
+        self.update_reading()
 
     def update_reading(self) -> None:
         """Read from the transport, or pause until what was received has been handled."""
