@@ -34,7 +34,7 @@ ORDER = {
     "anytime": "_version types errors tabulated _linalg _files families groups target folds features moments data "
     "selection glm model training inference evaluation costs loaded estimators testing cli",
     "anytime_reproduction": "experiment report running sets lasso comparison compare group_omp uai cli",
-    "anytime_service": "errors clock hangup keys urls settings telemetry limits routes schemas models core sessions "
+    "anytime_service": "errors clock hangup keys urls settings routes telemetry limits schemas models core sessions "
     "http api app server client demo cli",
 }
 """Folders and modules of each package. Each imports only those before it; `__init__` may import all of them."""

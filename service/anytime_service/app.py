@@ -1,14 +1,14 @@
 """The application: routes, middleware, problems and the OpenAPI document.
 
-`HotRoutes` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
+`Dispatch` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
 as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. All other
 middleware of the service runs before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fastapi import APIRouter
 from starlette.routing import Route, WebSocketRoute
@@ -23,11 +23,11 @@ from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSe
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
-from anytime_service.http.auth import AuthenticationMiddleware, path_of
+from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.routes import check_rows
+from anytime_service.routes import check_routes, route_of
 from anytime_service.sessions.store import SessionStore, session_store
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContextMiddleware
@@ -37,29 +37,28 @@ from anytime_service.urls import Origins
 
 
 @dataclass(frozen=True)
-class HotRoutes:
+class Dispatch:
     """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
 
-    All routes are of method POST; their endpoints raise no exception. The application has them too, for its OpenAPI
-    document and for other methods. `tracing` records the route, because the framework does not see it.
+    All of `endpoints`, by their path, are of method POST, and raise no exception. The application has them too, for its
+    OpenAPI document. `tracing` records the route, because the framework does not see it. HEAD is answered like GET: the
+    server sends no body.
     """
 
     app: ASGIApp
-    routes: Sequence[Route]
-    tracing: Tracing | None
+    endpoints: Mapping[str, ASGIApp] = field(default_factory=dict)
+    tracing: Tracing | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            path = path_of(scope)
-            for route in self.routes:
-                found = route.path_regex.match(path)
-                if found:
-                    scope["path_params"] = found.groupdict()
-                    if self.tracing is not None:
-                        self.tracing.route(scope, route.path)
-                    await route.endpoint(scope, receive, send)
-                    return
-        await self.app(scope, receive, send)
+        method = scope.get("method")
+        route = route_of(scope) if method == "POST" else None
+        endpoint = None if route is None else self.endpoints.get(route.path)
+        if route is None or endpoint is None:
+            await self.app({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
+            return
+        if self.tracing is not None:
+            self.tracing.route(scope, route.path)
+        await endpoint(scope, receive, send)
 
 
 def create_app(
@@ -117,11 +116,12 @@ def create_app(
     ]
     metrics = (control.metrics,) if settings.metrics_port is None else ()
     _add_routes(app, control.router, control.reloads, control.probes, *metrics, model_data.router, pages.router)
-    check_rows(app.routes)
+    check_routes(app.routes)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        routed = HotRoutes(responses.HeadMiddleware(framework), hot, tracing)
+        endpoints = {route.path: route.endpoint for route in hot}
+        routed = Dispatch(framework, endpoints, tracing)
         inner: ASGIApp = AuthenticationMiddleware(
             routed, keys, accepted_origins(settings), settings.max_body_bytes, tuning.linger_s
         )
@@ -148,7 +148,7 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
     def entrance(framework: ASGIApp) -> ASGIApp:
         return RequestContextMiddleware(
             AuthenticationMiddleware(
-                responses.HeadMiddleware(framework),
+                Dispatch(framework),
                 KeyRing(),
                 accepted_origins(settings),
                 settings.max_body_bytes,

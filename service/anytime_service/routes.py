@@ -1,8 +1,9 @@
-"""The routes of the service: one row for each, which everything else reads.
+"""The routes of the service: one entry of `ROUTES` for each, which everything else reads.
 
-The application refuses to start with a route that has no row (`check_rows`). Authentication reads the scope, the server
-which requests are probes and how a prediction that is not admitted is refused, and the tests of the guides the paths. A
-path that is not in the table requires the scope `admin`, so that a new route is closed by default.
+The application refuses to start with a route that has no entry (`check_routes`). A request is matched once, by
+`route_of`: authentication reads the scope, the server which requests are probes and how a prediction that is not
+admitted is refused, tracing which requests have no spans, and the tests of the guides the paths. A path that is not in
+the table requires the scope `admin`, so that a new route is closed by default.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from anytime_service.keys import KeyScope
 
@@ -27,13 +29,13 @@ accepts the base rate. `endpoint`: its endpoint decides, because its body may ac
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RouteSpec:
     """One route.
 
     Attributes
     ----------
     method : str
-        HEAD requests and WebSockets have the row of GET.
+        HEAD requests and WebSockets have the route of GET.
     path : str
         A name in braces matches one segment.
     scope : RequiredScope
@@ -59,39 +61,41 @@ class Row:
 
 
 ROUTES = (
-    Row("GET", "/", "open"),
-    Row("GET", "/console/{file}", "open"),  # the console's files contain no model data
-    Row("GET", "/docs", "open"),  # as the console; /openapi.json needs a key
-    Row("GET", "/livez", "open", probe=True),
-    Row("GET", "/metrics", "admin", probe=True),
-    Row("GET", "/models"),
-    Row("GET", "/models/{name}"),
-    Row("GET", "/models/{name}/curve"),
-    Row("GET", "/models/{name}/plan"),
-    Row("POST", "/models/{name}/reload", "admin"),
-    Row("GET", "/models/{name}/sample"),
-    Row("GET", "/models/{name}/shape"),
-    Row("GET", "/openapi.json"),
-    Row("GET", "/predict", shed="refused"),
-    Row("POST", "/predict", shed="stored", direct=True),
-    Row("GET", "/readyz", "open", probe=True),
-    Row("POST", "/sessions"),
-    Row("DELETE", "/sessions/{id}"),
-    Row("POST", "/sessions/{id}/groups"),
-    Row("GET", "/sessions/{id}/predict", shed="refused"),
-    Row("GET", "/stream"),
-    Row("GET", "/v2"),
-    Row("GET", "/v2/health/live", "open", probe=True),
-    Row("GET", "/v2/health/ready", "open", probe=True),
-    Row("GET", "/v2/models/{name}"),
-    Row("POST", "/v2/models/{name}/infer", shed="endpoint"),
-    Row("GET", "/v2/models/{name}/ready"),
-    Row("GET", "/v2/models/{name}/versions/{version}"),
-    Row("POST", "/v2/models/{name}/versions/{version}/infer", shed="endpoint"),
-    Row("GET", "/v2/models/{name}/versions/{version}/ready"),
+    RouteSpec("GET", "/", "open"),
+    RouteSpec("GET", "/console/{file}", "open"),  # the console's files contain no model data
+    RouteSpec("GET", "/docs", "open"),  # as the console; /openapi.json needs a key
+    RouteSpec("GET", "/livez", "open", probe=True),
+    RouteSpec("GET", "/metrics", "admin", probe=True),
+    RouteSpec("GET", "/models"),
+    RouteSpec("GET", "/models/{name}"),
+    RouteSpec("GET", "/models/{name}/curve"),
+    RouteSpec("GET", "/models/{name}/plan"),
+    RouteSpec("POST", "/models/{name}/reload", "admin"),
+    RouteSpec("GET", "/models/{name}/sample"),
+    RouteSpec("GET", "/models/{name}/shape"),
+    RouteSpec("GET", "/openapi.json"),
+    RouteSpec("GET", "/predict", shed="refused"),
+    RouteSpec("POST", "/predict", shed="stored", direct=True),
+    RouteSpec("GET", "/readyz", "open", probe=True),
+    RouteSpec("POST", "/sessions"),
+    RouteSpec("DELETE", "/sessions/{id}"),
+    RouteSpec("POST", "/sessions/{id}/groups"),
+    RouteSpec("GET", "/sessions/{id}/predict", shed="refused"),
+    RouteSpec("GET", "/stream"),
+    RouteSpec("GET", "/v2"),
+    RouteSpec("GET", "/v2/health/live", "open", probe=True),
+    RouteSpec("GET", "/v2/health/ready", "open", probe=True),
+    RouteSpec("GET", "/v2/models/{name}"),
+    RouteSpec("POST", "/v2/models/{name}/infer", shed="endpoint"),
+    RouteSpec("GET", "/v2/models/{name}/ready"),
+    RouteSpec("GET", "/v2/models/{name}/versions/{version}"),
+    RouteSpec("POST", "/v2/models/{name}/versions/{version}/infer", shed="endpoint"),
+    RouteSpec("GET", "/v2/models/{name}/versions/{version}/ready"),
 )
 
-_FIXED = {str(row): row for row in ROUTES if "{" not in row.path}
+ROUTE = "anytime_service.route"  # name in the ASGI scope of the route of a request
+
+_FIXED = {str(route): route for route in ROUTES if "{" not in route.path}
 
 
 def _shape(method: str, path: str) -> tuple[str, int, str]:
@@ -99,27 +103,50 @@ def _shape(method: str, path: str) -> tuple[str, int, str]:
     return method, path.count("/"), path[:4]
 
 
-_OPEN_ENDED: dict[tuple[str, int, str], list[tuple[re.Pattern[str], Row]]] = {}
-for _row in ROUTES:
-    if "{" in _row.path:
-        _pattern = re.compile(re.sub(r"{[a-z]+}", "[^/]+", _row.path))
-        _OPEN_ENDED.setdefault(_shape(_row.method, _row.path), []).append((_pattern, _row))
+_OPEN_ENDED: dict[tuple[str, int, str], list[tuple[re.Pattern[str], RouteSpec]]] = {}
+for _route in ROUTES:
+    if "{" in _route.path:
+        _pattern = re.compile(re.sub(r"{([a-z]+)}", r"(?P<\1>[^/]+)", _route.path))
+        _OPEN_ENDED.setdefault(_shape(_route.method, _route.path), []).append((_pattern, _route))
 
 
-def find(method: str, path: str) -> Row | None:
-    """Return the row of a request, None without one; the method of a WebSocket is GET."""
+def path_of(scope: Scope) -> str:
+    """Return the path that the router matches: decoded, and without the `root_path` of the service."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def route_of(scope: Scope) -> RouteSpec | None:
+    """Return the route of a request or WebSocket, None without one; it is matched once, with its `path_params`."""
+    if ROUTE not in scope:
+        scope[ROUTE], scope["path_params"] = find(scope.get("method", "GET"), path_of(scope))
+    found: RouteSpec | None = scope[ROUTE]
+    return found
+
+
+def find(method: str, path: str) -> tuple[RouteSpec | None, dict[str, Any]]:
+    """Return the route of a method and a path, and the values of the names in braces."""
     method = "GET" if method == "HEAD" else method
     fixed = _FIXED.get(f"{method} {path}")
-    if fixed is not None:
-        return fixed
-    candidates = _OPEN_ENDED.get(_shape(method, path), ())
-    return next((row for pattern, row in candidates if pattern.fullmatch(path)), None)
+    if fixed is None:
+        for pattern, route in _OPEN_ENDED.get(_shape(method, path), ()):
+            match = pattern.fullmatch(path)
+            if match is not None:
+                return route, match.groupdict()
+    return fixed, {}
+
+
+def is_probe(scope: Scope) -> bool:
+    """Return whether a request is a probe or a scrape, which are made continuously."""
+    route = route_of(scope)
+    return route is not None and route.probe
 
 
 def required_scope(method: str, path: str) -> RequiredScope:
     """Return the scope that a request requires."""
-    row = find(method, path)
-    return "admin" if row is None else row.scope
+    route = find(method, path)[0]
+    return "admin" if route is None else route.scope
 
 
 def is_oip(path: str) -> bool:
@@ -127,11 +154,11 @@ def is_oip(path: str) -> bool:
     return f"{path}/".startswith("/v2/")
 
 
-def check_rows(routes: Iterable[BaseRoute]) -> None:
-    """Raise LookupError if a route has no row."""
-    known = {str(row) for row in ROUTES}
+def check_routes(routes: Iterable[BaseRoute]) -> None:
+    """Raise LookupError if a route is not in `ROUTES`."""
+    known = {str(route) for route in ROUTES}
     for route in routes:
         methods = route.methods or set() if isinstance(route, Route) else {"GET"}
         for method in methods - {"HEAD"}:
             if f"{method} {getattr(route, 'path', route)}" not in known:
-                raise LookupError(f"the route {method} {getattr(route, 'path', route)} has no row in ROUTES; add one")
+                raise LookupError(f"the route {method} {getattr(route, 'path', route)} is not in ROUTES; add it")

@@ -18,6 +18,7 @@ import yaml
 
 from anytime.types import Reason
 from anytime_service.app import create_app
+from anytime_service.limits.turns import Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
@@ -53,7 +54,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def metric_types() -> dict[str, str]:
     """Return the names and types of the service's metrics, as Prometheus reads them."""
-    text, _ = asyncio.run(Metrics().write(""))
+    text, _ = asyncio.run(Metrics().write("", Turns().slices()))
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Every element of the table of costs at its limit: `python tests/drills/costs.py [--quick] [--only WORD]`.
+"""Every element of the table of limits at its limit: `python tests/drills/costs.py [--quick] [--only WORD]`.
 
 The service runs on one core with a wide model, 100 classes, 500 groups and categories. For each row, 20 connections
 drive the element to its limit on a binding, five rounds long. Another process measures a bare timer and clients with
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import msgspec
 import numpy as np
 
-from anytime_service.limits.costs import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, PIPELINED, TABLE
+from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
 from benchmarks.harness import CLIENT_CORE, conclude, flag, script_options
 from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
@@ -204,7 +204,7 @@ DRIVES = (
     Drive("bytes of a head", "HTTP", send(_LONG_HEAD, reads=0.1)),
     Drive(HEADERS.element, "HTTP", send(_MANY_HEADERS, reads=0.1)),
     Drive(HEADERS.element, "WebSocket", send(_MANY_HEADERS.replace(b"/livez", b"/stream") + b"\r\n", reads=0.2)),
-    Drive(PIPELINED.element, "HTTP", send(get("/models/many") * int(PIPELINED), reads=1.0)),
+    Drive(WAITING.element, "HTTP", send(get("/models/many") * (int(WAITING) // 30), reads=1.0)),
     Drive("bytes of a body or message", "POST", send(predict({f"g{i}": ones(600, 100) for i in range(30)}, "wide"))),
     Drive(
         "bytes of a body or message",

@@ -56,3 +56,13 @@ class MemoryTransport(asyncio.Transport):
 
     def get_protocol(self) -> Any:
         return self._protocol
+
+    def feed(self, data: bytes) -> bytes:
+        """Have the server's protocol receive bytes as long as it reads, as an event loop does; return the rest."""
+        while data and self.reading and not self.closed:
+            buffer = self._protocol.get_buffer(len(data))
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            self._protocol.buffer_updated(size)
+            data = data[size:]
+        return data

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -384,12 +384,15 @@ class Stream:
 
 
 @contextmanager
-def running(app: ASGIApp, settings: Settings, send_buffer: int | None = None) -> Iterator[Running]:
+def running(
+    app: ASGIApp, settings: Settings, send_buffer: int | None = None, loop: Literal["auto", "asyncio"] = "auto"
+) -> Iterator[Running]:
     """Run an application in a thread, on a port of its own; `send_buffer` limits the bytes that the system buffers."""
     with bind(settings) as listening, bind_side(settings) as side:
         if send_buffer is not None:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # its connections inherit it
         server = build_server(app, settings, side)
+        server.config.loop = loop
         port: int = listening.getsockname()[1]
         side_port = None if side is None else side.getsockname()[1]
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

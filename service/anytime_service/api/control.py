@@ -117,7 +117,7 @@ async def ready(
 @metrics.get("/metrics", response_class=Response)
 async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
-    content, media_type = await service.metrics.write(request.headers.get("accept", ""))
+    content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.slices())
     return Response(content, headers={"content-type": media_type})
 
 

@@ -26,8 +26,8 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import DirectConnection, Exchange, SendQueue
 from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key
-from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
 from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
 from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, answer_fields
 from anytime_service.schemas.stream import (
     SUBPROTOCOL,

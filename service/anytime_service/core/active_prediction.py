@@ -27,7 +27,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import OpenPrediction, Result
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import FairQueue
+from anytime_service.limits.turns import FairQueue
 from anytime_service.limits.worker import Slot
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.telemetry.records import PredictionRecord
@@ -184,7 +184,7 @@ class ActivePrediction:
         if self._slot is not None:
             due_ms = min(due_ms, max(self._slot[0], (begun_ms + due_ms) / 2))
         self._timer = DeadlineTimer(
-            asyncio.get_running_loop(), due_ms - early, self.expire, service.has_unread, service.due
+            asyncio.get_running_loop(), due_ms - early, self.expire, lambda: service.turns.unread, service.turns.due
         )
 
     def groups(
@@ -287,7 +287,7 @@ class ActivePrediction:
             machine.prepare()
         elif not self._solve_due:  # solve once for all groups that arrive in this turn of the loop
             self._solve_due = True
-            self._service.fair_queue.submit(self._solve)
+            self._service.turns.work.submit(self._solve)
         if result is None and machine.options.updates and self._making is None:
             result = machine.update(now_ms())
         if isinstance(result, Settled):

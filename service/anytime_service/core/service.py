@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from anytime._files import memory_limit
@@ -24,14 +23,15 @@ from anytime_service.core.solver import Solver
 from anytime_service.errors import OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, LoopMonitor
-from anytime_service.limits.costs import INLINE
 from anytime_service.limits.memory import Account, Accounts, MemoryBudget
-from anytime_service.limits.queues import SLICE_MS, FairQueue, TimeoutQueue
+from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.table import INLINE
 from anytime_service.limits.tuning import TUNING, Tuning
+from anytime_service.limits.turns import Turns
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.values import AT_ONCE, ListLimits
+from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
@@ -45,9 +45,8 @@ _log = logging.getLogger("anytime_service")
 class PredictionService:
     """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`.
 
-    `fair_queue` has the bytes that connections have received and the sets to solve, `due` deadlines that wait for
-    another turn of the loop, and `without_deadline` predictions without a deadline of their own, whose timers start
-    `LEAD_MS` before it.
+    `turns` hands out the time of the loop. `without_deadline` has predictions without a deadline of their own, whose
+    timers start `LEAD_MS` before that of the server.
     """
 
     def __init__(
@@ -74,12 +73,12 @@ class PredictionService:
         self.admission = Admission(settings.max_lateness_ms, lambda: len(self.active), lambda: self._monitor.start())  # noqa: PLW0108  (made below)
         self.memory = MemoryBudget(settings.max_held_bytes, metrics.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.memory, settings.max_share_per_key, keys)
-        self.fair_queue = FairQueue()
-        self.due = FairQueue()
+        self.turns = Turns()
+        self.turn = self.turns.turn
+        self.slices = self.turns.slices
         lead_s = max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0
         self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
         self._times: dict[str, tuple[LatenessRecord, Durations]] = {}
-        self._long = asyncio.Lock()
         self._reloading = asyncio.Lock()
         self._monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
@@ -141,28 +140,6 @@ class PredictionService:
             times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
             self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
         return times
-
-    def has_unread(self) -> bool:
-        """Return whether the server has received bytes that it has not decoded."""
-        return bool(self.fair_queue) or self._long.locked()
-
-    async def turn(self, size: int = AT_ONCE + 1) -> None:
-        """Wait for the next turn of the loop, in which one long message may be decoded, or a slice of others."""
-        if size > AT_ONCE:
-            async with self._long:
-                await asyncio.sleep(0)
-
-    def slices(self) -> Callable[[], Awaitable[None]]:
-        """Return a function that waits for the next turn of the loop when a request has used its time in this one."""
-        until = now_ms() + SLICE_MS
-
-        async def after_one() -> None:
-            nonlocal until
-            if now_ms() > until:
-                await self.turn()
-                until = now_ms() + SLICE_MS
-
-        return after_one
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""

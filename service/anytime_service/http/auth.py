@@ -17,17 +17,10 @@ from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.http.responses import path_problem_reply, refuse_handshake
 from anytime_service.keys import KEY, Key, KeyRing
-from anytime_service.routes import RequiredScope, required_scope
+from anytime_service.routes import path_of, route_of
 from anytime_service.urls import Origins
 
 KEY_SUBPROTOCOL = "anytime.key."
-
-
-def path_of(scope: Scope) -> str:
-    """Return the path that the router matches: decoded, and without the `root_path` of the service."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -55,36 +48,38 @@ class AuthenticationMiddleware:
                 headers = _headers(scope["headers"])
                 self.origins.check(headers, scope["scheme"])
                 if kind == "websocket":
-                    scope = self._with_key(scope, headers)
+                    scope = self._without_keys(scope, headers)
                 elif self.needed:
-                    self._check_request(scope, headers)
+                    self._check(scope, headers)
             except AnytimeError as error:
                 await self._refuse(error, scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
-    def _check_request(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        method, path = scope["method"], path_of(scope)
-        required = required_scope(method, path)
-        if required != "open":
-            key = _valid_key(self.keys, _bearer(headers))
-            _check_scope(key, required, method, path)
-            scope[KEY] = key
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> None:
+        """Check the key of a request: that of its headers, or else one in a subprotocol."""
+        route, method = route_of(scope), scope.get("method", "GET")
+        if route is not None and route.scope == "open" and scope["type"] == "http":
+            return
+        key = _identified(self.keys, scope, headers, encoded)
+        if key.scope != "admin" and (route is None or route.scope == "admin"):
+            raise KeyScopeError(
+                f"the scope of the API key is predict; {method} {path_of(scope)[:100]!r}, if it is a route, requires a"
+                " key with scope admin"
+            )
 
-    def _with_key(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+    def _without_keys(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
         """Check the key of a WebSocket, and return the ASGI scope with the key masked in the subprotocols."""
         offered: list[str] = scope.get("subprotocols", [])
         encoded = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
-        if not self.needed:
-            return {**scope, "subprotocols": _masked(offered)} if encoded else scope
-        if len(encoded) > 1:
-            raise InvalidKeyError(f"the client offers {len(encoded)} keys as subprotocols; offer one", presented=True)
-        presented = _bearer(headers)
-        if presented is None and encoded:
-            presented = unquote_to_bytes(encoded[0])
-        key, path = _valid_key(self.keys, presented), path_of(scope)
-        _check_scope(key, required_scope("GET", path), "GET", path)
-        return {**scope, "subprotocols": _masked(offered), KEY: key}
+        if self.needed:
+            if len(encoded) > 1:
+                raise InvalidKeyError(
+                    f"the client offers {len(encoded)} keys as subprotocols; offer one", presented=True
+                )
+            self._check(scope, headers, encoded[0] if encoded else None)
+        masked = [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
+        return {**scope, "subprotocols": masked} if encoded else scope
 
     async def _refuse(self, error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _reply(error, scope)
@@ -97,34 +92,31 @@ class AuthenticationMiddleware:
         await exchange.finish()
 
 
-def key_in(keys: KeyRing, headers: Pairs) -> Key | None:
-    try:
-        return _valid_key(keys, _bearer(_headers(headers)))
-    except AnytimeError:
-        return None
+def authenticate(keys: KeyRing, scope: Scope) -> Key:
+    """Return the valid key in the headers of a request; raise InvalidKeyError or OriginError."""
+    return _identified(keys, scope, _headers(scope["headers"]))
 
 
-def _valid_key(keys: KeyRing, presented: bytes | None) -> Key:
-    if presented is None:
-        raise InvalidKeyError(
-            "the API key is missing; send it as 'Authorization: Bearer KEY', or, if a WebSocket cannot send headers, "
-            f"percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
-        )
-    key = keys.find(presented)
-    if key is None:
-        raise InvalidKeyError(
-            "the API key is invalid; get a valid one from the operator (percent-encode a key in a subprotocol)",
-            presented=True,
-        )
-    return key
-
-
-def _check_scope(key: Key, required: RequiredScope, method: str, path: str) -> None:
-    if required == "admin" and key.scope != "admin":
-        raise KeyScopeError(
-            f"the scope of the API key is predict; {method} {path[:100]!r}, if it is a route, requires a key with "
-            "scope admin"
-        )
+def _identified(keys: KeyRing, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> Key:
+    """Return the key of a request, which is hashed once: the scope has it from then on, and never the key in clear."""
+    if KEY not in scope:
+        presented = _bearer(headers)
+        if presented is None and encoded is not None:
+            presented = unquote_to_bytes(encoded)
+        if presented is None:
+            raise InvalidKeyError(
+                "the API key is missing; send it as 'Authorization: Bearer KEY', or, if a WebSocket cannot send"
+                f" headers, percent-encoded as a second subprotocol '{KEY_SUBPROTOCOL}KEY'"
+            )
+        key = keys.find(presented)
+        if key is None:
+            raise InvalidKeyError(
+                "the API key is invalid; get a valid one from the operator (percent-encode a key in a subprotocol)",
+                presented=True,
+            )
+        scope[KEY] = key
+    found: Key = scope[KEY]
+    return found
 
 
 def _headers(pairs: Pairs) -> dict[bytes, bytes]:
@@ -153,11 +145,6 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     if scheme.lower() != b"bearer" or not key:
         raise InvalidKeyError("the header Authorization is malformed; expected 'Bearer KEY', sent once")
     return key
-
-
-def _masked(offered: list[str]) -> list[str]:
-    """Return the subprotocols with every key masked, so that they can be logged and returned."""
-    return [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
 
 
 def _reply(error: AnytimeError, scope: Scope) -> Reply:

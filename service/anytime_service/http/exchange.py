@@ -25,9 +25,9 @@ from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.tuning import TUNING
+from anytime_service.limits.turns import Slice
 
 MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
-AT_A_TIME = 16  # lines or messages of one client before the event loop serves other connections
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
 STORE_REPLY = "anytime_service.keep"  # key in the ASGI state: stores the reply for further requests with this head
 
@@ -300,38 +300,28 @@ class SendQueue:
 
     def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
         self._send = send
-        self._give_up = give_up
+        self._give_up: Callable[[], None] | None = give_up  # None when it is closed
         self._queue: deque[tuple[dict[str, Any], int]] = deque()
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
         self.slow = False
-        self._closed = False
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
-        if self._closed:
+        if self._give_up is None:
             return
-        if self.slow:
-            self._queue.append((message, size))
-            self._count(size)
-            if self._bytes > MAX_BYTES or not self._account.fits(0):
-                self._fail()
-            return
-        try:
-            waiting = start(self._send(message))
-        except Exception as error:
-            self._fail(error)
-            return
-        if waiting is not None:
-            self.slow = True
-            self._flushing = asyncio.get_running_loop().create_task(self._flush(waiting))
-            self._flushing.add_done_callback(lambda _: waiting.cancel())  # a task cancelled early awaits nothing
+        self._queue.append((message, size))
+        self._count(size)
+        if not self.slow:
+            self._flushing = start(self._flush())
+            self.slow = self._flushing is not None
+        elif self._bytes > MAX_BYTES or not self._account.fits(0):
+            self._fail()
 
     def close(self) -> None:
         """Discard the queue, and send no further message."""
-        self._closed = True
-        self._give_up = lambda: None
+        self._give_up = None
         self._queue.clear()
         self._count(-self._bytes)
         if self._flushing is not None:
@@ -341,21 +331,20 @@ class SendQueue:
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
 
-    async def _flush(self, waiting: asyncio.Task[None]) -> None:
-        """Send the queued messages when the client reads again; yield to the event loop in between."""
+    async def _flush(self) -> None:
+        """Send the queued messages when the client reads; yield to the event loop in between."""
         try:
-            await waiting
-            sent = 0
+            here = Slice()
             while self._queue:
                 message, size = self._queue.popleft()
                 self._count(-size)
                 await self._send(message)
-                sent += 1
-                if sent % AT_A_TIME == 0:
+                if here.is_over():
                     await asyncio.sleep(0)
+                    here = Slice()
         except Exception as error:
             self._fail(error)
-        else:
+        finally:
             self._flushing, self.slow = None, False
 
     def _count(self, more: int) -> None:
@@ -364,9 +353,9 @@ class SendQueue:
 
     def _fail(self, error: Exception | None = None) -> None:
         """Give up on the client; `error` is the reason, an OSError if the client has disconnected."""
-        if not self._closed:
+        give_up = self._give_up
+        if give_up is not None:
             if error is not None and not isinstance(error, OSError):
                 _log.warning("giving up on a client: %s: %s", type(error).__name__, error)
-            give_up = self._give_up
             self.close()
             give_up()

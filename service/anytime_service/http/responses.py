@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
 from anytime_service.core.active_prediction import ActivePrediction
@@ -166,23 +165,6 @@ def _has_route(request: Request, path: str) -> bool:
     return path not in ("", request.url.path) and any(
         route.matches(scope)[0] is not Match.NONE for route in request.app.routes
     )
-
-
-@dataclass(frozen=True)
-class HeadMiddleware:
-    """ASGI middleware that answers HEAD like GET, without the body."""
-
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self.app(scope, receive, send)
-            return
-
-        def send_head(message: Message) -> Awaitable[None]:
-            return send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None = None) -> Reply:

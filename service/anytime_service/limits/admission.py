@@ -46,7 +46,7 @@ LONG_MS = 30.0  # time constant of this share
 REFUSED = 0.1  # share of requests above which refusals are more than chance
 HOLD_MS = 100.0  # time for which the controller keeps limiting the rate after the last overload
 FEW = 8  # up to this many open predictions do not overload the loop later
-ALONE = 4  # up to this many open predictions, with no waiting request, are no load at all
+ALONE = 4  # up to this many open predictions, and requests in a cycle, with no waiting one, are no load at all
 SLACK = 1.1  # open predictions allowed relative to the target
 BURST_MS = 4.0  # time over which tokens accumulate
 SPREAD = 1.05  # token rate relative to the mean
@@ -72,6 +72,7 @@ class Admission:
         self._awake = False
         self._requested_ms = -math.inf
         self._cycled_ms = 0.0
+        self._arrived = 0  # requests since the last cycle; one that is complete is answered in it, and never open
         self._last_ms = self._cycle_ms = 0.0
         self._floor_ms = 0.0
         self._log_cycle = 0.0
@@ -107,13 +108,14 @@ class Admission:
     def admits(self, now_ms: float) -> bool:
         """Return whether a prediction requested now is admitted; call this once per prediction."""
         self._requested_ms = now_ms
+        self._arrived += 1
         if not self._awake:
             self._awake, self._cycled_ms, self._last_ms = True, now_ms, 0.0
             self._wake()
         fits = self.predicted_ms(now_ms) <= self.max_lateness_ms and (
             self._capacity is None or self._sustains(now_ms, self._capacity)
         )
-        if not fits and self.waiting == 0 and self._count_active() <= ALONE:
+        if not fits and self.waiting == 0 and max(self._count_active(), self._arrived) <= ALONE:
             fits = True  # without other requests a long cycle is a pause of the machine
         self._requests += 1.0
         self._refusals += not fits
@@ -130,6 +132,7 @@ class Admission:
         """
         gap_ms = max(now_ms - self._cycled_ms, 1e-3)
         self._cycled_ms, self._last_ms = now_ms, took_ms
+        self._arrived = 0
         if self._floor_ms == 0.0:
             self._floor_ms, self._log_cycle = took_ms, math.log(took_ms)
         elif took_ms < 4 * self._floor_ms:  # an idle machine may also become slower
@@ -219,10 +222,8 @@ class LoopMonitor:
         self._wait()
 
     def _wait(self) -> None:
-        asyncio.get_running_loop().call_later(PERIOD_MS / 1000.0, self._measure)
-
-    def _measure(self) -> None:
-        asyncio.get_running_loop().call_soon(self._begin)
+        loop = asyncio.get_running_loop()
+        loop.call_later(PERIOD_MS / 1000.0, loop.call_soon, self._begin)
 
     def _begin(self) -> None:
         self._begun_ms = now_ms()

@@ -1,13 +1,14 @@
-"""Timeout queue, fair queue, token bucket and TTL cache."""
+"""Timeout queue, token bucket and TTL cache."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from anytime_service.clock import now_ms
+from anytime_service.limits.turns import Slice
 
 Item = TypeVar("Item")
 
@@ -17,7 +18,7 @@ class TimeoutQueue(Generic[Item]):
 
     They expire in the order in which they were added, so a single timer serves the oldest one, and adding or removing
     one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue;
-    of many that expire together, with those of `SHARE_MS` in each turn.
+    of many that expire together, as many in a turn as fit in its slice.
     """
 
     def __init__(self, limit_s: float, on_timeout: Callable[[Item], None]) -> None:
@@ -44,67 +45,15 @@ class TimeoutQueue(Generic[Item]):
 
     def _expire(self) -> None:
         self._timer = None
-        until = now_ms() + SHARE_MS
+        here = Slice()
         while self._since:
             item, since = next(iter(self._since.items()))
-            now = now_ms()
-            remaining_s = (since - now) / 1000.0 + self._limit_s
-            if remaining_s > 0 or now > until:
+            remaining_s = (since - now_ms()) / 1000.0 + self._limit_s
+            if remaining_s > 0 or here.is_over():
                 self._timer = asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._expire)
                 return
             del self._since[item]
             self._on_timeout(item)
-
-
-SLICE_MS = 1.0  # time for the messages of one client, or the predictions of one session, in each turn of the loop
-SHARE_MS = 1.0  # time for the queue in each turn of the loop; work that has started when it is used up still finishes
-
-
-class FairQueue:
-    """A first-in, first-out queue of callbacks that gets `SHARE_MS` of each turn of the event loop.
-
-    It schedules connections that have sent more than the server parses at once. Connections that send a megabyte of
-    tiny messages therefore slow each other down, but not connections that send little.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._due = False
-        self._until = 0.0  # when the share of this turn is used up by `run`; 0 before its first call
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def submit(self, work: Callable[[], None]) -> None:
-        self._waiting.append(work)
-        if not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._work)
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do some work at once, or in its order when the share of this turn is used up."""
-        if not (self._due or self._until):
-            self._until = now_ms() + SHARE_MS
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        if self._due or now_ms() > self._until:
-            self.submit(work)
-        else:
-            work()
-
-    def _end_turn(self) -> None:
-        self._until = 0.0
-
-    def _work(self) -> None:
-        until = now_ms() + SHARE_MS
-        try:
-            while self._waiting:
-                self._waiting.popleft()()
-                if now_ms() > until:
-                    break
-        finally:  # an error of one callback is no reason to forget the others
-            self._due = bool(self._waiting)
-            if self._due:
-                asyncio.get_running_loop().call_soon(self._work)
 
 
 BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst

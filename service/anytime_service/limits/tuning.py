@@ -18,8 +18,6 @@ class Tuning:
         Time to read a body after its response: some clients read nothing until they have sent it all.
     key_check_s : float
         Interval between two checks of the key file.
-    first_slice : int
-        Bytes of received data that a new connection parses at once; later slices depend on their duration.
     max_contributions : int
         Contributions of columns in one answer: to encode them takes as long as the server may be late.
     max_solving : int
@@ -34,7 +32,6 @@ class Tuning:
 
     linger_s: float = 2.0
     key_check_s: float = 1.0
-    first_slice: int = 2048
     max_contributions: int = 100_000
     max_solving: int = 64
     store_check_s: float = 1.0

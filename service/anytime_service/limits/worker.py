@@ -23,7 +23,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.costs import PAGES
+from anytime_service.limits.table import PAGES
 
 Result = TypeVar("Result")
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from anytime_service.errors import MalformedBodyError
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import Content, Decoder, Form, decoders, of_group, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import AT_ONCE, VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
+from anytime_service.schemas.values import VALUES_SCHEMA, Dtype, GroupName, ListLimits, Values
 
 SUBPROTOCOL = "anytime.v1"  # subprotocol of the WebSocket
 

@@ -18,10 +18,10 @@ import numpy as np
 from anytime.errors import ValuesError
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
-from anytime_service.limits.costs import FIELDS, NAME_LENGTH, NAMES
+from anytime_service.limits.table import FIELDS, NAME_LENGTH, NAMES
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import JSON, Content, Form, too_large
 
-AT_ONCE = 16 * 1024  # maximum bytes of a message that shares a turn of the event loop with others
 _NUMBER_BYTES = 9  # maximum bytes of a number in MessagePack
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -1,11 +1,18 @@
-"""The connections of one server: their limits of number, time and stored bytes, and parsing in slices.
+"""The connections of one server, and their limits of number, time and stored bytes.
 
-`Connection` is the common part of the HTTP and the WebSocket protocol, `Connections` the state that all of them share.
+A connection reads one request at a time: it handles what it received, answers, and goes on. `Connection` is the common
+part of the HTTP and the WebSocket protocol; uvicorn makes one for each client by `Config(http=CLASS, ws=CLASS)`.
 
-A read returns up to 256,000 bytes, and 36,000 frames of one byte would occupy the event loop for 100 ms. So a long read
-is parsed slice by slice, in a fair queue of all such connections, and only when the application has consumed the
-messages of the last slice. Slices grow while they are fast to parse, like those of large frames, and shrink otherwise.
-A connection with slow short reads uses the queue too.
+- A read brings at most `READ` bytes, into a buffer that all connections share. `proceed` handles them piece by piece
+  (`step`: a head, a part of a body, a frame) for a slice of this turn of the loop. If more is left, or the read was
+  full and the socket may have more, the transport is paused and the connection waits in the fair queue.
+- A connection whose next request waits for the answer before it, or whose messages wait for the application, goes on
+  reading until `READ` bytes wait, or more than a head may have: so it notices when its client closes. All else stays
+  with the kernel, and the client.
+- A connection is paused, too, while it is above its rate of messages. Where its stored bytes do not fit into the memory
+  limit, its class decides.
+- Time limits are queues: the first head, each further one, the rest of a body after its response, idle connections,
+  clients that do not read, the last response.
 """
 
 from __future__ import annotations
@@ -13,21 +20,23 @@ from __future__ import annotations
 import asyncio
 import resource
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Coroutine, Iterable
+from contextvars import copy_context
 from typing import Any, cast
+
+import uvicorn
+from uvicorn.server import ServerState
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
+from anytime_service.http.exchange import start
 from anytime_service.http.responses import path_problem_reply, response
 from anytime_service.limits.memory import MemoryBudget
-from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.limits.queues import TimeoutQueue, TokenBucket
+from anytime_service.limits.table import WAITING
 from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.server.hosting import Host
+from anytime_service.limits.turns import Slice, Turns
 from anytime_service.server.shedding import LoadShedding
-from anytime_service.server.stages import Stage
-from anytime_service.server.tls import with_close_timeout
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
@@ -36,100 +45,101 @@ MAX_CLOSING = 16  # connections that received their last response and are not cl
 SIDE_CONNECTIONS = 64  # connections of the separate port for metrics and probes
 RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 64 are for files, not connections
 
-SMALLEST_SLICE = 2048
-LARGEST_SLICE = 65_536
+READ = int(WAITING)
 PING_S = 20.0  # interval of pings: a peer that disappears silently is detected after two of them
-QUICK_MS = 0.5  # time in ms to parse a slice and to handle its messages, up to which slices grow
+CLOSE_TIMEOUT_S = 1.0
+"""Time for a client to close a TLS connection after all data are sent: the event loop alone waits 30 s, and decrypts
+and drops whatever the client sends meanwhile."""
+MAX_CLOSE_WAITS = 30  # number of close timeouts that may pass while data are still being sent
+
+_NOBODY = asyncio.BufferedProtocol()
 
 
-@dataclass(slots=True, eq=False)
-class _Backlog:
-    """Received bytes that are not parsed yet, `stored` of them, and the `size` of the next slice."""
+class Connection(asyncio.BufferedProtocol, ABC):
+    """Common part of the two protocols, with what uvicorn passes to both; `budget` counts the stored bytes.
 
-    size: int
-    stored: int = 0
-    _pieces: deque[memoryview] = field(default_factory=deque)
-
-    def __bool__(self) -> bool:
-        return self.stored > 0
-
-    def add(self, data: bytes | memoryview) -> None:
-        self._pieces.append(memoryview(data))
-        self.stored += len(data)
-
-    def pieces(self) -> tuple[memoryview, ...]:
-        return tuple(self._pieces)
-
-    def next(self) -> memoryview:
-        piece = self._pieces.popleft()
-        if len(piece) > self.size:
-            self._pieces.appendleft(piece[self.size :])
-            piece = piece[: self.size]
-        self.stored -= len(piece)
-        return piece
-
-    def learn(self, *, quick: bool) -> None:
-        """Double the size of slices after a quick one, halve it after a slow one."""
-        self.size = min(self.size * 2, LARGEST_SLICE) if quick else max(self.size // 2, SMALLEST_SLICE)
-
-
-class Connection(asyncio.Protocol, ABC):
-    """Common part of the two protocols; `budget` counts its received bytes.
+    uvicorn's server has each connection in `server_state.connections` while it is open, and the tasks that answer in
+    `server_state.tasks`: at the end it calls `shutdown` of each connection, and waits until both are empty. It counts
+    responses in `total_requests`, and updates `default_headers` (the date) once a second by a new list.
 
     Attributes
     ----------
-    upgraded
-        Whether another protocol now uses the transport.
-    write_paused
+    received : bytes
+        What was received and is not handled, from the place `at`.
+    partial : int
+        Bytes of a message that is not complete.
+    write_paused : bool
         Whether the client does not read what was sent.
-    server, client, scheme
-        As in an ASGI scope.
+    scope : dict[str, Any]
+        The part of an ASGI scope that all requests share.
     """
 
-    def __init__(self, shared: Connections, host: Host) -> None:
+    def __init__(
+        self,
+        shared: Connections,
+        *,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.shared = shared
-        self.host = host
-        self.loop = host.loop
+        self.config = config
+        self.state: Any = server_state  # its annotations name the protocol classes of uvicorn
+        self.app_state = app_state
+        self.loop = _loop or asyncio.get_running_loop()
         self.budget = shared.memory
-        self.upgraded = False
-        self.write_paused = False
         self.transport: asyncio.Transport = cast(Any, None)
-        self.server: tuple[str, int | None] | None = None
-        self.client: tuple[str, int] | None = None
-        self.scheme = "http"
+        self.scope: dict[str, Any] = {}
+        self.received, self.at = b"", 0
+        self.partial = 0
+        self.write_paused = False
         self._writable = asyncio.Event()
         self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
-        self._backlog = _Backlog(self.shared.tuning.first_slice)
-        self._unread: deque[Any] = deque()  # parsed messages that wait for the application
+        self._counted = 0  # bytes of this connection that `budget` counts
         self._bucket = TokenBucket(shared.settings.max_message_rate)
-        self._slow = False
-        self._turn_queued = False
-        self._rate_limited = False
+        self._proceeding = self._queued = self._held_up = self._paused = self._full = False
+        self.ended = False  # whether the client sends no more
+        self._closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self.host.state.connections.add(self)
-        self.transport = with_close_timeout(transport, self.loop)
+        self.state.connections.add(self)
+        self.transport = transport
         server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if isinstance(server, tuple):
-            self.server = str(server[0]), int(server[1])
+            server = str(server[0]), int(server[1])
         elif server:  # the path of a Unix socket
-            self.server = (server if isinstance(server, str) else server.decode("utf-8", "replace")), None
-        self.client = (str(client[0]), int(client[1])) if isinstance(client, tuple) else None
-        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+            server = (server if isinstance(server, str) else server.decode("utf-8", "replace")), None
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+            "server": server or None,
+            "client": (str(client[0]), int(client[1])) if isinstance(client, tuple) else None,
+            "root_path": self.config.root_path,
+            "state": self.app_state,
+        }
 
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes, after those and the messages before them."""
-        backlog = self._backlog
-        if self._unread or backlog.stored or self._slow or self._rate_limited or len(data) > backlog.size:
-            self.store(data)
-        else:
-            self._parse_slice(data)
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self.shared.buffer[: max(self.shared.most - len(self.received), 1)]
+
+    def buffer_updated(self, size: int) -> None:
+        data = bytes(self.shared.buffer[:size])
+        self.received = self.received + data if self.received else data
+        self._full = size == READ
+        self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.host.state.connections.discard(self)
-        self._clear_backlog()
+        self.state.connections.discard(self)
+        self.received = b""
+        self.budget.add(-self._counted)
+        self.partial = self._counted = 0
         self.shared.closed(self)
         self._writable.set()
+        if self._closing is not None:
+            self._closing.cancel()
+        if self.scope["scheme"] == "https":
+            self.transport.set_protocol(_NOBODY)  # uvloop's TLS keeps methods of a protocol for good
 
     def pause_writing(self) -> None:
         """Wait for a client that does not read, and count the bytes that are unsent."""
@@ -144,6 +154,7 @@ class Connection(asyncio.Protocol, ABC):
         self.end_stall()
         self.write_paused = False
         self._writable.set()
+        self.proceed()
 
     async def drain(self, size: int = 0) -> None:
         """Wait until the client reads, or disconnects; meanwhile `size` bytes to send count as stored."""
@@ -153,13 +164,6 @@ class Connection(asyncio.Protocol, ABC):
         finally:
             self.budget.add(-size)
 
-    def store(self, data: bytes | memoryview) -> None:
-        """Add received bytes to those that are not parsed yet."""
-        # Counted without a check: the bytes are in memory already, and no more are read before these are parsed.
-        self.budget.add(len(data))
-        self._backlog.add(data)
-        self.update_reading()
-
     def end_stall(self) -> None:
         """Stop the timeout of a client that reads again or has disconnected. Idempotent."""
         self.shared.writes.end(self)
@@ -167,21 +171,105 @@ class Connection(asyncio.Protocol, ABC):
         budget.add(-size)
         self._unsent = self.shared.memory, 0
 
+    def run(self, answering: Coroutine[Any, Any, None], *, direct: bool = False) -> None:
+        """Run a coroutine that answers a request in a task; if `direct`, from its first wait on."""
+        task = start(answering, copy_context()) if direct else self.loop.create_task(answering)
+        if task is not None:
+            self.state.tasks.add(task)
+            task.add_done_callback(self.state.tasks.discard)
+
+    def transmit(self, data: bytes) -> None:
+        """Send bytes, unless the connection is closing."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def close(self, _waits: int = 0) -> None:
+        """Close when all data are sent; give a client of TLS a limited time to close, too. Idempotent."""
+        if _waits == 0:
+            if not self.transport.is_closing():
+                self.transport.close()
+        elif _waits > MAX_CLOSE_WAITS or not self.transport.get_write_buffer_size():
+            self.transport.abort()
+            return
+        if self.scope["scheme"] == "https" and (_waits or self._closing is None):
+            self._closing = self.loop.call_later(CLOSE_TIMEOUT_S, self.close, _waits + 1)
+
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""
         self.transport.abort()
 
-    @abstractmethod
-    def parse(self, data: Any) -> int:
-        """Parse bytes, and return the number of messages in them."""
+    # Reading.
 
     @abstractmethod
-    def is_free(self) -> bool:
-        """Return whether all parsed messages have been consumed."""
+    def step(self) -> int:
+        """Handle the next piece of what was received; return the number of messages in it, 0 if it must wait."""
 
-    @abstractmethod
+    def proceed(self) -> None:
+        """Handle what was received, for a slice of this turn; what is left waits in the fair queue."""
+        if self._proceeding or self._queued or self._held_up:
+            return
+        self._proceeding = True
+        here, count, more = Slice(), 0, True
+        try:
+            while more and not here.is_over() and not self.transport.is_closing():
+                handled = self.step()
+                more = handled > 0
+                count += handled
+        finally:
+            self._proceeding = False
+        if self.transport.is_closing():
+            self.received, self.at, more, self._full = b"", 0, False, False
+        if self.at:
+            self.received, self.at = self.received[self.at :], 0
+        wait_ms = self._bucket.spend(count, now_ms())
+        if wait_ms:
+            self.hold_up(wait_ms)
+        stored = len(self.received) + self.partial - self._counted
+        self._counted += stored
+        try:
+            if stored > 0:
+                self.budget.check(stored)
+        except OverloadedError as error:
+            self.does_not_fit(error)
+        self.budget.add(stored)
+        if more or self._full:
+            self.wait_for_turn()
+        self.update_reading()
+
+    def wait_for_turn(self) -> None:
+        """Wait in the fair queue of the connections that have more to handle."""
+        if not self._queued:
+            self._queued = True
+            self.shared.turns.work.submit(self._have_turn)
+            self.update_reading()
+
+    def hold_up(self, wait_ms: float) -> None:
+        """Handle nothing for some time."""
+        self._held_up = True
+        self.loop.call_later(wait_ms / 1000.0, self._go_on)
+        self.update_reading()
+
     def update_reading(self) -> None:
-        """Read from the transport, or pause until what was received has been consumed."""
+        """Read from the transport, or pause until what was received has been handled."""
+        pause = self._queued or self._held_up or len(self.received) >= self.shared.most
+        if pause != self._paused and not (self.ended or self.transport.is_closing()):
+            self._paused = pause
+            if pause:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def _have_turn(self) -> None:
+        self._queued = self._full = False
+        self.proceed()
+
+    def _go_on(self) -> None:
+        self._held_up = False
+        self.proceed()
+
+    @abstractmethod
+    def does_not_fit(self, error: OverloadedError) -> None:
+        """Handle that the received bytes exceed the memory limit."""
 
     def budget_of_unsent(self) -> MemoryBudget:
         """Return the memory budget that counts the bytes that the client does not read."""
@@ -195,82 +283,40 @@ class Connection(asyncio.Protocol, ABC):
     def refuse(self, error: Exception) -> None:
         """Send the error as the last response, and close."""
 
-    def _clear_backlog(self) -> None:
-        self.budget.add(-self._backlog.stored)
-        self._backlog = _Backlog(self.shared.tuning.first_slice)
-
-    def _queue_turn(self) -> None:
-        if not self._turn_queued:
-            self._turn_queued = True
-            self.shared.fair_queue.submit(self._turn)
-
-    def _turn(self) -> None:
-        """Parse a slice, if the messages of the last one have been consumed."""
-        self._turn_queued = False
-        if self.transport.is_closing() or self.upgraded:
-            self._clear_backlog()
-            return
-        if self._backlog and not self._rate_limited and self.is_free():
-            piece = self._backlog.next()
-            self.budget.add(-len(piece))
-            self._parse_slice(piece)
-            self._backlog.learn(quick=not self._slow)
-        self.update_reading()
-
-    def _parse_slice(self, data: Any) -> None:
-        """Parse bytes, and pause reading if they contain more messages than the rate permits."""
-        begun = now_ms()
-        count = self.parse(data)
-        now = now_ms()
-        self._slow = now - begun > QUICK_MS
-        wait_ms = self._bucket.spend(count, now)
-        if wait_ms and not self._rate_limited:
-            self._rate_limited = True
-            self.loop.call_later(wait_ms / 1000.0, self._end_rate_limit)
-            self.update_reading()
-
-    def _end_rate_limit(self) -> None:
-        self._rate_limited = False
-        if not self.transport.is_closing():
-            self.update_reading()
-
 
 class Connections:
     """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
-    `timeouts` are those of the stages, except for the last one: `closing` have received their last response. The
-    clients of `writes` do not read; `pings` are WebSockets between two pings. `websockets` is whether there are any.
+    `heads`, `tails` and `idle` wait for a head, the rest of a body after its response, or anything; `closing` have
+    received their last response. The clients of `writes` do not read; `pings` are WebSockets between two pings.
     """
 
     def __init__(
         self,
         settings: Settings,
         memory: MemoryBudget,
+        turns: Turns,
         shedding: LoadShedding | None = None,
         tuning: Tuning = TUNING,
-        *,
-        websockets: bool = False,
     ) -> None:
         self.settings = settings
         self.memory = memory
-        self.tuning = tuning
         self.shedding = shedding
-        self.fair_queue = FairQueue() if shedding is None else shedding.service.fair_queue
-        self.websockets = websockets
-        self.timeouts: dict[Stage, TimeoutQueue[Connection]] = {
-            Stage.HEAD: TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out()),
-            Stage.TAIL: TimeoutQueue(tuning.linger_s, lambda each: each.abort()),
-            Stage.IDLE: TimeoutQueue(settings.idle_timeout_s, lambda each: each.transport.close()),
-        }
+        self.turns = turns
+        self.buffer = memoryview(bytearray(READ))
+        self.most = max(READ, settings.max_header_bytes + 1)  # bytes that wait on a connection; one more than a head
+        self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
+        self.tails: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
+        self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())
         self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self._excess: dict[Connection, None] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
 
-    def opened(self, connection: Connection, every: Collection[object]) -> bool:
-        """Register a new connection, one of `every`, and return whether it may send any request."""
-        if self._served(every) <= self.settings.max_connections:
+    def opened(self, connection: Connection) -> bool:
+        """Register a new connection, and return whether it may send any request."""
+        if self._served(connection.state.connections) <= self.settings.max_connections:
             return True
         self._excess[connection] = None
         if len(self._excess) > RESERVED:
@@ -279,9 +325,9 @@ class Connections:
             oldest.refuse(self.limit_error())
         return False
 
-    def accepts_now(self, connection: Connection, every: Collection[object]) -> bool:
+    def accepts_now(self, connection: Connection) -> bool:
         """Return whether a connection above the limit may now send any request."""
-        if self._served(every) >= self.settings.max_connections:
+        if self._served(connection.state.connections) >= self.settings.max_connections:
             return False
         self._excess.pop(connection, None)
         return True
@@ -294,7 +340,7 @@ class Connections:
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)
         connection.end_stall()
-        for waiting in (*self.timeouts.values(), self.closing, self.pings):
+        for waiting in (self.heads, self.tails, self.idle, self.closing, self.pings):
             waiting.end(connection)
 
     def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"") -> bytes:
@@ -312,11 +358,6 @@ class Connections:
 
     def _served(self, every: Collection[object]) -> int:
         return len(every) - len(self._excess) - len(self.closing)
-
-
-def release_head(headers: list[tuple[bytes, bytes]]) -> None:
-    """Remove the headers of a request that was answered, or is a WebSocket now; spans need the caller's."""
-    headers[:] = [header for header in headers if header[0] == b"traceparent"][:2]
 
 
 def raise_file_limit(connections: int) -> int:

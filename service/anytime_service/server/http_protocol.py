@@ -1,14 +1,11 @@
-"""The protocol class for HTTP, on httptools' parser: limits of size and time, parsing in slices, and load shedding.
+"""The protocol class for HTTP: one request at a time, with its limits of size and time, and load shedding.
 
-`stages` has the rules; this file connects them to the parser, to the transport and to the application.
-
-A request with an Upgrade field either becomes a WebSocket or is answered as if it had no such field (RFC 9110, 7.8).
-httptools ends the request at its head in both cases, even if a body follows, and leaves the rest of the bytes to
-`_feed`: they go to the WebSocket, or to a new parser that first receives the head without the field. So a body is never
-parsed as a request.
-
-A request whose prediction is not admitted is answered here, before a task is created for it. A request of the Open
-Inference Protocol is not: its body may request the base rate, so its endpoint reads the body before it refuses.
+`requests` has the rules of the wire without I/O; this file connects them to the transport and to the application. A
+connection waits for a head, then answers (`_transaction`) while the rest of the body arrives (`_body`). After the
+response it discards what is left of the body, within a limit of bytes and time, and reads the next head. A head is read
+before anything else is done for it: a request whose prediction is not admitted is answered here, before a task exists
+and before its body is decoded. A request of the Open Inference Protocol is not: its body may request the base rate, so
+its endpoint reads the body before it refuses.
 """
 
 from __future__ import annotations
@@ -16,12 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
-from urllib.parse import unquote
 
-import httptools
 from starlette.types import Message
 
 from anytime_service.clock import now_ms
@@ -32,37 +26,32 @@ from anytime_service.errors import (
     RequestTimeoutError,
     TransferCodingError,
 )
-from anytime_service.http.exchange import ADMITTED, STORE_REPLY
-from anytime_service.limits.costs import HEADERS, PIPELINED
+from anytime_service.http.exchange import ADMITTED
 from anytime_service.limits.memory import MemoryBudget
 from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.routes import Row, find
-from anytime_service.schemas.values import AT_ONCE
-from anytime_service.server.connections import SMALLEST_SLICE, Connection, Connections, release_head
-from anytime_service.server.hosting import Host
-from anytime_service.server.shedding import LoadShedding, request_key
-from anytime_service.server.stages import ConnectionState, Event, Stage
-from anytime_service.server.websocket_protocol import WebSocketProtocol
+from anytime_service.limits.turns import AT_ONCE
+from anytime_service.routes import RouteSpec, is_probe, route_of
+from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.requests import Body, Head
 
-HEADER_OVERHEAD = 170  # bytes of memory that a header uses besides its own
-MAX_WAITING = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
-MAX_HEADERS, MAX_PIPELINED = int(HEADERS), int(PIPELINED)
-PROBE_S = 1.0  # time between interim responses to a client that sends no more and waits for its answer
+MAX_UNREAD = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
+MAX_DISCARDED = 1024 * 1024  # bytes to discard after the last response, so that the client has time to read it
+FIRST_PROBE_S, PROBE_S = 0.02, 1.0
+"""Time to the first interim response to a client that sends no more and waits for its answer, and largest time between
+two: each time is twice the one before."""
 MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CONTROLS = bytes({*range(32), 127} - {9})
-_VERSIONS = ("1.0", "1.1")  # the parser accepts 0.9 and 2.0 too
-_HOST = re.compile(rb"(?:\[[\w:.%~-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?[ \t]*")
-_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)((?:[/?#].*)?)")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_REFUSED = (HeadTooLargeError, MalformedBodyError, OverloadedError, TransferCodingError)
 
 _log = logging.getLogger("anytime_service")
 
 
-class Cycle:
+class Transaction:
     """One request and its response, as the ASGI application sees them.
 
     The head of a response is sent together with the first piece of its body: a system call takes as long as reading the
@@ -81,18 +70,8 @@ class Cycle:
     """
 
     __slots__ = (
-        *(
-            "_chunked",
-            "_connection",
-            "_head",
-            "_remaining",
-            "__weakref__",
-            "body",
-            "changed",
-            "complete",
-            "disconnected",
-        ),
-        *("keep_alive", "more_body", "must_continue", "scope", "started"),
+        *("_chunked", "_connection", "_head", "_remaining", "__weakref__", "body", "changed", "complete"),
+        *("disconnected", "keep_alive", "more_body", "must_continue", "scope", "started"),
     )
 
     def __init__(self, connection: HttpProtocol, scope: dict[str, Any], *, keep_alive: bool, must_continue: bool):
@@ -101,7 +80,7 @@ class Cycle:
         self.keep_alive = keep_alive
         self.must_continue = must_continue
         self.body = bytearray()
-        self.more_body = True
+        self.more_body = False
         self.changed = asyncio.Event()
         self.disconnected = self.started = self.complete = False
         self._head = b""
@@ -112,7 +91,7 @@ class Cycle:
         """Have the application answer; close the connection if it fails to."""
         connection = cast(HttpProtocol, self._connection)
         try:
-            await connection.host.app(self.scope, self.receive, cast(Any, self.send))
+            await connection.config.loaded_app(self.scope, self.receive, cast(Any, self.send))
             if not (self.started or self.disconnected):
                 connection.fail(RuntimeError("the application sent no response"))
         except Exception as error:
@@ -123,7 +102,13 @@ class Cycle:
         finally:
             self._connection = None  # it refers to this object
             if not (self.complete or self.disconnected):
-                connection.transport.close()
+                connection.close()
+
+    def add(self, content: bytes, *, complete: bool) -> None:
+        """Add a part of the body."""
+        self.body += content
+        self.more_body = not complete
+        self.changed.set()
 
     def abandon(self) -> None:
         """Report to the application that the client has disconnected."""
@@ -135,15 +120,15 @@ class Cycle:
         if connection is not None and not (self.disconnected or self.complete):
             if self.must_continue:
                 self.must_continue = False
-                connection.write(CONTINUE)
+                connection.transmit(CONTINUE)
             await self.changed.wait()
             self.changed.clear()
         if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
         body = bytes(self.body)
         self.body.clear()
-        if len(body) > MAX_WAITING and connection is not None:
-            connection.update_reading()
+        if len(body) > MAX_UNREAD and connection is not None:
+            connection.proceed()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -155,7 +140,7 @@ class Cycle:
         if self.disconnected:
             return
         if not self.started:
-            self._start(message, connection.host.state.default_headers)
+            self._start(message, connection.state.default_headers)
             return
         if message["type"] != "http.response.body":
             raise RuntimeError(f"expected http.response.body, not {message['type']}")
@@ -169,15 +154,15 @@ class Cycle:
             self._remaining -= len(body)
             if self._remaining < 0 or (self._remaining and not more):
                 raise RuntimeError("the body of the response does not have the length that its head announced")
-        if len(body) > MAX_WAITING:
-            connection.write(head)
-            connection.write(body)
+        if len(body) > MAX_UNREAD:
+            connection.transmit(head)
+            connection.transmit(body)
         elif head or body:
-            connection.write(head + body)
+            connection.transmit(head + body)
         if not more:
             self.complete = True
             self.changed.set()
-            connection.on_response()
+            connection.answered()
 
     def _start(self, message: dict[str, Any], default: list[tuple[bytes, bytes]]) -> None:
         if message["type"] != "http.response.start":
@@ -222,39 +207,28 @@ def _field(name: bytes) -> bytes:
 
 
 class HttpProtocol(Connection):
-    """A connection of HTTP; the requests of a slice are answered before the next slice is parsed."""
+    """A connection of HTTP."""
 
     def __init__(self, shared: Connections, **options: Any) -> None:
-        super().__init__(shared, Host(**options))
-        self._state = ConnectionState(shared.settings.max_header_bytes, shared.settings.max_body_bytes)
-        self._timeout: TimeoutQueue[Connection] | None = None  # that of the stage
-        self._timed_visit = -1
-        self._parser: Any = None
+        super().__init__(shared, **options)
+        self._timeout: TimeoutQueue[Connection] | None = shared.heads
+        self._transaction: Transaction | None = None  # the request that is being answered
+        self._body: Body | None = None  # the framing of its body, until that is complete
         self._url = b""
-        self._checked_host = b""  # the last valid host
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._cycle: Cycle | None = None  # the last request
-        self._running: Cycle | None = None  # the request that is being answered; others may wait behind it
-        self._direct: Cycle | None = None  # the request that is answered when this slice is parsed
         self._accepted = True
-        self._stopped = False
-        self._heads = 0  # bytes of heads that the budget counts: one in part, and those of requests that wait
+        self._is_last = False  # whether the server has sent its last response, or closes after the present one
+        self._discarded = 0  # bytes of this request, or of anything, after its response
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._parser = self._new_parser()
-        self._accepted = self.shared.opened(self, self.host.state.connections)
-        self._time_stage()
+        self._accepted = self.shared.opened(self)
+        self.shared.heads.begin(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for cycle in (self._answering, self._cycle):
-            if cycle is not None:
-                cycle.abandon()
-        self._count_heads(0)
-        # Requests refer to the connection until they have been answered, so those that never will be are cycles.
-        self._unread.clear()
-        self._cycle = self._running = self._parser = None
+        if self._transaction is not None:
+            self._transaction.abandon()
+        self._transaction = self._body = None
 
     def eof_received(self) -> bool:
         """Answer the requests of a client that sends no more (RFC 9112, 9.6), and close then.
@@ -262,459 +236,219 @@ class HttpProtocol(Connection):
         A client that has closed its connection looks the same; `_probe` finds out. A client that has sent a part of a
         request is not answered. Event loops close TLS in both directions at once.
         """
-        last = self._cycle
-        if self.scheme == "https" or last is None or last.complete or last.more_body:
+        waiting = self._transaction
+        if self.scope["scheme"] == "https" or waiting is None or waiting.more_body:
             return False
-        last.keep_alive = False
-        self.loop.call_later(PROBE_S, self._probe)
+        self.ended = True
+        waiting.keep_alive = waiting.keep_alive and bool(self.received)
+        self.loop.call_later(FIRST_PROBE_S, self._probe, 2 * FIRST_PROBE_S)
         return True
 
-    def _probe(self) -> None:
+    def _probe(self, next_s: float) -> None:
         """Send an interim response: a client that has closed its connection resets it, and the next one fails."""
-        answering = self._answering
-        if answering is not None and not answering.started and answering.scope["http_version"] != "1.0":
-            self.write(CONTINUE)
-            self.loop.call_later(PROBE_S, self._probe)
+        waiting = self._transaction
+        if waiting is not None and not waiting.started and waiting.scope["http_version"] != "1.0":
+            self.transmit(CONTINUE)
+            self.loop.call_later(next_s, self._probe, min(2 * next_s, PROBE_S))
 
     def shutdown(self) -> None:
-        """Close after the requests that have been received; uvicorn calls this when it stops."""
-        if self._cycle is None or self._cycle.complete:
-            self.transport.close()
+        """Close after the request that is being answered; uvicorn calls this when it stops."""
+        if self._transaction is None:
+            self.close()
         else:
-            self._cycle.keep_alive = False
+            self._transaction.keep_alive = False
 
-    def parse(self, data: Any) -> int:
-        """Parse bytes, and return the number of requests and of pieces of bodies in them."""
-        state = self._state
-        before = state.pieces
-        if not state.receive(len(data)):
-            self.abort()
-        if state.is_last():
-            return 0
+    # What is received.
+
+    def step(self) -> int:
         try:
-            self._feed(data)
-        except httptools.HttpParserCallbackError as error:
-            self.fail(error)
-        except httptools.HttpParserError:
-            _log.warning("Invalid HTTP request received.")
-            self.refuse(MalformedBodyError("invalid HTTP request received; expected HTTP/1.1"))
-        cycle, self._direct = self._direct, None
-        if cycle is not None:
-            is_complete = not cycle.more_body and len(cycle.body) <= AT_ONCE
-            self.host.run(cycle.run(), direct=is_complete)
-            if not is_complete:
-                self._count_waiting()
-        if self.upgraded or state.is_last():
-            return 0
-        if not state.end_slice():
-            if state.stage is Stage.TAIL:  # a response was sent
-                self.abort()
-            else:
-                self.refuse(self._too_large())
-        self._time_stage()
-        if self._heads or self._state.in_head or self._unread:
-            self._count_heads(self._waiting_heads())
-        if self._cycle is not None and len(self._cycle.body) > MAX_WAITING:
-            self.update_reading()
-        return state.pieces - before
-
-    def _turn(self) -> None:
-        super()._turn()
-        if self._unread:
-            self._backlog.size = SMALLEST_SLICE
-
-    def is_free(self) -> bool:
-        answering = self._answering
-        return self._may_read() and not self._unread and (answering is None or answering.more_body)
+            if self._is_last:
+                return self._discard(len(self.received), MAX_DISCARDED)
+            if self._body is not None:
+                return self._read_body(self._body)
+            if self._transaction is None and self.received and not self.write_paused:
+                return self._read_head()
+        except _REFUSED as error:
+            self.refuse(error)
+        return 0
 
     def update_reading(self) -> None:
-        if self.upgraded or self.transport.is_closing():
-            return
-        self._stopped = bool(self._backlog) or not self._may_read()
-        if not self._stopped:
-            self.transport.resume_reading()  # even while requests wait: their client may close
-            return
-        self.transport.pause_reading()
-        if self._backlog and self.is_free():
-            self._queue_turn()
-
-    def pause_writing(self) -> None:
-        """Begin no further request while the client does not read the previous responses."""
-        super().pause_writing()
-        self.update_reading()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.update_reading()
-
-    def budget_of_unsent(self) -> MemoryBudget:
-        shedding = self.shared.shedding
-        return (
-            self.budget if shedding is None or self._cycle is None else shedding.account(self._cycle.scope["headers"])
-        )
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, unless the connection is closing."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
-
-    def _waiting_heads(self) -> int:
-        """Return about how many bytes of memory the heads use that are not complete, or wait behind another request."""
-        heads = [self._headers] if self._state.in_head else []
-        heads += [cycle.scope["headers"] for cycle in self._unread]
-        return sum([len(name) + len(value) + HEADER_OVERHEAD for head in heads for name, value in head])
-
-    def _count_heads(self, size: int) -> None:
-        fits = size <= self._heads or self.budget.fits(size - self._heads)
-        self.budget.add(size - self._heads)
-        self._heads = size
-        if not fits:
-            self.refuse(OverloadedError("the server stores too many bytes for clients; retry in a second"))
-
-    # Callbacks of the parser.
-
-    def on_message_begin(self) -> None:
-        self._url, self._headers = b"", []
-        if self._state.is_last():
-            return
-        self._state.begin_request()
-        if len(self._unread) >= MAX_PIPELINED:
-            self.refuse(OverloadedError(f"{MAX_PIPELINED} requests wait on this connection; read the responses first"))
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self._headers) < MAX_HEADERS:
-            self._headers.append((name.lower(), value))
-        else:
-            self.refuse(HeadTooLargeError(f"the request has more than {MAX_HEADERS} headers; send fewer"))
-
-    def on_headers_complete(self) -> None:
-        headers, self._headers = self._headers, []  # the parser appends trailers to the latter
-        if self._state.is_last():
-            return
-        self._state.end_head()
-        try:
-            row, scope = self._checked(headers)
-        except (HeadTooLargeError, MalformedBodyError, OverloadedError, TransferCodingError) as error:
-            self.refuse(error)
-            return
-        if not self._parser.should_upgrade():
-            self._answer_or_shed(scope, row)
-        else:
-            self._headers = headers  # `_feed` decides
-
-    def on_body(self, body: bytes) -> None:
-        state = self._state
-        if state.is_last():
-            return
-        if not state.body(len(body)):
-            self.abort()
-        elif state.stage is not Stage.TAIL and self._cycle is not None and not self._cycle.complete:
-            self._cycle.body += body
-            self._cycle.changed.set()
-
-    def on_message_complete(self) -> None:
-        if self._parser.should_upgrade() or self._state.is_last():  # at an upgrade only the head is complete
-            return
-        if self._state.stage is not Stage.TAIL and self._cycle is not None:
-            self._cycle.more_body = False
-            self._cycle.changed.set()
-        self._state.advance(Event.BODY_END)
-        self._backlog.size = SMALLEST_SLICE  # of the next requests, so that no more wait than their limit permits
-
-    # The end.
-
-    def on_response(self) -> None:
-        """Continue with the next request or the rest of this one, and with what was received after the request."""
-        self.host.state.total_requests += 1
-        if self._running is None or not self._running.keep_alive:
-            self.transport.close()
-        if self.transport.is_closing():
-            return
-        if self._running is not None:
-            release_head(self._running.scope["headers"])
-        if self._unread:
-            self._start(self._unread.popleft())
-        elif self._state.stage is Stage.BUSY:
-            if self._cycle is not None and self._cycle.more_body:
-                self._state.advance(Event.EARLY_RESPONSE)
+        """Read or pause, and begin the time limit of what the client owes."""
+        super().update_reading()
+        if self._transaction is None and not (self._is_last or self.transport.is_closing()):
+            if self.ended and not (self._queued or self._held_up or self.write_paused):
+                self.close()  # what is left is a part of a request
+            elif self._body is not None:
+                self._wait_in(self.shared.tails)
             else:
-                self._state.advance(Event.LATE_RESPONSE if self._state.in_head else Event.RESPONSE)
-            self._time_stage()
-        if self._stopped:
-            self.update_reading()
+                self._wait_in(self.shared.heads if self.received else self.shared.idle)
+
+    def _discard(self, size: int, limit: int) -> int:
+        """Drop received bytes that nobody needs; abort the connection above a limit."""
+        self.received = self.received[size:]
+        self._discarded += size
+        if self._discarded > limit:
+            self.abort()
+        return 0
+
+    def _read_body(self, body: Body) -> int:
+        transaction = self._transaction
+        if not self.received or (transaction is not None and len(transaction.body) > MAX_UNREAD):
+            return 0
+        content, size = body.read(self.received)
+        if transaction is None:
+            self._discard(size, self.shared.settings.max_body_bytes)
+        else:
+            self.received = self.received[size:]
+            if content or body.complete:
+                transaction.add(content, complete=body.complete)
+        if body.complete:
+            self._body = None
+        return body.pieces
+
+    def _read_head(self) -> int:
+        head = Head()
+        try:
+            head.read(self.received, self.shared.settings.max_header_bytes)
+        finally:
+            self._url = head.url
+        if head.complete:
+            self._wait_in(None)
+            self._begin(head)
+        return int(head.complete)
+
+    def _begin(self, head: Head) -> None:
+        """Answer a request, become a WebSocket, or refuse the request before anything is done for it."""
+        scope = head.scope(self.scope)
+        route = route_of(scope)
+        if not self._accepted:
+            self._accepted = self.shared.accepts_now(self)
+            if not (self._accepted or is_probe(scope)):
+                raise self.shared.limit_error()
+        self._body = head.body(self.shared.settings.max_header_bytes)
+        self.received = self.received[head.size - (0 if self._body is None else self._body.prefix) :]
+        self._discarded = 0
+        if self.config.ws_protocol_class is not None and head.becomes_websocket():
+            self._upgrade(head, scope)
+            return
+        must_continue = head.version != "1.0" and b"100-continue" in head.fields.get(b"expect", ())
+        admitted = self._admitted(scope, route)
+        if admitted is False and not must_continue and self._shed(head, scope, route):
+            return
+        transaction = Transaction(self, scope, keep_alive=head.keep_alive, must_continue=must_continue)
+        self._transaction = transaction
+        if self._body is None:
+            transaction.add(b"", complete=True)
+        else:
+            transaction.more_body = True
+            self._read_body(self._body)
+        if self.ended:
+            if transaction.more_body:
+                self._transaction = None
+                return
+            transaction.keep_alive = transaction.keep_alive and bool(self.received)
+        direct = route is not None and route.direct and not transaction.more_body and len(transaction.body) <= AT_ONCE
+        self.run(transaction.run(), direct=direct)
+        if admitted and not direct and self.shared.shedding is not None:
+            # Waiting until directly after the first turn of its task.
+            admission = self.shared.shedding.service.admission
+            admission.waiting += 1
+            self.loop.call_soon(lambda: admission.had_turn(now_ms()))
+
+    def _admitted(self, scope: dict[str, Any], route: RouteSpec | None) -> bool | None:
+        """Return whether the prediction of a request begins; None if it begins none, or has no valid key."""
+        shedding = self.shared.shedding
+        if shedding is None or route is None or route.shed is None or not shedding.has_key(scope):
+            return None
+        length = 0 if self._body is None else self._body.length or 0
+        admitted = scope["state"][ADMITTED] = shedding.admits(long=length > AT_ONCE)
+        return admitted
+
+    def _shed(self, head: Head, scope: dict[str, Any], route: RouteSpec | None) -> bool:
+        """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
+        shedding, congested = self.shared.shedding, self.transport.get_write_buffer_size() > MAX_UNREAD
+        if shedding is None or route is None or congested or head.method == "HEAD" or not head.keep_alive or self.ended:
+            return False
+        content = shedding.reply(scope, route, self.state.default_headers)
+        if content is not None:
+            self.transport.write(content)
+        return content is not None
+
+    def _upgrade(self, head: Head, scope: dict[str, Any]) -> None:
+        """Become a WebSocket, with what was received behind the handshake as its first bytes.
+
+        It inherits the timeout of a client that has not read the previous response.
+        """
+        if b"100-continue" in head.fields.get(b"expect", ()):
+            self.transport.write(CONTINUE)  # before 101 (RFC 9110, 7.8)
+        make: Any = self.config.ws_protocol_class
+        websocket = make(config=self.config, server_state=self.state, app_state=self.app_state)
+        self.state.connections.discard(self)
+        self.shared.closed(self)
+        websocket.take_over(self)
+        self.received, self._is_last, self.ended, self._full = b"", True, True, False  # this object decides no more
+        websocket.shake_hands(head, scope)
+
+    # The response.
+
+    def answered(self) -> None:
+        """Go on with the rest of this request, and with what was received behind it."""
+        self.state.total_requests += 1
+        transaction, self._transaction = self._transaction, None
+        if self._is_last or transaction is None or not transaction.keep_alive:
+            self.close()
+        self.proceed()
 
     def timed_out(self) -> None:
         """Stop reading: the head of the request was not complete in time."""
-        if self._state.in_head:
+        if self.received.strip(b"\r\n"):
             limit_s = self.shared.settings.header_timeout_s
             self.refuse(RequestTimeoutError(f"the head of the request was not complete within {limit_s:g} s"))
         else:
-            self.transport.close()
+            self.close()
 
     def refuse(self, error: Exception) -> None:
-        if self.transport.is_closing() or self._state.is_last():
+        if self.transport.is_closing() or self._is_last:
             return
-        answering = self._answering if self._state.stage is Stage.BUSY else None
-        self._state.advance(Event.REFUSAL)
+        self._is_last = True
         self.shared.closed(self)
-        self._timed_visit = self._state.visit  # `closing` times this connection now
-        if answering is not None and answering is self._cycle and answering.more_body and not answering.started:
-            answering.abandon()  # the body of this request will never be complete
-        elif answering is not None:  # the previous request is being answered; the connection closes after it
-            self._unread.clear()
-            answering.keep_alive = False
+        transaction = self._transaction
+        if transaction is None and self._body is not None:  # the response was sent
+            self.abort()
             return
-        self.transport.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
+        if transaction is not None and (transaction.started or not transaction.more_body):
+            transaction.keep_alive = False  # the connection closes after this response
+            return
+        if transaction is not None:
+            transaction.abandon()  # its body will never be complete
+        self._discarded = 0
+        self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.begin_closing(self)
 
     def fail(self, error: Exception) -> None:
         """Send that the server failed, as the last response."""
-        self.write(self.shared.refusal(error, self.host.state.default_headers, self._url))
-        self.transport.close()
+        self.transmit(self.shared.refusal(error, self.state.default_headers, self._url))
+        self.close()
 
-    # Requests.
+    # Limits.
 
-    @property
-    def _answering(self) -> Cycle | None:
-        running = self._running
-        return None if running is None or running.complete else running
+    def does_not_fit(self, error: OverloadedError) -> None:
+        if self._transaction is None:
+            self.refuse(error)
 
-    def _start(self, cycle: Cycle) -> None:
-        self._running = cycle
-        self.host.run(cycle.run())
-
-    def _checked(self, headers: list[tuple[bytes, bytes]]) -> tuple[Row | None, dict[str, Any]]:
-        """Return the route and the scope of a request; raise an error if it must be refused before it is answered."""
-        if not self._state.fits_head(self._url, headers):
-            raise self._too_large()
-        if self._parser.get_method() == b"CONNECT":
-            raise MalformedBodyError(
-                "CONNECT is not supported, because this server is not a proxy; send the request to it directly"
-            )
-        scope = self._scope(headers)
-        row = find(scope["method"], scope["path"])
-        if not self._accepted:
-            self._accepted = self.shared.accepts_now(self, self.host.state.connections)
-            if not (self._accepted or (row is not None and row.probe)):
-                raise self.shared.limit_error()
-        return row, scope
-
-    def _scope(self, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-        """Return the ASGI scope of a request; raise an error for a head that RFC 9112 forbids to answer otherwise."""
-        version = self._parser.get_http_version()
-        if version not in _VERSIONS:
-            raise MalformedBodyError(f"the version of the request is HTTP/{version}; expected HTTP/1.1")
-        hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) > 1 or (not hosts and version != "1.0"):
-            raise MalformedBodyError(f"the request has {len(hosts)} Host headers; send one")
-        codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
-        if codings:
-            if version == "1.0":
-                raise MalformedBodyError("HTTP/1.0 has no Transfer-Encoding; send the request by HTTP/1.1")
-            if codings != [b"chunked"]:
-                raise TransferCodingError(
-                    "the only supported Transfer-Encoding is chunked; send the body without others"
-                )
-        target = self._url
-        if not target.startswith(b"/") and not (target == b"*" and self._parser.get_method() == b"OPTIONS"):
-            headers, target = _from_absolute(headers, target)
-            hosts = [headers[0][1]]
-        if hosts and hosts[0] != self._checked_host:
-            if _HOST.fullmatch(hosts[0]) is None:
-                host = hosts[0][:100].decode("latin-1")
-                raise MalformedBodyError(f"the host of the request is {host!r}; expected a name or an address")
-            self._checked_host = hosts[0]
-        raw, _, query = target.partition(b"#")[0].partition(b"?")
-        if not raw.isascii():
-            raise MalformedBodyError("the path has bytes that are not ASCII; percent-encode them")
-        path = raw.decode()
-        root = self.host.root_path
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "method": self._parser.get_method().decode(),
-            "scheme": self.scheme,
-            "server": self.server,
-            "client": self.client,
-            "root_path": root,
-            "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode() + raw,
-            "query_string": query,
-            "headers": headers,
-            "state": self.host.app_state.copy(),
-        }
-
-    def _answer_or_shed(self, scope: dict[str, Any], row: Row | None) -> None:
-        """Answer a permitted request, or shed it if it would begin a prediction that is not admitted."""
-        # HTTP/1.0 has no interim responses.
-        must_continue = scope["http_version"] != "1.0" and _expects_continue(scope["headers"])
+    def budget_of_unsent(self) -> MemoryBudget:
         shedding = self.shared.shedding
-        admitted = False
-        if shedding is not None and row is not None and row.shed is not None and shedding.has_key(scope["headers"]):
-            scope["state"][ADMITTED] = admitted = shedding.service.admits(now_ms())
-            if not admitted and not must_continue and self._shed(shedding, scope, row):
-                return
-        keep_alive = scope["http_version"] != "1.0" and self._parser.should_keep_alive()
-        self._cycle = cycle = Cycle(self, scope, keep_alive=keep_alive, must_continue=must_continue)
-        if self._answering is not None:
-            self._unread.append(cycle)
-        elif admitted and row is not None and row.direct:
-            self._running = self._direct = cycle
-            return
-        else:
-            self._start(cycle)
-        if admitted:
-            self._count_waiting()
+        if shedding is None or self._transaction is None:
+            return self.budget
+        return shedding.service.accounts.of(self._transaction.scope)
 
-    def _count_waiting(self) -> None:
-        """Count a request of a prediction as waiting until directly after the first turn of its task."""
-        if self.shared.shedding is not None:
-            admission = self.shared.shedding.service.admission
-            admission.waiting += 1
-            self.loop.call_soon(lambda: admission.had_turn(now_ms()))
-
-    def _shed(self, shedding: LoadShedding, scope: dict[str, Any], row: Row) -> bool:
-        """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
-        busy = self._answering is not None or self._unread
-        congested = self.write_paused or self.transport.get_write_buffer_size() > MAX_WAITING
-        if (
-            row.shed == "endpoint"  # the body may request the base rate
-            or busy
-            or congested
-            or scope["method"] == "HEAD"
-            or not self._parser.should_keep_alive()
-        ):
-            return False
-        default = self.host.state.default_headers
-        if b"overload=prior" not in self._url:
-            content = shedding.refusal(default)
-        elif row.shed != "stored":
-            return False
-        else:
-            request = request_key(self._url, scope["headers"])
-            prior = shedding.prior(request, default)
-            if prior is None:
-                scope["state"][STORE_REPLY] = partial(shedding.store_prior, request)
-                return False
-            content = prior
-        self.transport.write(content)
-        self._state.advance(Event.EARLY_RESPONSE)
-        return True
-
-    def _too_large(self) -> HeadTooLargeError:
-        limit = self.shared.settings.max_header_bytes
-        return HeadTooLargeError(
-            f"request line, headers, chunk framing and trailers exceed {limit} bytes; send at most that many"
-        )
-
-    # Reading.
-
-    def _may_read(self) -> bool:
-        # Bodies are read even while writing is paused: the client may send its complete body before it reads.
-        waits = self._cycle is not None and not self._cycle.complete and len(self._cycle.body) > MAX_WAITING
-        awaits_head = self._state.stage in (Stage.IDLE, Stage.HEAD)
-        return not (waits or self._rate_limited or (self.write_paused and awaits_head))
-
-    def _time_stage(self) -> None:
-        """Apply the timeout of the current stage, if it has changed."""
-        if self._timed_visit != self._state.visit:
-            self._timed_visit = self._state.visit
+    def _wait_in(self, timeout: TimeoutQueue[Connection] | None) -> None:
+        """Wait in the queue of a timeout, and not in the one before."""
+        if timeout is not self._timeout:
             if self._timeout is not None:
                 self._timeout.end(self)
-            self._timeout = self.shared.timeouts.get(self._state.stage)
-            if self._timeout is not None:
-                self._timeout.begin(self)
-
-    def _new_parser(self) -> Any:
-        parser = httptools.HttpRequestParser(self)
-        # Answer a request with `Connection: close`, whatever follows it.
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return parser
-
-    def _feed(self, data: Any) -> None:
-        """Parse bytes; where httptools stops at an upgrade, decide what the remaining ones are.
-
-        Raise HttpParserError if they are not HTTP.
-        """
-        while data:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as stop:
-                data = memoryview(data)[stop.args[0] :]
-            else:
-                return
-            if self._state.is_last():  # refused
-                return
-            if self._becomes_websocket(self._headers):
-                self._upgrade(data)
-                return
-            self._ignore_upgrade()
-
-    def _becomes_websocket(self, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Return whether to become a WebSocket: at a GET of HTTP/1.1 without a body, when no answer is pending."""
-        fields: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            fields.setdefault(name, []).append(value.strip().lower())
-        options = b",".join(fields.get(b"connection", ())).split(b",")
-        return (
-            self.shared.websockets
-            and self._parser.get_method() == b"GET"
-            and self._parser.get_http_version() == "1.1"
-            and b"upgrade" in map(bytes.strip, options)
-            and fields.get(b"upgrade") == [b"websocket"]
-            and b"transfer-encoding" not in fields
-            and fields.get(b"content-length", [b"0"]) == [b"0"]
-            and self._answering is None
-        )
-
-    def _ignore_upgrade(self) -> None:
-        """Replace the parser by one that has received the same head without its Upgrade field."""
-        lines = [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
-        start = b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
-        self._parser = self._new_parser()
-        self._state.repeat_head()
-        self._parser.feed_data(b"\r\n".join((start, *lines, b"", b"")))
-
-    def _upgrade(self, rest: Any) -> None:
-        """Become a WebSocket, with `rest` and the backlog as its first bytes.
-
-        It inherits the timeout of a client that has not read the previous response.
-        """
-        headers = self._headers
-        if _expects_continue(headers):
-            self.transport.write(CONTINUE)  # before 101 (RFC 9110, 7.8)
-        self.upgraded = True
-        self.shared.closed(self)
-        self._parser = None  # it refers to this object, which is not needed any more
-        self.host.state.connections.discard(self)
-        websocket = WebSocketProtocol(self.shared, self.host)
-        websocket.connection_made(self.transport)
-        self.transport.set_protocol(websocket)
-        if self.write_paused:
-            websocket.pause_writing()
-        for piece in (rest, *self._backlog.pieces()):
-            if piece:
-                websocket.store(piece)
-        self._clear_backlog()
-        if self._stopped:
-            websocket.update_reading()
-        websocket.shake_hands(self._url, headers)
-
-
-def _expects_continue(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(value.lower() == b"100-continue" for name, value in headers if name == b"expect")
-
-
-def _from_absolute(headers: list[tuple[bytes, bytes]], target: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the headers and the target in origin form of an absolute target, whose host counts (RFC 9112, 3.2.2)."""
-    found = _ABSOLUTE.fullmatch(target)
-    if found is None:
-        raise MalformedBodyError("the target of the request is invalid; expected a path or an http address")
-    others = [header for header in headers if header[0] != b"host"]
-    return [(b"host", found[1]), *others], found[2] if found[2].startswith(b"/") else b"/" + found[2]
+            self._timeout = timeout
+            if timeout is not None:
+                timeout.begin(self)

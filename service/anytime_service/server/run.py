@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from anytime._files import cleanup_on
 from anytime._linalg import single_blas_thread
@@ -37,13 +38,12 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.hangup import remembered
 from anytime_service.keys import KeyFileWatcher
-from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
-from anytime_service.server.hosting import ServerState
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
+from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
 from anytime_service.telemetry.tracing import load_tracing
@@ -169,12 +169,12 @@ class MetricsServer:
     `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, memory: MemoryBudget) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, service: PredictionService) -> None:
         most = min(SIDE_CONNECTIONS, settings.max_connections)
         limits = settings.model_copy(update={"max_connections": most})
         self._config = uvicorn.Config(
             app,
-            http=cast(Any, partial(HttpProtocol, Connections(limits, memory))),
+            http=cast(Any, partial(HttpProtocol, Connections(limits, service.memory, service.turns))),
             ws="none",
             access_log=False,
             lifespan="off",
@@ -182,7 +182,7 @@ class MetricsServer:
             server_header=False,
         )
         self._listening = listening
-        self.state: ServerState = uvicorn.server.ServerState()
+        self.state = ServerState()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -257,9 +257,7 @@ class Server(uvicorn.Server):
         )
         self._side: MetricsServer | None = None
         if side is not None:
-            self._side = MetricsServer(
-                create_side_app(self._service, self._sessions), side, settings, self._service.memory
-            )
+            self._side = MetricsServer(create_side_app(self._service, self._sessions), side, settings, self._service)
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -346,13 +344,14 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     service: PredictionService = state.service
-    shared = Connections(settings, service.memory, LoadShedding(service, state.keys), service.tuning, websockets=True)
+    shedding = LoadShedding(service, state.keys)
+    shared = Connections(settings, service.memory, service.turns, shedding, service.tuning)
     config = uvicorn.Config(
         app,
         access_log=False,
         lifespan="off",
         http=cast(Any, partial(HttpProtocol, shared)),
-        ws="none",  # `HttpProtocol` has its own
+        ws=cast(Any, partial(WebSocketProtocol, shared)),
         log_config=log_config(settings),
         server_header=False,
         root_path=settings.root_path,

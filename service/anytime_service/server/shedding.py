@@ -1,36 +1,37 @@
 """Load shedding: refusal of predictions, or answers with the base rate, before any work is done for them.
 
 With twice as many requests as the server can answer, refusing the second half must not use the time that answering the
-first half needs. Therefore the server decides after it has read the head of a request and before it creates a task, and
-sends a stored response, for a small part of the cost of an answer.
+first half needs. Therefore the server decides when it has read the head of a request, before it creates a task and
+reads the body, and sends a stored response, for a small part of the cost of an answer. Requests wait nowhere before
+that decision: what waits in the server's queues counts in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
+from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.http.auth import key_in
-from anytime_service.http.exchange import Reply
+from anytime_service.http.auth import authenticate
+from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.http.responses import problem_reply, response
-from anytime_service.keys import KeyRing
-from anytime_service.limits.costs import BASE_RATE_BYTES, BASE_RATES
-from anytime_service.limits.memory import Account
+from anytime_service.keys import KEY, KeyRing
 from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import RouteSpec
 from anytime_service.telemetry.context import on_behalf_of
 
-Headers = Sequence[tuple[bytes, bytes]]
 DefaultHeaders = list[tuple[bytes, bytes]]
-RequestKey = tuple[bytes, ...]
 
 BASE_RATES_MS = 60_000.0  # age at which a stored base rate is removed
 
 _RELEVANT_HEADERS = frozenset(
-    b"accept authorization content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
+    b"accept content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
 )
-"""Headers on which the response with a base rate may depend."""
+"""Headers on which the response with a base rate may depend, as it does on the key."""
 
 
 class LoadShedding:
@@ -44,15 +45,34 @@ class LoadShedding:
         self._refusals: dict[int, bytes] = {}
         self._default: DefaultHeaders | None = None
 
-    def has_key(self, headers: Headers) -> bool:
+    def has_key(self, scope: dict[str, Any]) -> bool:
         """Return whether a request has a valid key, or needs none; the authentication middleware refuses all others."""
-        return not self.keys.needed or key_in(self.keys, headers) is not None
+        if self.keys.needed:
+            try:
+                authenticate(self.keys, scope)
+            except AnytimeError:
+                return False
+        return True
 
-    def account(self, headers: Headers) -> Account:
-        return self.service.accounts.of_key(key_in(self.keys, headers))
+    def admits(self, *, long: bool) -> bool:
+        """Return whether a prediction begins; one with a `long` body waits until it has a turn of its own."""
+        service = self.service
+        if not service.admits(now_ms()):
+            return False
+        return not long or service.turns.long_ms <= service.settings.max_lateness_ms
 
-    def refusal(self, default: DefaultHeaders) -> bytes:
-        """Return the response to a refused request; the same list `default` as before contains the same headers."""
+    def reply(self, scope: dict[str, Any], route: RouteSpec, default: DefaultHeaders) -> bytes | None:
+        """Return the response to a request whose prediction is not admitted; None if its endpoint must answer.
+
+        The same list `default` as before contains the same headers.
+        """
+        if route.shed == "endpoint":  # the body may request the base rate
+            return None
+        if b"overload=prior" not in scope["query_string"]:
+            return self._refusal(default)
+        return self._prior(scope, default) if route.shed == "stored" else None
+
+    def _refusal(self, default: DefaultHeaders) -> bytes:
         self.service.shed("refused")
         self.service.metrics.overloaded.inc()
         if default is not self._default:
@@ -66,23 +86,22 @@ class LoadShedding:
             self._refusals[seconds] = content
         return content
 
-    def prior(self, request: RequestKey, default: DefaultHeaders) -> bytes | None:
+    def _prior(self, scope: dict[str, Any], default: DefaultHeaders) -> bytes | None:
+        """Return the stored response with the base rate; without one return None, and store the next answer."""
         registry, keys = self.service.registry, self.keys.current
         if self._priors_for is None or self._priors_for[0] is not registry or self._priors_for[1] is not keys:
             self._priors_for = registry, keys
             self._priors.clear()
+        relevant = (part for header in scope["headers"] if header[0] in _RELEVANT_HEADERS for part in header)
+        request = (scope["raw_path"], scope["query_string"], getattr(scope.get(KEY), "digest", b""), *relevant)
         reply = self._priors.get(request)
         if reply is None:
+            scope["state"][STORE_REPLY] = partial(self._store, request)
             return None
         self.service.shed("prior")
         return response(reply, default)
 
-    def store_prior(self, request: RequestKey, reply: Reply) -> None:
+    def _store(self, request: tuple[bytes, ...], reply: Reply) -> None:
         """Store a base rate, unless it is large: those of many rows differ in their options, and seldom repeat."""
         if sum(map(len, request)) + len(reply.content) <= int(BASE_RATE_BYTES):
             self._priors.add(request, reply, now_ms())
-
-
-def request_key(url: bytes, headers: Headers) -> RequestKey:
-    """Return the URL and the headers on which the response with a base rate depends."""
-    return url, *(part for header in headers if header[0] in _RELEVANT_HEADERS for part in header)

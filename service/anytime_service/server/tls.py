@@ -1,8 +1,4 @@
-"""TLS contexts, and encrypted connections with a close timeout.
-
-Both ends close a TLS connection with a message. The event loop waits 30 s for the client's message, and decrypts and
-drops whatever the client sends meanwhile, possibly gigabytes. With `with_close_timeout` the client has one second after
-all data are sent.
+"""TLS contexts that can be reloaded.
 
 Certificate, key and client certificate authorities are read before the server listens, and again on SIGHUP. OpenSSL can
 add certificates to a context but not remove them. Therefore each reload makes a new context. It also has new keys for
@@ -11,7 +7,6 @@ session tickets, so a client is unable to resume a session that a removed author
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from pathlib import Path
 from typing import Any, cast
@@ -20,45 +15,6 @@ from anytime._files import is_pipe
 from anytime.errors import reason_of
 from anytime_service.errors import CertificateError
 from anytime_service.settings import Settings
-
-CLOSE_TIMEOUT_S = 1.0
-MAX_WAITS = 30  # number of close timeouts that may pass while data are still being sent
-
-
-class _CloseTimeout:
-    """Wrapper of a transport that aborts the connection if the client does not close it in time."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._waits = 0
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-
-    def close(self) -> None:
-        self._transport.close()
-        if not self._waits:
-            self._wait()
-
-    def _wait(self) -> None:
-        self._waits += 1
-        self._loop.call_later(CLOSE_TIMEOUT_S, self._cut)
-
-    def _cut(self) -> None:
-        if self._transport.get_write_buffer_size() and self._waits < MAX_WAITS:  # data are still being sent
-            self._wait()
-        else:
-            self._transport.abort()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-def with_close_timeout(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> asyncio.Transport:
-    """Return an encrypted transport wrapped with a close timeout; return any other transport unchanged."""
-    if transport.get_extra_info("sslcontext") is None:
-        return transport
-    return cast(asyncio.Transport, _CloseTimeout(transport, loop))
 
 
 class TLSContext(ssl.SSLContext):

@@ -71,7 +71,7 @@ class AccessLog:
             elif message["type"] == "websocket.accept":
                 status = 101
             content = message.get("body") or message.get("bytes") or message.get("text", "").encode()
-            if content:
+            if content and scope.get("method") != "HEAD":
                 size += len(content)
                 sent = now_ms()  # an early answer is sent long before its request ends
             return send(message)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
@@ -25,9 +25,6 @@ from anytime._version import __version__
 from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
-from anytime_service.clock import now_ms
-
-SLICE_MS = 0.2  # time that a turn of the event loop may spend on writing metrics; the current piece is completed
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -208,23 +205,21 @@ class Metrics:
             self._served.labels(model.name, model.version)
             self.of(model).add_groups(model.places)
 
-    async def write(self, accept: str) -> tuple[bytes, str]:
+    async def write(self, accept: str, after_one: Callable[[], Awaitable[None]]) -> tuple[bytes, str]:
         """Return all metrics in the format that the `Accept` header requests, and the media type.
 
-        Scrapes are written one at a time; several at once would add up to long turns of the event loop.
+        `after_one` is awaited after every few lines, and waits for a turn of the event loop as needed. Scrapes are
+        written one at a time; several at once would add up to long turns of the event loop.
         """
         encode, media_type = choose_encoder(accept)
         async with self._writing:
             # In a thread, since it lists every open file.
             process = await asyncio.to_thread(lambda: list(self._process.collect()))
             written: list[bytes] = []
-            slice_ends = now_ms() + SLICE_MS
             for source in (self.registry.collect(), process):
                 for text in _texts(encode, source):
                     written.append(text)
-                    if now_ms() > slice_ends:
-                        await asyncio.sleep(0)
-                        slice_ends = now_ms() + SLICE_MS
+                    await after_one()
         if media_type.startswith("application/openmetrics-text"):
             written.append(_EOF)
         return b"".join(written), media_type

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from anytime._version import __version__
 from anytime.errors import AnytimeError, listed
 from anytime.inference.prediction import Answer
+from anytime_service.routes import is_probe
 from anytime_service.telemetry.context import CURRENT
 from anytime_service.telemetry.logs import shown_path, shown_query
 from anytime_service.urls import server_url
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link
 
 CLOSE_S = 2.0  # time that shutdown waits for spans to be sent, in seconds
-
-UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"})
-"""Paths without spans: probes and scrapes request them continuously."""
 
 OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """The framework's configuration without tracing; it also avoids a search for providers in every request."""
@@ -56,7 +54,7 @@ class Tracing:
             "tracing": True,
             "tracer_provider": self._provider,
             "operation_spans": False,
-            "exclude": lambda scope: scope.get("path") in UNTRACED,
+            "exclude": is_probe,
         }
 
     def begun(self, scope: Mapping[str, Any]) -> None:

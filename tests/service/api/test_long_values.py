@@ -14,9 +14,10 @@ import pytest
 from anytime.inference.values import ElementError, numbers_of
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import BodyTooLargeError
+from anytime_service.limits.turns import AT_ONCE, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.values import AT_ONCE, ListLimits
+from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from service.loops import run
 from service.serving import Running, expected, packed, run_service, small_model, timeless
@@ -218,10 +219,10 @@ def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(servi
 def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
     late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow(_self: PredictionService, size: int = 0) -> None:
+    async def slow(_self: Turns, size: int = 0) -> None:
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
-    monkeypatch.setattr(PredictionService, "turn", slow)
+    monkeypatch.setattr(Turns, "turn", slow)
     with run_service([MODEL], SETTINGS) as service:
         if late == "stream":
             with service.stream() as stream:

@@ -18,7 +18,7 @@ from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction
-from anytime_service.limits.costs import IDS, OPEN_OF_CONNECTION
+from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings

@@ -1,4 +1,4 @@
-"""The drill of the table of costs: a short form of it, without the lateness of others, which needs a quiet machine."""
+"""The drill of the table of limits: a short form of it, without the lateness of others, which needs a quiet machine."""
 
 from __future__ import annotations
 

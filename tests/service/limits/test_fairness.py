@@ -18,7 +18,8 @@ from websockets.frames import Frame, Opcode
 from anytime_service.clock import now_ms
 from anytime_service.core.active_prediction import DeadlineTimer
 from anytime_service.core.service import PredictionService
-from anytime_service.limits.queues import FairQueue, TimeoutQueue, TokenBucket
+from anytime_service.limits.queues import TimeoutQueue, TokenBucket
+from anytime_service.limits.turns import AT_ONCE, FairQueue, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
@@ -234,5 +235,32 @@ def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: py
         await work.is_spread()
         await asyncio.sleep(0.01)
         assert len(work.order) == 20
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str) -> None:
+    async def main() -> None:
+        turns, order, waits = Turns(), list[int](), list[float]()
+
+        async def decode(number: int) -> None:
+            await turns.turn(AT_ONCE + 1)
+            order.append(number)
+            waits.append(turns.long_ms)
+            work.do(number)
+
+        work = Work(5)
+        await turns.turn(AT_ONCE)
+        assert not turns.unread, "a short message has no turn of its own"
+        decoding = [asyncio.create_task(decode(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        assert turns.unread
+        cancelled = asyncio.create_task(decode(5))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(*decoding)
+        assert (order, turns.unread, turns.long_ms) == (list(range(5)), False, 0.0)
+        assert max(waits) > 0
 
     run(main(), loop)

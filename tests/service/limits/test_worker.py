@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.costs import PAGES
+from anytime_service.limits.table import PAGES
 from anytime_service.limits.worker import Worker
 
 

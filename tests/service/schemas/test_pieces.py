@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.limits.costs import INLINE
+from anytime_service.limits.table import INLINE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
 from lazily import Lazy

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from anytime_service.errors import BodyTooLargeError, MalformedBodyError
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.stream import BeginFrame, EndFrame, GroupFrame, Peeked, peek, read_frame
-from anytime_service.schemas.values import AT_ONCE, ListLimits
+from anytime_service.schemas.values import ListLimits
 
 FORMS = (JSON, MSGPACK)
 LIMITS = ListLimits(1 << 20, 50_000)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anytime_service.errors import BodyTooLargeError, FieldError
-from anytime_service.limits.costs import FIELDS
+from anytime_service.limits.table import FIELDS
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.values import ListLimits, Packed, count_rows, received_values
 from service.serving import trained_model

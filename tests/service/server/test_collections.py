@@ -20,10 +20,10 @@ from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.http.exchange import Exchange, SendQueue
 from anytime_service.server import run
 from anytime_service.server.connections import Connection as ServerConnection
-from anytime_service.server.hosting import Host
-from anytime_service.server.http_protocol import Cycle
+from anytime_service.server.frames import FrameReader
+from anytime_service.server.http_protocol import Transaction
+from anytime_service.server.requests import Body, Head
 from anytime_service.server.run import DUE_BUSY, DUE_IDLE, NEVER, collect_when_due, control_collections
-from anytime_service.server.stages import ConnectionState
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
 from service.raw_stream import HANDSHAKE, text
@@ -42,7 +42,7 @@ GROUP = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
 NOT_A_FRAME, CLOSE = b"\xff\xff\xff", b"\x88\x80\0\0\0\0"
 
 OWNED = (
-    *(ServerConnection, Host, ConnectionState, Cycle, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
+    *(ServerConnection, Head, Body, Transaction, FrameReader, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
     ActivePrediction,
 )
 

@@ -17,7 +17,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from anytime_service.app import create_app
-from anytime_service.limits.costs import HEADERS
+from anytime_service.limits.table import HEADERS
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import MAX_CLOSING, RESERVED, RESERVED_DESCRIPTORS, raise_file_limit
@@ -286,6 +286,14 @@ def test_a_head_above_the_limit_is_refused(hasty: Running, place: str) -> None:
             assert at_end(connection)
 
 
+def test_a_head_may_be_longer_than_a_read() -> None:
+    for service in serve(max_header_bytes=200_000, header_timeout_s=30):
+        with service.connect() as connection:
+            for size, status in ((150_000, 200), (199_900, 200), (250_000, 431)):
+                connection.send(REQUEST[:-2] + b"X: %b\r\n\r\n" % (b"y" * size))
+                assert connection.response()[0] == status
+
+
 def test_a_body_does_not_count_against_the_limit_of_heads(hasty: Running) -> None:
     body = json.dumps({"groups": VALUES}).encode().ljust(50_000)
     with hasty.connect() as connection:
@@ -326,11 +334,14 @@ def test_a_client_that_closes_with_pipelined_requests_leaves_nothing_open(few: R
     assert few.metric("anytime_errors_total", kind="fault") == faults
 
 
-def test_a_connection_closes_after_the_running_answer_if_invalid_bytes_follow(few: Running) -> None:
+def test_invalid_bytes_are_refused_after_the_answers_to_the_requests_before_them(few: Running) -> None:
     with few.connect() as connection:
-        connection.send(waiting_on(few, 300) * 2 + b"no request\r\n\r\n")
-        status, headers, answer = connection.response()
-        assert (status, headers["connection"], answer["reason"]) == (200, "close", "deadline")
+        connection.send(waiting_on(few, 100) * 2 + b"no request\r\n\r\n")
+        for _ in range(2):
+            status, _, answer = connection.response()
+            assert (status, answer["reason"]) == (200, "deadline")
+        status, headers, _ = connection.response()
+        assert (status, headers["connection"]) == (400, "close")
         assert connection.at_end()
 
 

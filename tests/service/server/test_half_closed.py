@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime_service.server import http_protocol
 from anytime_service.settings import Settings
 from service.inferring import tensors
 from service.serving import VALUES, Connection, Running, run_service, small_model
@@ -107,9 +106,8 @@ def test_a_part_of_a_request_is_not_answered(service: Running) -> None:
     until(lambda: service.metric("anytime_open_predictions") == 0)
 
 
-def test_a_client_that_has_gone_leaves_nothing_open(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_has_gone_leaves_nothing_open(service: Running) -> None:
     """Its connection is closed in both directions, which the server learns when it sends something."""
-    monkeypatch.setattr(http_protocol, "PROBE_S", 0.02)
     session = service.post_to("/sessions").json()["id"]
     with service.connect() as connection:
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
@@ -118,8 +116,7 @@ def test_a_client_that_has_gone_leaves_nothing_open(service: Running, monkeypatc
     assert service.post_to(f"/sessions/{session}/groups", VALUES).json()["prefix"] == 3, "its deadline has not expired"
 
 
-def test_a_client_that_waits_receives_interim_responses(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "PROBE_S", 0.02)
+def test_a_client_that_waits_receives_interim_responses(service: Running) -> None:
     session = service.post_to("/sessions").json()["id"]
     with service.connect() as connection:
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())

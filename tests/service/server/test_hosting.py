@@ -4,74 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
-from anytime_service.server.hosting import Host, ServerState
+from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.turns import Turns
+from anytime_service.server.connections import Connections
+from anytime_service.server.http_protocol import HttpProtocol
+from anytime_service.server.websocket_protocol import WebSocketProtocol
+from anytime_service.settings import Settings
+from service.raw_stream import HANDSHAKE
+from waiting import until_async
 
 
-class Recorded(asyncio.Protocol):
-    """A protocol that records what uvicorn passes and calls."""
-
-    made: ClassVar[list[Recorded]] = []
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.host = Host(**options)
-        self.stopped = False
-        self.made.append(self)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        self.host.state.connections.add(self)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        self.host.state.connections.discard(self)
-
-    def shutdown(self) -> None:
-        self.stopped = True
-        self.host.run(self.last())
-
-    async def last(self) -> None:
-        """Answer a request, after which the connection closes."""
-        await asyncio.sleep(0)
-        self.host.state.total_requests += 1
-        self.transport.close()
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        await receive()
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
 
 
-async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
+async def served() -> tuple[list[dict[str, Any]], uvicorn.Server, list[bytes]]:
+    made: list[dict[str, Any]] = []
+    shared = Connections(Settings(), MemoryBudget(), Turns())
 
+    class Recorded(HttpProtocol):
+        def __init__(self, **options: Any) -> None:
+            made.append(options)
+            super().__init__(shared, **options)
 
-async def served() -> tuple[Recorded, uvicorn.Server]:
-    config = uvicorn.Config(nothing, http=Recorded, ws="none", lifespan="off", log_config=None)
+    ws: Any = partial(WebSocketProtocol, shared)
+    config = uvicorn.Config(echo, http=cast(Any, Recorded), ws=ws, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = asyncio.create_task(server.serve([listening]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        reader, writer = await asyncio.open_connection(*listening.getsockname())
-        while not Recorded.made or not server.server_state.connections:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.started)
+        idle, stream = [await asyncio.open_connection(*listening.getsockname()) for _ in range(2)]
+        idle[1].write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+        first = await idle[0].readline()
+        stream[1].write(HANDSHAKE)
+        second = await stream[0].readline()
+        await until_async(lambda: len(server.server_state.connections) == 2 and len(server.server_state.tasks) == 1)
         server.should_exit = True
-        assert await reader.read() == b"", "uvicorn waits until the connection has closed itself"
-        writer.close()
+        rest = [await reader.read() for reader, _ in (idle, stream)]
+        for _, writer in (idle, stream):
+            writer.close()
         await serving
-    return Recorded.made.pop(), server
+    return made, server, [first, second, *rest]
 
 
-def test_uvicorn_passes_what_a_connection_needs_and_shuts_it_down() -> None:
-    connection, server = asyncio.run(served())
-    assert set(connection.options) <= {"config", "server_state", "app_state", "_loop"}
-    state: ServerState = connection.host.state
-    assert state is server.server_state
+def test_uvicorn_passes_what_connections_need_and_shuts_them_down() -> None:
+    made, server, received = asyncio.run(served())
+    assert all(set(options) <= {"config", "server_state", "app_state", "_loop"} for options in made)
+    assert received[0] == b"HTTP/1.1 200 OK\r\n"
+    assert received[1].startswith(b"HTTP/1.1 101 ")
+    assert received[2].startswith(b"date: ")
+    assert received[3].endswith(b"\x88\x02" + (1012).to_bytes(2, "big")), "uvicorn calls `shutdown`, which closes"
+    state = server.server_state
     assert (state.connections, state.tasks, state.total_requests) == (set(), set(), 1)
-    assert [name for name, _ in state.default_headers] == [b"date", b"server"]
-    assert connection.stopped
-    assert callable(connection.host.app)
-    assert (connection.host.root_path, connection.host.app_state) == ("", {})
 
 
 def test_the_state_of_another_port_has_what_uvicorns_has() -> None:
-    state = uvicorn.Server(uvicorn.Config(nothing)).server_state
-    assert (type(state), set(ServerState.__annotations__) - set(vars(state))) == (uvicorn.server.ServerState, set())
+    state = uvicorn.Server(uvicorn.Config(echo)).server_state
+    assert type(state) is uvicorn.server.ServerState
+    assert {"connections", "tasks", "default_headers", "total_requests"} <= set(vars(state))

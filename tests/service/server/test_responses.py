@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
 from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.turns import Turns
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
@@ -37,15 +38,16 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
             await send(message)
 
     async def run() -> MemoryTransport:
-        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget()))
+        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget(), Turns()))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
         state, transport = uvicorn.server.ServerState(), MemoryTransport()
         state.default_headers = [(b"date", b"today")]
         make: Any = config.http_protocol_class
         connection = make(config=config, server_state=state, app_state={})
+        transport.set_protocol(connection)
         connection.connection_made(transport)
-        connection.data_received(request.encode())
+        transport.feed(request.encode())
         await asyncio.wait(tuple(state.tasks), timeout=20)
         closed = transport.closed
         connection.connection_lost(None)

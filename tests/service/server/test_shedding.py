@@ -22,6 +22,7 @@ from anytime_service.app import create_app
 from anytime_service.client import Client, ProblemError
 from anytime_service.core.service import PredictionService
 from anytime_service.limits.tuning import Tuning
+from anytime_service.limits.turns import AT_ONCE, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
@@ -139,6 +140,18 @@ def test_a_post_is_refused_before_its_body_arrives(overloaded: KeptAlive, switch
         connection.head(length=len(body))
         connection.send(body)
         assert connection.response()[0] == 200
+
+
+def test_a_long_body_is_refused_by_its_head_while_others_wait_too_long_for_their_turn(
+    overloaded: KeptAlive, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch.admits = True
+    monkeypatch.setattr(Turns, "long_ms", 1e9)
+    body = json.dumps({"groups": VALUES}).encode()
+    assert overloaded.http.post("/predict", content=body).status_code == 200
+    assert is_refusal(overloaded.http.post("/predict", content=body.ljust(AT_ONCE + 1)))
+    monkeypatch.undo()
+    assert overloaded.http.post("/predict", content=body.ljust(AT_ONCE + 1)).status_code == 200
 
 
 @pytest.fixture

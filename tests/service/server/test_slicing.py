@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.server.connections import LARGEST_SLICE, SMALLEST_SLICE
+from anytime_service.server.connections import READ
 from service.raw_stream import raw, read_frame, text
 from service.serving import LIMITS, VALUES, Running, expected, logged, run_service, timeless
 from waiting import until
 
-SIZES = [SMALLEST_SLICE - 1, SMALLEST_SLICE, SMALLEST_SLICE + 1, 3 * SMALLEST_SLICE, LARGEST_SLICE, 99_000]
+SIZES = [2_000, READ - 200, READ - 1, READ, READ + 1, 99_000]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -65,7 +65,7 @@ def test_pipelined_requests_in_one_read_are_answered_in_order(service: Running) 
 
 
 def test_thousands_of_pipelined_requests_after_a_large_body_are_answered(service: Running) -> None:
-    """Slices have grown when they begin, and a slice of 65,536 bytes has 2,000 of them: more than may wait."""
+    """A read of 65,536 bytes has 2,000 of them."""
     count = 10_000
     with service.connect() as connection:
         for _ in range(2):

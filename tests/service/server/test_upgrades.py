@@ -128,10 +128,10 @@ async def _feed(transport: MemoryTransport, pieces: Sequence[bytes], turns: int)
         for _ in range(turns):
             await asyncio.sleep(0)
         async with asyncio.timeout(20):
-            while not (transport.reading or transport.closed):
+            left = piece
+            while left and not transport.closed:
+                left = transport.feed(left)
                 await asyncio.sleep(0)
-        if piece and not transport.closed:
-            transport.get_protocol().data_received(piece)
 
 
 async def _sent(server: Server, pieces: Sequence[bytes], turns: int = 1) -> bytes:
@@ -378,11 +378,13 @@ def test_framing_counts_against_the_limit_of_heads_also_after_an_ignored_upgrade
     assert [status for status, _ in responses(runner.run(_sent(server, pieces)))] == [431]
 
 
-def test_a_handshake_behind_a_waiting_request_is_a_plain_request(service: Running) -> None:
+def test_a_handshake_behind_a_waiting_request_is_read_after_its_answer(service: Running) -> None:
     session = service.post_to("/sessions").json()["id"]
     waiting = f"GET /sessions/{session}/predict?deadline_ms=100 HTTP/1.1\r\nHost: test\r\n\r\n".encode()
-    found = responses(_exchanged(service, waiting + HANDSHAKE + HIDDEN)[0])
-    assert [status for status, _ in found] == [200, 426, 200]
+    received, end = _exchanged(service, waiting + HANDSHAKE + HIDDEN)
+    answer, _, rest = received.partition(b"HTTP/1.1 101 ")
+    assert ([status for status, _ in responses(answer)], end) == ([200], "FIN")
+    assert [opcode for opcode, _ in frames(rest.partition(b"\r\n\r\n")[2])] == [Opcode.CLOSE], "a GET is no frame"
 
 
 def frames(content: bytes) -> list[tuple[int, bytes]]:
@@ -411,7 +413,7 @@ async def _streamed(server: Server, pieces: Sequence[bytes], turns: int) -> byte
 
 async def _closed(server: Server, transport: MemoryTransport) -> None:
     """Close a WebSocket in order."""
-    transport.get_protocol().data_received(Frame(Opcode.CLOSE, b"").serialize(mask=True))
+    transport.feed(Frame(Opcode.CLOSE, b"").serialize(mask=True))
     while server.server_state.tasks:
         await asyncio.sleep(0)
     transport.get_protocol().connection_lost(None)
@@ -470,7 +472,7 @@ def test_a_connection_that_became_a_websocket_no_longer_decides_when_to_read(
     async def main() -> bool:
         transport = _connected(server)
         before: Any = transport.get_protocol()
-        before.data_received(HANDSHAKE)
+        transport.feed(HANDSHAKE)
         assert transport.get_protocol() is not before
         transport.pause_reading()
         before.update_reading()

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from websockets.exceptions import InvalidStatus
 
 from anytime.inference.deadline import LatenessRecord
+from anytime_service.limits.turns import Turns
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Histograms, Metrics
@@ -34,7 +35,7 @@ def scraped(metrics: Metrics) -> str:
     """Return the text of a scrape."""
 
     async def write() -> str:
-        content, _ = await metrics.write("")
+        content, _ = await metrics.write("", Turns().slices())
         return content.decode()
 
     return asyncio.run(write())
@@ -147,7 +148,7 @@ def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
                 loop.call_soon(turn)
 
         turn()
-        await metrics.write("")
+        await metrics.write("", Turns().slices())
         done = True
         return turns
 

@@ -1,10 +1,11 @@
-"""The table of costs: complete in the guide, and its limits hold on a server."""
+"""The table of limits: complete in the guide, and its limits hold on a server."""
 
 from __future__ import annotations
 
 import re
 import socket
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,28 +17,37 @@ from anytime.inference import subsets
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
 from anytime_service.core.service import PredictionService
-from anytime_service.http.exchange import Reply
+from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.keys import Key, KeyRing
-from anytime_service.limits.costs import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
+from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import find
 from anytime_service.server import shedding
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from guides import ROOT
 from service.serving import Running, small_model, trained_model
+from waiting import until
 
 SETTINGS = Settings(port=0, header_timeout_s=30.0)
 
 
-def test_the_guide_has_the_table_of_costs() -> None:
+def shown(limit: int | str) -> str:
+    return f"`{limit.upper()}`" if isinstance(limit, str) else f"{limit:,}"
+
+
+def test_the_guide_has_the_table_of_limits() -> None:
     text = (ROOT / "deploy" / "SETTINGS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Costs")[1], re.MULTILINE)
-    assert rows[1:] == [(each.element, each.shown, each.reaction, each.counted) for each in TABLE]
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Limits of requests")[1], re.MULTILINE
+    )
+    assert rows[1:] == [(each.element, shown(each.limit), each.reaction, each.counted) for each in TABLE]
 
 
 def test_each_element_has_a_positive_limit() -> None:
     assert len({each.element for each in TABLE}) == len(TABLE)
-    assert all(each.of(Settings()) > 0 for each in TABLE)
+    limits = [getattr(Settings(), each.limit) if isinstance(each.limit, str) else each.limit for each in TABLE]
+    assert all(limit > 0 for limit in limits)
 
 
 @pytest.mark.parametrize(("count", "status"), [(int(HEADERS), b"200"), (int(HEADERS) + 1, b"431")])
@@ -52,10 +62,8 @@ def test_a_head_in_part_counts_as_stored_until_the_connection_ends(service: Runn
     before = service.metric("anytime_held_bytes")
     with socket.create_connection(("127.0.0.1", service.port)) as sock:
         sock.sendall(b"GET /livez HTTP/1.1\r\nHost: test\r\n" + b"ab:cd\r\n" * 50)
-        while service.metric("anytime_held_bytes") < before + 50 * 100:
-            pass
-    while service.metric("anytime_held_bytes") > before:
-        pass
+        until(lambda: service.metric("anytime_held_bytes") >= before + 50 * len(b"ab:cd\r\n"))
+    until(lambda: service.metric("anytime_held_bytes") == before)
 
 
 def packed(groups: dict[str, bytes]) -> bytes:
@@ -154,15 +162,30 @@ def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pyte
     now = [0.0]
     monkeypatch.setattr(shedding, "now_ms", lambda: now[0])
     service = PredictionService(ModelRegistry.of([small_model()]), SETTINGS)
-    stored = LoadShedding(service, KeyRing())
-    size = int(BASE_RATE_BYTES)
-    stored.store_prior((b"large",), Reply(200, "application/json", b"0" * size))
-    assert stored.prior((b"large",), []) is None
+    shed = LoadShedding(service, KeyRing())
+    route = find("POST", "/predict")[0]
+    assert route is not None
+    size = int(BASE_RATE_BYTES) - len("/predict")
+
+    def scope(number: int) -> dict[str, Any]:
+        query = b"overload=prior&budget=%04d" % number
+        return {"raw_path": b"/predict", "query_string": query, "headers": [], "state": {}}
+
+    def is_stored(number: int) -> bool:
+        return shed.reply(scope(number), route, []) is not None
+
+    def store(number: int, length: int) -> None:
+        request = scope(number)
+        assert shed.reply(request, route, []) is None
+        reply = Reply(200, "application/json", b"0" * (length - len(request["query_string"])))
+        request["state"][STORE_REPLY](reply)
+
+    store(0, size + 1)
+    assert not is_stored(0)
     for i in range(2 * int(BASE_RATES)):
-        stored.prior((b"",), [])
-        stored.store_prior((b"%d" % i,), Reply(200, "application/json", b"0" * (size - 8)))
-    assert sum(stored.prior((b"%d" % i,), []) is not None for i in range(2 * int(BASE_RATES))) == int(BASE_RATES)
+        store(i, size)
+    assert sum(map(is_stored, range(2 * int(BASE_RATES)))) == int(BASE_RATES)
     now[0] += shedding.BASE_RATES_MS + 1.0
-    stored.store_prior((b"new",), Reply(200, "application/json", b"0"))
-    assert stored.prior((b"%d" % (2 * int(BASE_RATES) - 1),), []) is None
-    assert stored.prior((b"new",), []) is not None
+    store(9_000, size)
+    assert not is_stored(2 * int(BASE_RATES) - 1)
+    assert is_stored(9_000)

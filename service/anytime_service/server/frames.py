@@ -1,0 +1,130 @@
+"""Frames of WebSockets (RFC 6455), without I/O: those of a client are read in any pieces, those of the server written.
+
+The payload of a long frame is unmasked as it arrives and not all at once at the end, and a message in one frame is not
+copied. There are no extensions: messages are small, and latency matters most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from websockets.frames import Close, CloseCode
+
+TEXT: Final = 1
+BINARY: Final = 2
+CLOSE: Final = 8
+PING: Final = 9
+PONG: Final = 10
+
+_CONTINUATION, _CONTROL = 0, 8
+_OPCODES = frozenset((_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
+_FIN, _RESERVED, _OPCODE, _MASKED, _SIZE = 0x80, 0x70, 0x0F, 0x80, 0x7F
+_FEW = 256  # bytes that a whole number unmasks faster than an array
+
+
+class FrameError(Exception):
+    """A client breaks the protocol; `code` is that of the close frame which the server sends."""
+
+    def __init__(self, code: CloseCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class FrameReader:
+    """Reader of the frames of a client, for messages of at most `max_size` bytes.
+
+    Attributes
+    ----------
+    message
+        The content so far of a message that is not complete.
+    """
+
+    __slots__ = ("_fin", "_kind", "_left", "_mask", "_max_size", "message")
+
+    def __init__(self, max_size: int) -> None:
+        self.message = bytearray()
+        self._max_size = max_size
+        self._kind = _CONTINUATION  # the opcode of the message that is not complete
+        self._fin = True  # whether its current frame is the last
+        self._left = 0  # payload bytes of that frame that were not read
+        self._mask = b""
+
+    def read(self, data: bytes, at: int) -> tuple[int, int, bytes | bytearray | None]:
+        """Read a frame, or a part of its payload, at a place in the received bytes.
+
+        Return the place behind it, and opcode and content of a complete message or control frame; the content is None
+        without one. Raise FrameError.
+        """
+        if not self._left:
+            if len(data) - at < 2:
+                return at, 0, None
+            first, second = data[at], data[at + 1]
+            opcode, size, start = first & _OPCODE, second & _SIZE, at + 6
+            self._check(first, second, opcode, size)
+            if size > 125:
+                start += 2 if size == 126 else 8
+                size = int.from_bytes(data[at + 2 : start - 4], "big")
+            if len(data) < start or (opcode >= _CONTROL and len(data) < start + size):
+                return at, 0, None
+            if size + len(self.message) > self._max_size:
+                raise FrameError(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {self._max_size} bytes")
+            mask, at = data[start - 4 : start], start
+            if opcode >= _CONTROL or (opcode and first & _FIN and len(data) >= start + size):
+                return start + size, opcode, unmasked(data[start : start + size], mask)
+            self._kind = opcode or self._kind
+            self._fin = bool(first & _FIN)
+            self._left, self._mask = size, mask
+        piece = data[at : at + self._left]
+        self.message += unmasked(piece, self._mask)
+        self._left -= len(piece)
+        turned = len(piece) % 4
+        self._mask = self._mask[turned:] + self._mask[:turned]
+        if self._left or not self._fin:
+            return at + len(piece), 0, None
+        content, self.message = self.message, bytearray()
+        kind, self._kind = self._kind, _CONTINUATION
+        return at + len(piece), kind, content
+
+    def _check(self, first: int, second: int, opcode: int, size: int) -> None:
+        why = None
+        if not second & _MASKED:
+            why = "a frame has no mask"
+        elif first & _RESERVED:
+            why = "reserved bits must be 0"
+        elif opcode not in _OPCODES:
+            why = "invalid opcode"
+        elif opcode >= _CONTROL:
+            why = "invalid control frame" if size > 125 or not first & _FIN else None
+        elif bool(opcode) == bool(self._kind):
+            why = "a message begins inside another" if opcode else "a continuation without a message"
+        if why is not None:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, why)
+
+
+def unmasked(data: bytes, mask: bytes) -> bytes:
+    """Return a payload without its mask."""
+    size = len(data)
+    if size <= _FEW:
+        key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
+        return (int.from_bytes(data, "big") ^ key).to_bytes(size, "big")
+    words = np.frombuffer(data + bytes(-size % 4), np.uint32) ^ np.frombuffer(mask, np.uint32)
+    return words.tobytes()[:size]
+
+
+def head_of(opcode: int, size: int) -> bytes:
+    """Return the head of a frame of the server, in front of a payload of some bytes."""
+    if size < 126:
+        return bytes((_FIN | opcode, size))
+    if size < 1 << 16:
+        return bytes((_FIN | opcode, 126)) + size.to_bytes(2, "big")
+    return bytes((_FIN | opcode, 127)) + size.to_bytes(8, "big")
+
+
+def control(opcode: int, payload: bytes = b"") -> bytes:
+    return bytes((_FIN | opcode, len(payload))) + payload
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Return a close frame; its reason is cut to the 123 bytes that it has room for."""
+    return control(CLOSE, Close(code, reason.encode()[:123].decode("utf-8", "ignore")).serialize())

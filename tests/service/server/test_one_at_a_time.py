@@ -1,0 +1,202 @@
+"""A connection reads one request at a time: nothing is lost behind it, and the end of its client is noticed.
+
+On both event loops, with and without TLS, which pause and close in different ways.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+from websockets.frames import Frame, Opcode
+
+from anytime.inference import deadline
+from anytime_service.app import create_app
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.certificates import Certificate, certificate
+from service.raw_stream import HANDSHAKE, raw, read_frame, shake_hands, text
+from service.serving import BASE_RATE, VALUES, Connection, Running, running, small_model
+from waiting import WAIT_S, until
+
+ROWS = 10_000
+LIMITS: dict[str, Any] = {
+    "port": 0,
+    "max_deadline_ms": 60_000,
+    "max_lateness_ms": 60_000,
+    "max_message_rate": 0,
+    "idle_timeout_s": 300,
+}
+PAUSE_MS = 60
+MANY, LONG = 200, 8 << 20
+
+
+class Server(NamedTuple):
+    """A server on one of the loops, and how to connect to it."""
+
+    service: Running
+    own: Certificate | None
+
+    def connect(self) -> Connection:
+        plain = socket.create_connection(("127.0.0.1", self.service.port), timeout=WAIT_S)
+        if self.own is None:
+            return Connection(plain)
+        return Connection(self.own.trusted().wrap_socket(plain, server_hostname="localhost"))
+
+    @property
+    def held(self) -> tuple[float, float, float]:
+        names = ("anytime_open_predictions", "anytime_held_bytes", "anytime_connections")
+        found = [self.service.metric(name) for name in names]
+        return found[0], found[1], found[2]
+
+
+@pytest.fixture(scope="module", params=["uvloop", "uvloop TLS", "asyncio", "asyncio TLS"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    loop, _, encrypted = request.param.partition(" ")
+    own = certificate(tmp_path_factory.mktemp("own"), "own") if encrypted else None
+    tls: dict[str, Any] = {} if own is None else {"ssl_certfile": own.file, "ssl_keyfile": own.key}
+    settings = Settings(**LIMITS, **tls, metrics_port=0)
+    app = create_app(ModelRegistry.of([small_model()]), settings)
+
+    async def pause() -> None:
+        time.sleep(PAUSE_MS / 1000)  # the loop stands still
+
+    app.add_api_route("/pause", pause, include_in_schema=False)
+    with running(app, settings, loop="asyncio" if loop == "asyncio" else "auto") as service:
+        yield Server(service, own)
+
+
+def request(line: str, body: bytes = b"", *fields: str) -> bytes:
+    lines = [f"{line} HTTP/1.1", "Host: localhost", *fields, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def session_of(server: Server) -> str:
+    with server.connect() as connection:
+        connection.send(request("POST /sessions"))
+        name: str = connection.response()[2]["id"]
+        return name
+
+
+@pytest.mark.parametrize("pipelined", [0, 3], ids=["one request", "more behind it"])
+def test_clients_that_close_while_they_wait_leave_nothing_open(server: Server, pipelined: int) -> None:
+    wait = request(f"GET /sessions/{session_of(server)}/predict?deadline_ms=59000")
+    with ExitStack() as stack:
+        for _ in range(MANY):
+            stack.enter_context(server.connect()).send(wait + request("GET /livez") * pipelined)
+        until(lambda: server.held[0] == MANY)
+    until(lambda: server.held == (0, 0, 0))
+
+
+def test_websockets_that_close_while_they_wait_leave_nothing_open(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(MANY // 10):
+            connection = stack.enter_context(server.connect())
+            shake_hands(connection)
+            begins = [text({"type": "begin", "id": name, "deadline_ms": 59_000}) for name in range(10)]
+            connection.send(b"".join(begins) + text({"type": "group", "id": 1, "group": "speed", "values": [1.0]})[:-4])
+        until(lambda: server.held[0] == MANY)
+    until(lambda: server.held == (0, 0, 0))
+
+
+def test_a_body_is_sent_after_100_continue_and_an_answer_before_its_end(server: Server) -> None:
+    body = json.dumps({"groups": VALUES}).encode()
+    with server.connect() as connection:
+        for _ in range(2):
+            connection.send(request("POST /predict", body, "Expect: 100-continue")[: -len(body)])
+            assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
+            assert connection.file.readline() == b"\r\n"
+            connection.send(body)
+            assert connection.response()[2]["complete"]
+            connection.head("deadline_ms=20", 50_000)
+            assert connection.response()[2]["prediction"] == BASE_RATE
+            connection.send(b" " * 50_000)
+
+
+def test_requests_of_any_size_are_answered_in_order(server: Server) -> None:
+    sizes = [100, 70_000, 200, 1_000_000, 65_536, 65_400, 3, 130_000]
+    bodies = [json.dumps({"groups": {"speed": [i]}}).encode().ljust(size) for i, size in enumerate(sizes)]
+    with server.connect() as connection:
+        connection.send(b"".join(request("POST /predict", body) for body in bodies))
+        answers = [connection.response() for _ in bodies]
+        assert [status for status, _, _ in answers] == [200] * len(sizes)
+        assert len({answer["prediction"] for _, _, answer in answers}) == len(sizes)
+
+
+@pytest.mark.parametrize("times", [1, 4], ids=["300 KB", "1 MB"])
+def test_groups_behind_a_pause_of_the_loop_are_all_used(
+    server: Server, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their deadline expires in the pause; on a busy machine the server may take its time to read them."""
+    monkeypatch.setattr(deadline, "MAX_DRAIN_S", WAIT_S)
+    arrays = {name: np.ones((ROWS, len(values))) for name, values in VALUES.items()}
+    groups = [
+        msgspec.msgpack.encode({"type": "group", "id": 1, "group": name, "dtype": "f8", "values": each.tobytes()})
+        for name, each in list(arrays.items()) * times
+        if (name, times) != ("lab", 1)
+    ]
+    content = b"".join(Frame(Opcode.BINARY, each).serialize(mask=True) for each in groups)
+    with server.connect() as connection, server.connect() as other:
+        shake_hands(connection)
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": PAUSE_MS / 2, "rows": ROWS}))
+        other.send(request("GET /pause"))
+        connection.send(content)
+        assert other.response()[0] == 200
+        answer = json.loads(read_frame(connection)[1])
+    if answer["late_groups"]:  # else the machine was so slow that they arrived before the pause, or after the answer
+        assert set(answer["groups"]) == set(VALUES) - ({"lab"} if times == 1 else set())
+
+
+def test_a_message_of_eight_megabytes_in_one_frame_is_read(server: Server) -> None:
+    group = {"type": "group", "id": "nobody", "group": "speed", "dtype": "f8", "values": bytes(LONG)}
+    with server.connect() as connection:
+        shake_hands(connection)
+        connection.send(Frame(Opcode.BINARY, msgspec.msgpack.encode(group)).serialize(mask=True))
+        error = msgspec.msgpack.decode(read_frame(connection)[1])
+        assert (error["id"], error["problem"]["field"]) == ("nobody", "id")
+        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
+        assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE
+    until(lambda: server.held == (0, 0, 0))
+
+
+def test_many_small_messages_in_one_segment_do_not_hold_up_another_client(server: Server) -> None:
+    count = 20_000
+    name = "anytime_predictions_total"
+    before = server.service.metric(name)
+    with server.connect() as connection, server.connect() as other:
+        shake_hands(connection)
+        shake_hands(other)
+        connection.sock.setblocking(True)
+        content = b"".join(text({"type": "begin", "id": i, "deadline_ms": 0}) for i in range(count))
+        connection.send(content[:60_000])
+        other.send(text({"type": "begin", "id": "other", "deadline_ms": 0}))
+        assert json.loads(read_frame(other)[1])["id"] == "other"
+        assert [json.loads(read_frame(connection)[1])["id"] for _ in range(500)] == list(range(500))
+    assert server.service.metric(name) > before
+
+
+def test_a_client_that_reads_nothing_is_answered_when_it_does(tmp_path: Path) -> None:
+    settings = Settings(**LIMITS)
+    with running(create_app(ModelRegistry.of([small_model()]), settings), settings, send_buffer=65_536) as service:
+        page = request("GET /console/swagger-ui-bundle.js")
+        with service.connect() as connection:
+            connection.send(page * 5 + HANDSHAKE)
+            time.sleep(0.05)
+            for _ in range(5):
+                head = b""
+                while line := connection.file.readline().strip():
+                    head += line.lower() + b"\n"
+                length = int(head.partition(b"content-length:")[2].split()[0])
+                assert len(connection.file.read(length)) == length
+            assert b" 101 " in connection.file.readline()
+        with raw(service) as connection:
+            connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
+            assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE
