@@ -287,6 +287,7 @@ def surveyed(
     complete: bool = False,
     extrapolates: bool = True,
     further: bool = False,
+    partial: bool = False,
 ) -> tuple[FeatureGroups, Survey]:
     """Survey a training table; return the groups with the types and bases of its columns, and what was found.
 
@@ -298,14 +299,14 @@ def surveyed(
         Columns that are read as such.
     stated : Mapping[str, ReadAs]
         Types that the user states besides those of the groups; other text must not look like numbers.
-    option, clamp, complete, extrapolates
+    option, clamp, complete, extrapolates, further
         As in `learned_groups`.
     min_level_rows : int | Literal["auto"]
         Rows of the sample that a level needs, 2 or more; "auto" leaves that to cross-validation.
     drop_missing, seed
         As in `survey`.
-    further : bool
-        Whether rows of other tables follow: values may lie beyond the range, or in columns that have none here.
+    partial : bool
+        Whether other tables, which may have values in columns that have none here, get the same bases.
 
     Raises
     ------
@@ -344,7 +345,7 @@ def surveyed(
         sample, dates = with_dates(sample, [f for f in text if f not in as_text])
         unstated = [name for name in text if name not in dates and name not in groups.bases]
         remarks = _checked_text(table, sample, unstated, unusable)
-    free = () if further or complete else [f for f in features if not (f in known or f in groups.bases)]
+    free = () if partial or complete else [f for f in features if not (f in known or f in groups.bases)]
     empty = [name for name in free if not present(sample.columns[name]).any()]
     for batch in table.batches(empty, types=types) if empty else ():  # also rows beyond the sample
         empty = [name for name in empty if not present(batch.column(name)).any()]

@@ -182,7 +182,8 @@ def _numbers_rows(column: Values) -> bool:
         return False
     numbers = np.asarray(column[present(column)], dtype=np.float64)
     whole = len(numbers) >= MIN_ROWS and (numbers == np.floor(numbers)).all()
-    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or (np.diff(np.sort(numbers)) == 1).all()))
+    ordered = np.sort(numbers)
+    return bool(whole and ((numbers[1:] > numbers[:-1]).all() or (ordered[1:] == ordered[:-1] + 1).all()))
 
 
 def _telling_gaps(sample: Sample, features: Iterable[str], targets: Iterable[_Labels]) -> list[str]:

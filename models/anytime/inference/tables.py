@@ -133,7 +133,7 @@ class TableAnswer:
             scores = [[name] for name in self.names[-P:]] if P > 1 else [[]]
             add("base", np.tile(self.contributions.intercept, (rows, 1)), ["_".join(["", *score]) for score in scores])
             names = joined_names([(group, *score) for group in self.contributions.groups for score in scores], "_")
-            parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, -1).T)
+            parts = (part for values in self.contributions.groups.values() for part in values.reshape(rows, P).T)
             found |= {f"contribution_{name}": part for name, part in zip(names, parts, strict=True)}
         return found
 

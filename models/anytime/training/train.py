@@ -278,7 +278,8 @@ def open_training(
         min_level_rows=MIN_LEVEL_ROWS if least == "auto" and not selects else least,
         seed=options.seed,
         extrapolates=expected.family.extrapolates,
-        further=streamed or partial or learned is not None,
+        further=streamed or partial,
+        partial=partial or learned is not None,
     )
     if known is None or not known.is_consistent:  # of one class: others follow
         if not (options.task in ("binary", "multiclass") or expected.family.by_class):

@@ -110,7 +110,7 @@ LIBRARIES: dict[str, dict[str, dict[str, Any]]] = {
         "numbers": {
             **{dtype: CODES.astype(dtype) for dtype in (*WHOLE, *FLOATS)},
             "1e-100": CODES * 1e-100,
-            "1e100": CODES * 1e100,
+            "1e99": CODES * 1e99,
             "1e-40 in float32": CODES.astype("f4") * np.float32(1e-40),
         },
         "numbers, gaps": {

@@ -88,11 +88,14 @@ def framed(opcode: int, content: bytes = b"", *, fin: bool = True, bits: int = 0
         (framed(1, fin=False) + framed(2), CloseCode.PROTOCOL_ERROR),
         (framed(9, fin=False), CloseCode.PROTOCOL_ERROR),
         (bytes((0x89, 0xFE)), CloseCode.PROTOCOL_ERROR),
-        (Frame(Opcode.BINARY, bytes(LIMIT + 1)).serialize(mask=True)[:14], CloseCode.MESSAGE_TOO_BIG),
+        pytest.param(
+            Frame(Opcode.BINARY, bytes(LIMIT + 1)).serialize(mask=True)[:14], CloseCode.MESSAGE_TOO_BIG, id="long"
+        ),
         (bytes((0x82, 0xFF)) + b"\xff" * 8 + bytes(4), CloseCode.MESSAGE_TOO_BIG),
-        (
+        pytest.param(
             Frame(Opcode.BINARY, bytes(LIMIT), fin=False).serialize(mask=True) + framed(0, b"x"),
             CloseCode.MESSAGE_TOO_BIG,
+            id="long in parts",
         ),
     ],
 )
