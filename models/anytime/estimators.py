@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -369,7 +370,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             stated = f"y is {y!r}; expected the values of the target, such as X[{y!r}]"
             raise TableError("fit requires y to be passed, but the target y is None" if y is None else stated)
         y, is_numbers = _target_values(y), is_regressor(self)
-        table = self._table(X, first=first, least=2 if first else 0)
+        table = self._table(X, first=first, least=2 if first else 0, needed=() if first else self._names)
         texts = y.dtype.kind in "UST" or (y.size > 0 and isinstance(y.flat[0], str))
         with (
             _one_kind_of_error("; AnytimeClassifier predicts classes" * (is_numbers and texts), "y"),
@@ -386,11 +387,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
 
     def _with_roles(self, table: MemoryTable, y: NDArray[Any], **further: Any) -> tuple[MemoryTable, Roles]:
         """Return rows with their targets and other values as columns after the features, and the roles of all."""
-        targets = {
-            _free(table, name): values
-            for name, values in zip(self._target.columns, y.reshape(len(y), -1).T, strict=True)
-        }
-        names = {role: _free(table, role) for role, values in further.items() if values is not None}
+        targets: dict[str, Any] = {}
+        for name, values in zip(self._target.columns, y.reshape(len(y), -1).T, strict=True):
+            targets[_free(table, name, targets)] = values
+        names = {role: _free(table, role, targets) for role, values in further.items() if values is not None}
         others = {name: _column(role, further[role]) for role, name in names.items()}
         roles = Roles(self._given_groups or singletons(self._names), tuple(targets), **names)
         return table.with_columns(targets | others), roles
@@ -438,6 +438,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                 )
                 raise GroupsError(f"X has no column {listed(lacking)}{why}")
             X = X[features] if hasattr(X, "iloc") else X.select(features)
+            table = table_of("X", X)  # other columns may differ between the batches of a stream
         if table.rows < least:
             raise TableError(f"X has {table.rows} row{'s' * (table.rows != 1)}; expected at least {least}")
         by_name = "; `model_.predict` finds columns by their names, and so does an estimator with groups="
@@ -480,12 +481,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             family=None if self.family == "auto" and self._target.classes is not None else self._family(),
             class_weight=self.class_weight,
             method=self.method,
-            cost_blind=self.cost_blind,
-            doubling=self.doubling,
+            cost_blind=bool(self.cost_blind),
+            doubling=bool(self.doubling),
             epsilon=self.epsilon,
             alpha=self.alpha,
-            one_se=self.one_se,
-            nested=self.nested,
+            one_se=bool(self.one_se),
+            nested=bool(self.nested),
             folds=int(self.cv) if is_count else splits,
             basis=self.basis,
             clamp=self.clamp,
@@ -520,9 +521,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         yield from (self.model_.answer(table, prefix=prefix).scores for prefix in range(self.model_.steps + 1))
 
 
-def _free(table: Table, name: str) -> str:
-    """Return a name that is no column of a table, this one if possible."""
-    return _free(table, f"{name} of y") if table.has(name) else name
+def _free(table: Table, name: str, taken: Container[str] = ()) -> str:
+    """Return a name that is no column of a table and not taken, this one if possible."""
+    return _free(table, f"{name} of y", taken) if table.has(name) or name in taken else name
 
 
 @contextmanager
@@ -614,7 +615,10 @@ def _is_missing(value: Any) -> bool:
 def _names_of(y: Any) -> tuple[str, ...]:
     """Return the names of the target columns, if y is a Series or a DataFrame with names."""
     found = tuple(y.columns) if hasattr(y, "columns") else (getattr(y, "name", None),)
-    return found if all(isinstance(name, str) and name for name in found) else ()
+    names = found if all(isinstance(name, str) and name for name in found) else ()
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise TableError(f"y has more than one column named {listed(twice)}; give each its own name")
+    return names
 
 
 def _folds_of(splits: Iterable[Any], rows: int) -> Index:

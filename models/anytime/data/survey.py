@@ -345,7 +345,8 @@ def surveyed(
         sample, dates = with_dates(sample, [f for f in text if f not in as_text])
         unstated = [name for name in text if name not in dates and name not in groups.bases]
         remarks = _checked_text(table, sample, unstated, unusable)
-    free = () if partial or complete else [f for f in features if not (f in known or f in groups.bases)]
+    settled = further and (not needed or found.rows >= sample_size(len(features)))  # later rows change no type
+    free = () if partial or complete or settled else [f for f in features if not (f in known or f in groups.bases)]
     empty = [name for name in free if not present(sample.columns[name]).any()]
     for batch in table.batches(empty, types=types) if empty else ():  # also rows beyond the sample
         empty = [name for name in empty if not present(batch.column(name)).any()]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -123,9 +123,10 @@ def optimum(
             single = view.design.single.view(view.columns)
             rough = _descent(single, alpha, start, scale, known=known, solver=None, stop=ROUGH)
             if stop == ROUGH:
-                return rough
+                return replace(rough, solver=None)
             start, known, solver = rough.theta, None, rough.solver
-    return _descent(view, alpha, start, scale, known=known, solver=solver, stop=stop)
+    # The solver may take more memory than the rows, and a closure cannot be pickled.
+    return replace(_descent(view, alpha, start, scale, known=known, solver=solver, stop=stop), solver=None)
 
 
 def _descent(

@@ -19,7 +19,7 @@ import numpy as np
 from joblib import cpu_count
 from joblib.parallel import get_active_backend
 
-from anytime.data.dataset import ColumnError, Dataset, Progress, ignored
+from anytime.data.dataset import MIN_WEIGHT, ColumnError, Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
 from anytime.data.formats.memory import MemoryTable
 from anytime.data.formats.table import JoinedTable
@@ -493,6 +493,11 @@ class MoreRows(NamedTuple):
     table: MemoryTable
     weights: Float
 
+    def decayed(self, factor: float) -> MoreRows:
+        """Return the rows with smaller weights; what falls below the least valid weight counts as 0."""
+        weights = self.weights * factor
+        return self._replace(weights=np.where(weights < MIN_WEIGHT, 0.0, weights))
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -537,7 +542,7 @@ def extended(
         moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
         source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
         return replace(stream, assigner=assigner, parts=moments, source=source)
-    earlier = () if stream is None else (each._replace(weights=each.weights * decay) for each in stream.stored)
+    earlier = () if stream is None else (each.decayed(decay) for each in stream.stored)
     stored = (*earlier, rows)
     tables = [each.table.with_columns({roles.weights: each.weights}) for each in stored]
     table = JoinedTable(tables[0].path, tables)
