@@ -68,7 +68,7 @@ def test_later_rows_of_a_stream_go_by_the_columns_of_the_first() -> None:
 
 def test_numpys_booleans_are_booleans() -> None:
     X, y = rows()
-    stated = dict.fromkeys(("cost_blind", "doubling", "nested", "one_se"), np.True_)
+    stated: dict[str, Any] = dict.fromkeys(("cost_blind", "doubling", "nested", "one_se"), np.True_)
     assert np.isfinite(AnytimeRegressor(alpha=0.1, basis="linear", **stated).fit(X, y).predict(X)).all()
 
 
