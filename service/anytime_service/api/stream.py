@@ -128,15 +128,16 @@ class _Sink:
         return {"type": kind, "id": self.id} | answer_fields(self.form, answer)
 
     def send(self, fields: dict[str, Any], elapsed_ms: float) -> None:
-        if fields["type"] == "answer":
-            self.connection.forget(self.id)
-        elif self.connection.outbox.slow:
+        is_update = fields["type"] == "update"
+        if is_update and self.connection.outbox.slow:
             return
         self.connection.put(self.form, self.form.encode(fields | {"elapsed_ms": elapsed_ms}))
+        if not is_update:
+            self.connection.forget(self.id)
 
     def fail(self, error: Exception) -> None:
-        self.connection.forget(self.id)
         self.connection.send_error(self.form, self.id, error)
+        self.connection.forget(self.id)
 
 
 class _Connection:
@@ -154,12 +155,14 @@ class _Connection:
         self._direct = direct
         self._refusals = refusals
         self.key = key
-        self.dismissed = False
+        self.dismissed = self.is_ended = False
         self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.active: dict[str | int, ActivePrediction] = {}
-        self.ended: TTLCache[GroupTimings | None] = TTLCache(int(IDS), REMEMBERED_MS)
-        """Timings of recently answered predictions, by id; None for those that were refused because of overload."""
+        self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
+        """Timings of recently answered predictions, by id."""
+        self.refused: TTLCache[None] = TTLCache(int(IDS), REMEMBERED_MS)
+        """Ids of predictions that were refused because of overload."""
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -209,10 +212,17 @@ class _Connection:
             self._refuse(form, content, frame, error)
 
     def dismiss(self) -> None:
-        for active in tuple(self.active.values()):
-            active.drain()
+        """Answer the open predictions, and close the connection after the last answer."""
         self.dismissed = True
-        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
+        for active in tuple(self.active.values()):
+            if not active.answered:  # else the worker makes its answer
+                active.drain()
+        self._end_if_dismissed()
+
+    def _end_if_dismissed(self) -> None:
+        if self.dismissed and not self.active and not self.is_ended:
+            self.is_ended = True
+            self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def close(self) -> None:
         if self._idle is not None:
@@ -224,7 +234,8 @@ class _Connection:
         # The protocol of a closed connection is cyclic garbage. What it still refers to would add to a collection:
         # after a thousand predictions 18,000 objects, for which the event loop stands still for 12 ms.
         self.active.clear()
-        self.ended.clear()
+        self.answered.clear()
+        self.refused.clear()
 
     def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -234,26 +245,25 @@ class _Connection:
         elif frame is None:
             peeked = peek(form, content)
             prediction_id = peeked.id
-            refused = prediction_id in self.ended and self.ended.get(prediction_id) is None
-            if refused and peeked.type != "begin":
+            if prediction_id in self.refused and peeked.type != "begin":
                 return
         elif isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-            self.ended.add(prediction_id, None, now_ms())
+            self.refused.add(prediction_id, None, now_ms())
         self.send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
         prediction_id, service = frame.id, self.service
-        if prediction_id in self.active or self.ended.get(prediction_id) is not None:
+        if prediction_id in self.active or self.answered.get(prediction_id) is not None:
             state = "open" if prediction_id in self.active else "answered"
             raise UnexpectedEventError(
                 f"prediction {prediction_id!r} is already {state}; use a new id for every prediction"
             )
-        self.ended.forget(prediction_id)
+        self.refused.forget(prediction_id)
         admitted = service.admission.admits(begun)
         if not admitted and frame.overload != "prior":
             service.shed("refused")
             service.metrics.overloaded.inc()
-            self.ended.add(prediction_id, None, begun)
+            self.refused.add(prediction_id, None, begun)
             self.put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
         if len(self.active) >= MAX_OPEN:
@@ -266,8 +276,8 @@ class _Connection:
     def _late(self, frame: GroupFrame[Any] | EndFrame, timings: GroupTimings | None) -> None:
         """Record a group that arrived after the answer, or drop it if the client had not received the refusal yet."""
         if timings is None:
-            timings = self.ended.get(frame.id)
-        if timings is None and frame.id not in self.ended:
+            timings = self.answered.get(frame.id)
+        if timings is None and frame.id not in self.refused:
             event = "end" if isinstance(frame, EndFrame) else "group"
             raise FieldError("id", f"{event} for prediction {frame.id!r}, which was never begun on this connection")
         if timings is None or isinstance(frame, EndFrame):
@@ -281,7 +291,8 @@ class _Connection:
         """Remember only the timings of a prediction that has ended: its values may be large."""
         active = self.active.pop(prediction_id, None)
         if active is not None:
-            self.ended.add(prediction_id, active.record.timings, now_ms())
+            self.answered.add(prediction_id, active.record.timings, now_ms())
+            self._end_if_dismissed()
 
     def send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
         self.put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))

@@ -570,6 +570,7 @@ class Portal:
 
         Raise ClosedError if the portal is or becomes closed, or belongs to the parent process of a fork.
         """
+        self._lifetime.check_open()  # before the lock, which stays locked in the child of a fork during a call
         with self._lock:
             self._lifetime.check_open()
             future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)

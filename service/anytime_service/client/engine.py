@@ -18,6 +18,7 @@ caller receives the last error.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import random
@@ -198,6 +199,7 @@ class Connection:
         self._lost = ConnectionLostError("no connection was open")
         self._attempt: asyncio.Task[None] | None = None
         self._refusals = 0
+        self._refused: ClientError | None = None  # the error of the last attempt
         self._retry_at = 0.0
         self._ids = count()
         self._open: dict[int, Call] = {}
@@ -214,7 +216,9 @@ class Connection:
         self.transport.lifetime.check()
         if self._socket is not None:
             return True
-        if self._attempt is None or (self._attempt.done() and until >= self._retry_at):
+        if self._refused is not None and until < self._retry_at:
+            raise copy.copy(self._refused) from self._refused
+        if self._attempt is None or self._attempt.done():
             self._attempt = self.transport.lifetime.start(self._connect())
         return await joined(self._attempt, until)
 
@@ -258,12 +262,13 @@ class Connection:
         await asyncio.sleep(self._retry_at - time.perf_counter())
         try:
             socket = await self.transport.open()
-        except ClientError:
+        except ClientError as error:
+            self._refused = error
             pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._refusals, 16), MAX_PAUSE_S)
             self._refusals += 1
             self._retry_at = time.perf_counter() + pause_s * random.uniform(0.5, 1.0)  # noqa: S311  (no secret)
             raise
-        self._refusals = 0
+        self._refusals, self._refused = 0, None
         self._socket = socket
         self._opened_at = time.perf_counter()
         self.transport.lifetime.start(self._read(socket))
@@ -290,6 +295,8 @@ class Connection:
         with suppress(ConnectionClosed):  # the reader reports it
             while socket is self._socket:
                 frame = await self._unsent.get()
+                if socket is not self._socket:
+                    return  # another queue has begun
                 self._unsent_bytes -= len(frame)
                 await socket.send(frame)
 
@@ -334,7 +341,8 @@ class Connection:
         while self._socket is None:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  (no secret)
             try:
-                await self.ready(time.perf_counter() + 3.0 * self.transport.timeout_s)
+                if await self.ready(time.perf_counter() + 3.0 * self.transport.timeout_s):
+                    return  # a loss since then has a task of its own
             except ClientError as error:  # the next call reports it
                 if isinstance(error, ProblemError) and error.refuses_key:
                     return

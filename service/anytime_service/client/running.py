@@ -224,8 +224,9 @@ class KnownModels:
             self._request(name)
 
     def _request(self, name: str | None) -> asyncio.Task[None]:
-        if name not in self._requests or self._requests[name].done():
+        if name not in self._requests:
             self._requests[name] = self._connection.transport.lifetime.start(self._learn(name))
+            self._requests[name].add_done_callback(lambda _: self._requests.pop(name, None))
         return self._requests[name]
 
     async def _learn(self, name: str | None) -> None:

@@ -169,7 +169,8 @@ class ActivePrediction:
         if result is None:
             service.active.add(self)
             self._account.active.add(self)
-            if self.machine.options.deadline_ms is None and service.limits.max_deadline_ms > LEAD_MS:
+            fresh = now_ms() - self.machine.begun_ms < LEAD_MS / 2  # the queue counts from now, not from the begin
+            if fresh and self.machine.options.deadline_ms is None and service.limits.max_deadline_ms > LEAD_MS:
                 service.without_deadline.begin(self)
             else:
                 self.start_timer()

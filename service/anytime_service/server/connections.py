@@ -18,7 +18,9 @@ part of the HTTP and the WebSocket protocol; uvicorn makes one for each client b
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import resource
+import termios
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Iterable
 from contextvars import copy_context
@@ -88,6 +90,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.state: Any = server_state  # its annotations name the protocol classes of uvicorn
         self.app_state = app_state
         self.loop = _loop or asyncio.get_running_loop()
+        self._origin = copy_context()  # not that of the request before, whose answer may begin the next one
         self.budget = shared.memory
         self.transport: asyncio.Transport = cast(Any, None)
         self.scope: dict[str, Any] = {}
@@ -124,9 +127,10 @@ class Connection(asyncio.BufferedProtocol, ABC):
         return self.shared.buffer[: max(self.shared.most - len(self.received), 1)]
 
     def buffer_updated(self, size: int) -> None:
+        room = len(self.get_buffer(size))
         data = bytes(self.shared.buffer[:size])
         self.received = self.received + data if self.received else data
-        self._full = size == READ
+        self._full = size == room  # libuv reads up to 32 times in a turn while reads are full
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -135,6 +139,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.budget.add(-self._counted)
         self.partial = self._counted = 0
         self.shared.closed(self)
+        self.end_stall()
         self._writable.set()
         if self._closing is not None:
             self._closing.cancel()
@@ -152,6 +157,8 @@ class Connection(asyncio.BufferedProtocol, ABC):
 
     def resume_writing(self) -> None:
         self.end_stall()
+        if self.transport.is_closing():
+            self.shared.writes.begin(self)
         self.write_paused = False
         self._writable.set()
         self.proceed()
@@ -173,7 +180,8 @@ class Connection(asyncio.BufferedProtocol, ABC):
 
     def run(self, answering: Coroutine[Any, Any, None], *, direct: bool = False) -> None:
         """Run a coroutine that answers a request in a task; if `direct`, from its first wait on."""
-        task = start(answering, copy_context()) if direct else self.loop.create_task(answering)
+        here = self._origin.copy()
+        task = start(answering, here) if direct else self.loop.create_task(answering, context=here)
         if task is not None:
             self.state.tasks.add(task)
             task.add_done_callback(self.state.tasks.discard)
@@ -188,11 +196,23 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if _waits == 0:
             if not self.transport.is_closing():
                 self.transport.close()
-        elif _waits > MAX_CLOSE_WAITS or not self.transport.get_write_buffer_size():
+            if self.transport.get_write_buffer_size():
+                self.shared.writes.begin(self)  # the loop would wait for ever for a client that does not read
+        elif _waits > MAX_CLOSE_WAITS or not self._sends():
             self.transport.abort()
             return
         if self.scope["scheme"] == "https" and (_waits or self._closing is None):
             self._closing = self.loop.call_later(CLOSE_TIMEOUT_S, self.close, _waits + 1)
+
+    def _sends(self) -> bool:
+        """Return whether data are unsent: those of TLS may lie in the transport below, and the system."""
+        if self.transport.get_write_buffer_size():
+            return True
+        try:
+            unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # the socket is closed, or the system does not say
+            return False
+        return any(unsent)
 
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""
@@ -335,11 +355,12 @@ class Connections:
     def begin_closing(self, connection: Connection) -> None:
         self.closing.begin(connection)
         if len(self.closing) > MAX_CLOSING:
-            self.closing.first().abort()
+            oldest = self.closing.first()
+            self.closing.end(oldest)  # it is lost in the next turn; others may follow in this one
+            oldest.abort()
 
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)
-        connection.end_stall()
         for waiting in (self.heads, self.tails, self.idle, self.closing, self.pings):
             waiting.end(connection)
 

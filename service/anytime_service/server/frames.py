@@ -67,7 +67,7 @@ class FrameReader:
                 size = int.from_bytes(data[at + 2 : start - 4], "big")
             if len(data) < start or (opcode >= _CONTROL and len(data) < start + size):
                 return at, 0, None
-            if size + len(self.message) > self._max_size:
+            if opcode < _CONTROL and size + len(self.message) > self._max_size:
                 raise FrameError(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {self._max_size} bytes")
             mask, at = data[start - 4 : start], start
             if opcode >= _CONTROL or (opcode and first & _FIN and len(data) >= start + size):

@@ -237,7 +237,13 @@ class HttpProtocol(Connection):
         request is not answered. Event loops close TLS in both directions at once.
         """
         waiting = self._transaction
-        if self.scope["scheme"] == "https" or waiting is None or waiting.more_body:
+        if self.scope["scheme"] == "https":
+            return False
+        if waiting is None and self.received and self.write_paused and not self._is_last:
+            self.ended = True  # a request waits until the client reads
+            return True
+        if waiting is None or waiting.more_body:
+            self.close()
             return False
         self.ended = True
         waiting.keep_alive = waiting.keep_alive and bool(self.received)
@@ -280,8 +286,10 @@ class HttpProtocol(Connection):
                 self.close()  # what is left is a part of a request
             elif self._body is not None:
                 self._wait_in(self.shared.tails)
+            elif self.received:  # a complete one may wait until the client reads, which has a time limit of its own
+                self._wait_in(None if self.write_paused else self.shared.heads)
             else:
-                self._wait_in(self.shared.heads if self.received else self.shared.idle)
+                self._wait_in(self.shared.idle)
 
     def _discard(self, size: int, limit: int) -> int:
         """Drop received bytes that nobody needs; abort the connection above a limit."""
@@ -421,11 +429,13 @@ class HttpProtocol(Connection):
             return
         if transaction is not None:
             transaction.abandon()  # its body will never be complete
-        self._discarded = 0
+            self._transaction = None
+        self.received, self._discarded = b"", 0
         self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.begin_closing(self)
+        self.update_reading()
 
     def fail(self, error: Exception) -> None:
         """Send that the server failed, as the last response."""

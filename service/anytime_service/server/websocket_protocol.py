@@ -62,6 +62,7 @@ class WebSocketProtocol(Connection):
         self._context = copy_context()
         self._long: Content | str | None = None  # a message that waits for its turn
         self._pinged = False
+        self._ping: bytes | None = None  # of a client that does not read: the last one is answered when it does
         self._goodbye: asyncio.TimerHandle | None = None
         self.sent_bytes = 0
 
@@ -70,6 +71,9 @@ class WebSocketProtocol(Connection):
         self.connection_made(http.transport)
         http.transport.set_protocol(self)
         self.received, self._paused, self._full = http.received, http._paused, http._full
+        http.end_stall()
+        if http.write_paused:
+            self.pause_writing()
 
     def shake_hands(self, head: Head, scope: dict[str, Any]) -> None:
         """Begin: check the head of the request, and let the application decide."""
@@ -117,6 +121,12 @@ class WebSocketProtocol(Connection):
         self._close(CloseCode.SERVICE_RESTART, "")
         self.close()
 
+    def resume_writing(self) -> None:
+        ping, self._ping = self._ping, None
+        if ping is not None and not self._closed:
+            self.transmit(frames.control(frames.PONG, ping))
+        super().resume_writing()
+
     # What is received.
 
     def step(self) -> int:
@@ -159,7 +169,9 @@ class WebSocketProtocol(Connection):
         elif self._closed:
             pass  # the application receives no messages any more
         elif opcode == frames.PING:
-            if not self.write_paused:
+            if self.write_paused:
+                self._ping = bytes(content)
+            else:
                 self.transmit(frames.control(frames.PONG, bytes(content)))
         else:
             message = str(content, "utf-8") if opcode == frames.TEXT else content

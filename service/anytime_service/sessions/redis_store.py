@@ -330,12 +330,12 @@ class RedisSessions:
                 account=account,
                 revision=snapshot.revision,
             )
-            if session_id in self._missed:
-                self._reread(mirror)
         elif snapshot.revision > mirror.revision:
             newer = {name: group for name, group in snapshot.groups.items() if group.revision > mirror.revision}
             again = [name for name, group in newer.items() if group.again]
             mirror.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
+        if session_id in self._missed:
+            self._reread(mirror)
         return mirror
 
     def receive(self, content: bytes) -> None:
@@ -351,6 +351,8 @@ class RedisSessions:
             revision, groups = redis_format.read_message(content, self.bounds)
             if not revision:
                 mirror.end()
+                if session_id in self._reading:  # a snapshot from before the end may still arrive
+                    self._missed.add(session_id)
             elif revision == mirror.revision + 1:
                 mirror.note = None  # no message was lost
                 mirror.add(groups, revision, self.bounds.rows)

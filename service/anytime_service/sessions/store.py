@@ -168,8 +168,11 @@ class MemorySession(Session):
 
     account: Account = field(kw_only=True)
     used_ms: float = 0.0
+    ended: bool = False
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
+        if self.ended:  # while the groups waited for their turn
+            raise gone()
         arrays = checked_groups(self.prediction, values)
         more = self.prediction.more_bytes(arrays)
         if more:  # none for groups that replace others
@@ -251,6 +254,7 @@ class MemorySessions:
 
     def _end(self, session: MemorySession) -> None:
         del self._sessions[session.id]
+        session.ended = True
         session.account.add(-session.prediction.nbytes)
         session.account.sessions -= 1
         self._ended.add(session.id, None, 0.0)
