@@ -66,6 +66,18 @@ def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
     run(main())
 
 
+def test_groups_that_waited_for_their_turn_while_their_session_ended_are_refused_and_take_no_memory() -> None:
+    async def main() -> None:
+        sessions = MemorySessions(10, ttl_s=60)
+        before, session = ANYONE.bytes, await begun(sessions)
+        await sessions.delete(session.id)
+        with pytest.raises(GoneSessionError):
+            await session.add_groups({"speed": [1.0]})
+        assert ANYONE.bytes == before
+
+    run(main())
+
+
 def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
     async def main() -> None:
         sessions = MemorySessions(10, ttl_s=60)
