@@ -154,14 +154,6 @@ def _exported(family: str) -> tuple[tempfile.TemporaryDirectory[str], Path, dict
     return folder, compiled(named, Path(folder.name), "ask.c"), exported
 
 
-def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
-    frame = rows(20, seed=5)
-    whole = estimator.predict(frame, budget=1)
-    np.testing.assert_array_equal(estimator.predict(frame[["city", "age"]], budget=1), whole)
-    with pytest.raises((GroupsError, TableError), match="'city'"):
-        estimator.predict(frame[["age"]], budget=1)
-
-
 FORMATS = [f"{each}_{of}" for each in ("csr", "csc", "lil", "coo", "dok", "bsr", "dia") for of in ("array", "matrix")]
 
 
@@ -423,12 +415,3 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
         TableError, match="every column of the first step of model 'model'; the model was saved without"
     ):
         model.answer(rows(4)[["dose"]], policy="arrived")
-
-
-def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:
-    X = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["a", "b"])
-    model = AnytimeRegressor({"a": {"features": ["a"], "cost": 2}, "b": ["b"]}, cost_blind=True).fit(X, X["a"]).model_
-    answer = model.answer(X, budget=0.5)
-    assert answer.note == "every row has the base rate: no group is used; the first step costs 2 units"
-    np.testing.assert_allclose(answer.prediction, X["a"].mean())
-    assert model.answer(X, budget=3).note is None
