@@ -231,33 +231,6 @@ def test_a_table_whose_rows_are_all_of_one_value_can_be_evaluated(target: str, t
 # Timeliness
 
 
-@pytest.mark.parametrize(
-    ("costs", "F", "stop", "risk", "linear", "step"),
-    [
-        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 2.0, 0.5, (0.1 + 0.25) / (2 * 0.5), 0.2 / (2 * 0.5)),
-        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 3.0, 0.5, (0.1 + 0.6) / (3 * 0.5), 0.4 / (3 * 0.5)),
-        ([0.0, 0.0, 1.0], [0.0, 0.1, 0.3], 1.0, 0.5, 0.2 / 0.5, 0.1 / 0.5),
-        ([0.0, 0.0, 0.0], [0.0, 0.1, 0.3], 0.0, 0.5, 0.0, 0.0),
-        ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], 1.0, 0.0, 0.0, 0.0),
-    ],
-    ids=["within a step", "up to the last step", "free steps count from the start", "all is free", "nothing varies"],
-)
-def test_timeliness_is_the_area_under_the_curve_up_to_where_it_stops(
-    costs: list[float], F: list[float], stop: float, risk: float, linear: float, step: float
-) -> None:
-    curve = np.array(costs), np.array(F)
-    assert timeliness(*curve, stop, risk) == pytest.approx(linear)
-    assert timeliness(*curve, stop, risk, "step") == pytest.approx(step)
-
-
-def test_the_plateau_is_where_the_next_percent_costs_a_fifth_of_all() -> None:
-    costs, F = np.array([0.0, 1.0, 2.0, 100.0]), np.array([0.0, 0.90, 0.96, 1.0])
-    assert plateau_level(costs, F) == 0.96
-    assert stopping_cost(costs, F, 0.96) == 2.0
-    assert stopping_cost(costs, F, 0.9) == 1.0
-    assert plateau_level(np.arange(5.0), np.array([0.0, 0.25, 0.5, 0.75, 1.0])) == 1.0
-
-
 def test_timeliness_of_an_evaluation_stops_at_the_plateau_of_training(tmp_path: Path) -> None:
     model, found, _ = evaluated(tmp_path, ["y"])
     F = np.array([0.0, *(step.explained_variance for step in model.manifest.steps)])

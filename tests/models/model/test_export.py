@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
 from anytime.inference.prediction import Answer, Prediction
-from anytime.loaded import LoadedModel
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
@@ -138,28 +137,6 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
     ask = compiled(model, tmp_path, "ask.c", f"-DANYTIME_REAL={real}")
     for events in lives(3):
         check_alike(asked(model, ask, events), answered(model, events), close)
-
-
-@pytest.mark.parametrize("lost", [(), ("speed",), ("map", "hog")])
-def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost: tuple[str, ...]) -> None:
-    loaded = LoadedModel.of(model)
-    X = table(4)
-    X[1, 2] = math.nan
-    names = {name: place.features for name, place in model.places.items() if name not in lost}
-    row = dict(zip(model.groups.features, X.T, strict=True))
-    frame = pd.DataFrame({column: row[column] for columns in names.values() for column in columns})
-    ask, exported = compiled(model, tmp_path, "ask.c"), document(model)
-    for budget, policy in product((0.7, 3.5, 6.5, math.inf), POLICIES):
-        if not any(name in names for name in model.computed[1]):
-            continue
-        answer = loaded.answer(frame, budget=budget, policy=policy)
-        expected = outputs_of(answer).reshape(4, -1)
-        for i, cells in enumerate(frame.to_dict("records")):
-            events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
-            events.append(Event(budget=budget, policy=policy))
-            for ((prefix, outputs),) in (read(exported, events), asked(model, ask, events)):
-                assert prefix == answer.prefix
-                np.testing.assert_allclose(outputs, expected[i], rtol=1e-9, atol=1e-9)
 
 
 def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> None:
