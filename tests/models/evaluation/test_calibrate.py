@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as serialise
 from scipy.stats import betabinom
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
@@ -34,14 +32,13 @@ from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 from lazily import Lazy
+from models.model.test_file import GOLDEN, with_manifest
 from models.opening import by_group
 from models.opening import opened as opened_by_group
 from models.present import present
 from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,11 +382,7 @@ def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(
 
 def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the calibration in a file."""
-    content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    fields = json.loads(header["__metadata__"]["anytime"])
-    change(fields["calibration"])
-    path.write_bytes(serialise(parse_tensors(content), metadata={"anytime": json.dumps(fields)}))
+    path.write_bytes(with_manifest(lambda manifest: change(manifest["calibration"]))(path.read_bytes()))
 
 
 def narrower(found: dict[str, Any]) -> None:
