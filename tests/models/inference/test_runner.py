@@ -1109,8 +1109,8 @@ def test_a_reused_group_is_not_named_as_left_out() -> None:
 
 
 def test_an_input_that_is_not_copyable_is_not_reused_and_a_failure() -> None:
-    own, options = {"a": zero, "b": zero, "c": noughts}, {"reuse": {"c": 60_000.0}, "times": {"c": [1e6]}}
-    answer, runner = ran(a_model(), own, x=threading.Lock(), **options)
+    own = {"a": zero, "b": zero, "c": noughts}
+    answer, runner = ran(a_model(), own, x=threading.Lock(), reuse={"c": 60_000.0}, times={"c": [1e6]})
     assert answer.prefix == 2
     assert "its input is not copyable for reuse" in str(runner.last_failure)
 
