@@ -153,18 +153,6 @@ def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:
         np.testing.assert_allclose(w[:, 0], lasso.coef_, rtol=0, atol=1e-8)
 
 
-def test_mu_is_the_papers_penalty_divided_by_twice_the_rows() -> None:
-    rng = np.random.default_rng(2)
-    case = noise(rng, [1.0, 2.0, 5.0])
-    path = case.path(count=5, smallest=0.1)
-
-    def objective(w: Float) -> float:
-        return paper_objective(case.X, case.Y, case.slices, [1, 2, 5], 100 * float(path.mu[3]), w)
-
-    others = [objective(path.coef[3] + 1e-3 * rng.normal(size=(6, 1))) for _ in range(50)]
-    assert min(others) > objective(path.coef[3])
-
-
 @quick(max_examples=20)
 @given(cases(), st.floats(0.01, 100))
 def test_dearer_groups_at_a_smaller_penalty_are_the_same_problem(case: Case, factor: float) -> None:
@@ -183,25 +171,6 @@ def test_conjugate_gradients_lead_to_the_same_optima(case: Case) -> None:
         other = case.path(count=8, smallest=1e-3)
     assert other.reached.all()
     np.testing.assert_allclose(case.X @ other.coef, case.X @ path.coef, rtol=0, atol=1e-5)
-
-
-def test_of_two_equal_groups_only_the_cheaper_is_taken() -> None:
-    rng = np.random.default_rng(3)
-    one = rng.normal(size=(60, 3))
-    X, Y = literal.standardise(np.hstack([one, one]), one[:, :1] + rng.normal(size=(60, 1)))
-    path = Case(X, Y, slices_of([3, 3]), np.array([1.1, 1.0])).path(count=20)
-    assert not path.active[:, 0].any()
-    assert path.active[1:, 1].all()
-
-
-def test_free_groups_are_fitted_without_a_penalty_throughout() -> None:
-    rng = np.random.default_rng(4)
-    X, Y = literal.standardise(rng.normal(size=(70, 6)) @ rng.normal(size=(6, 6)), rng.normal(size=(70, 2)))
-    path = Case(X, Y, slices_of([2, 3, 1]), np.array([0.0, 1.0, 0.0])).path(count=10)
-    np.testing.assert_allclose(path.coef[0, [0, 1, 5]], np.linalg.lstsq(X[:, [0, 1, 5]], Y)[0], atol=1e-12)
-    assert path.active[:, [0, 2]].all()
-    residual = Y - X @ path.coef
-    assert np.abs(X[:, [0, 1, 5]].T @ residual).max() <= 1e-11
 
 
 @pytest.mark.parametrize("response", [np.zeros(20), np.tile([1.0, -1.0], 10)])

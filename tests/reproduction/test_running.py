@@ -93,45 +93,26 @@ def test_results_before_an_interruption_are_stored(tmp_path: Path, traces: Path)
     assert executed(traces).count(1) == 1
 
 
-@pytest.fixture(scope="module")
-def parallel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str], dict[str, Any]]:
-    """Traces of eight runs in two processes, two of them alone, one failing first; its error; all results."""
-    folder, traces = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("traces")
+def test_in_parallel_the_results_are_those_in_turn_runs_that_must_be_alone_come_last_and_one_that_fails_is_named(
+    tmp_path: Path, traces: Path
+) -> None:
     special: dict[str, dict[str, Any]] = {f"run{n}": {"work": writing, "alone": True} for n in (1, 3)}
-    special["run2"] = {"work": failing}
-    eight = experiment(traces, range(1, 9), **special)
-    with pytest.raises(RuntimeError) as error:
-        results_of([eight], SETTING, folder, n_jobs=2)
+    eight = experiment(traces, range(1, 9), run2={"work": failing}, **special)
+    expected = "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
+    with pytest.raises(RuntimeError, match=expected) as error:
+        results_of([eight], SETTING, tmp_path / "runs", n_jobs=2)
+    assert any("Traceback" in note for note in error.value.__notes__)
     assert not multiprocessing.active_children()
     assert executed(traces) == [1, 3, 4, 5, 6, 7, 8]
     (traces / "fixed").touch()
-    found = dict(results_of([eight], SETTING, folder)["squares"])
-    return traces, str(error.value), error.value.__notes__, found
-
-
-def test_in_parallel_the_results_are_those_in_turn(parallel: tuple[Path, str, list[str], dict[str, Any]]) -> None:
-    traces, _, _, found = parallel
+    found = dict(results_of([eight], SETTING, tmp_path / "runs")["squares"])
+    assert executed(traces) == list(range(1, 9))
     assert list(found) == [f"run{n}" for n in range(1, 9)]
     assert all(found[f"run{n}"] == {"square": n**2, "seed": 7} for n in (2, 4, 5, 6, 7, 8))
-    processes = {path.read_text(encoding="utf-8") for path in traces.glob("*-*")}
-    assert processes - {str(os.getpid())}, "no other process executed a run"
-
-
-def test_runs_that_must_be_alone_come_last_and_one_after_another(
-    parallel: tuple[Path, str, list[str], dict[str, Any]],
-) -> None:
-    found = parallel[-1]
     assert found["run1"] == {"alone": True, "before": [4, 5, 6, 7, 8]}
     assert found["run3"] == {"alone": True, "before": [1, 4, 5, 6, 7, 8]}
-
-
-def test_a_run_that_fails_in_another_process_is_named_and_the_others_are_stored(
-    parallel: tuple[Path, str, list[str], dict[str, Any]],
-) -> None:
-    traces, message, notes, _ = parallel
-    assert message == "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
-    assert any("Traceback" in note for note in notes)
-    assert executed(traces) == list(range(1, 9))
+    processes = {path.read_text(encoding="utf-8") for path in traces.glob("*-*")}
+    assert processes - {str(os.getpid())}, "no other process executed a run"
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -147,25 +128,28 @@ def test_a_run_that_fails_is_named_and_the_others_are_stored(tmp_path: Path, tra
     assert executed(traces) == [1, 2, 3]
 
 
-def test_a_result_that_json_cannot_hold_is_the_failure_of_its_run(tmp_path: Path, traces: Path) -> None:
-    broken = experiment(traces, run1={"work": not_a_number, "arguments": {}})
-    with pytest.raises(RuntimeError, match=r"run 'run1'.*ValueError"):
-        results_of([broken], SETTING, tmp_path / "runs")
-
-
-def test_what_is_wrong_with_the_data_stays_an_error_of_the_users(tmp_path: Path, traces: Path) -> None:
-    broken = experiment(traces, run1={"work": no_data, "arguments": {}})
-    with pytest.raises(AnytimeError, match="run 'run1' of experiment 'squares' failed: there is no data set"):
-        results_of([broken], SETTING, tmp_path / "runs")
-    assert executed(traces) == [2, 3]
-
-
 def no_data(setting: Setting) -> dict[str, float]:
     raise AnytimeError("there is no data set")
 
 
 def not_a_number(setting: Setting) -> dict[str, float]:
     return {"value": float("nan")}
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "message"),
+    [
+        (not_a_number, RuntimeError, "run 'run1'.*ValueError"),
+        (no_data, AnytimeError, "run 'run1' of experiment 'squares' failed: there is no data set"),
+    ],
+)
+def test_a_result_that_json_cannot_hold_fails_its_run_and_what_is_wrong_with_the_data_is_an_error_of_the_users(
+    work: Any, error: type[Exception], message: str, tmp_path: Path, traces: Path
+) -> None:
+    broken = experiment(traces, run1={"work": work, "arguments": {}})
+    with pytest.raises(error, match=message):
+        results_of([broken], SETTING, tmp_path / "runs")
+    assert executed(traces) == [2, 3]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"result": {"square": 99}}', None])

@@ -75,17 +75,6 @@ def test_the_search_with_a_clock_is_our_sequence(method: Method) -> None:
     assert (np.diff(found.seconds, prepend=0.0) >= 0).all()
 
 
-def test_rows_and_products_are_the_same_normal_equations() -> None:
-    X, y, _ = problem()
-    rows, products = equations("rows", X, y), equations("products", X, y)
-    columns = np.array([0, 9, 3, 12])
-    w = np.random.default_rng(0).normal(size=(4, 1))
-    for one, other in zip(rows.normal(columns), products.normal(columns), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-12)
-    np.testing.assert_allclose(rows.gradient(columns, w), products.gradient(columns, w), atol=1e-12)
-    np.testing.assert_allclose(rows.covariance(slice(4, 8)), products.covariance(slice(4, 8)), atol=1e-12)
-
-
 def test_literal_fr_makes_a_quarter_as_many_times_the_products_as_there_are_groups() -> None:
     groups = grouped([5] * 100, [1.0] * 100)
     assert counted(groups, np.arange(100)) == pytest.approx(25, rel=0.05)

@@ -102,12 +102,6 @@ def test_calls_cost_a_fixed_part_and_a_part_per_row(case: str) -> None:
     assert parts(cost(timings(*services), **options)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_no_part_is_negative() -> None:
-    falling = cost(timings([(1, 9.0), (100, 3.0)]))
-    assert falling.fixed > 0
-    assert falling.per_row == 0
-
-
 def test_services_add_up() -> None:
     assert timings(PAGES[:2], PAGES[2:]) == pytest.approx(timings(PAGES))
 

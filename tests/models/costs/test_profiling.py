@@ -17,6 +17,7 @@ from anytime.data.formats import Batch, open_table
 from anytime.errors import ExtractorError
 from anytime.groups import FeatureGroups, load_groups
 from models.unreadable import Unreadable
+from waiting import WAIT_S
 
 
 class Clock:
@@ -102,7 +103,7 @@ def broken(_: Any) -> Any:
 
 
 def test_groups_may_be_measured_side_by_side() -> None:
-    both = Barrier(2, timeout=30.0)
+    both = Barrier(2, timeout=WAIT_S)
 
     def meeting(width: int) -> Callable[[Any], Any]:
         return lambda _: (both.wait(), np.zeros(width))[1]

@@ -16,8 +16,6 @@ from anytime.model.curve import timeliness
 from anytime.model.model import Model
 from models.properties import quick
 
-DRAWS = 200_000
-
 
 def literal(steps: list[list[int]], costs: np.ndarray, values: np.ndarray, deadline: float) -> np.ndarray:
     """The value of each draw at a deadline, group by group."""
@@ -75,32 +73,6 @@ def test_costs_that_are_certain_give_the_step_curve() -> None:
         mean, error = times.timeliness(values, stop)
         assert mean == pytest.approx(timeliness(cumulative, values, stop, 1.0, "step"))
         assert error == pytest.approx(0.0, abs=1e-12)
-
-
-def test_two_groups_with_exponential_costs_have_the_closed_form() -> None:
-    """T_1 is exponential; T_2, the sum of two of unlike rates, is hypoexponential."""
-    first, second = 1.0, 2.5
-    rng = np.random.default_rng(3)
-    times = completions([[0], [1]], rng.exponential((first, second), size=(DRAWS, 2)))
-    values = np.array([0.1, 0.5, 0.9])
-    deadlines = np.array([0.3, 1.0, 2.0, 5.0, 12.0])
-    one = 1 - np.exp(-deadlines / first)
-    a, b = 1 / first, 1 / second
-    both = 1 - (b * np.exp(-a * deadlines) - a * np.exp(-b * deadlines)) / (b - a)
-    expected = values[0] + (values[1] - values[0]) * one + (values[2] - values[1]) * both
-    found = times.expected(values, deadlines)
-    assert np.all(np.abs(found.mean - expected) < 5 * found.error)
-    depth = times.prefixes(deadlines)
-    assert np.all(np.abs(depth.mean - (one + both)) < 5 * depth.error)
-    stop = 4.0
-
-    def integral(rate: float) -> float:
-        return float(1 - np.exp(-rate * stop)) / rate
-
-    area = values[0] * stop + (values[1] - values[0]) * (stop - integral(a))
-    area += (values[2] - values[1]) * (stop - (b * integral(a) - a * integral(b)) / (b - a))
-    mean, error = times.timeliness(values, stop)
-    assert abs(mean - area / stop) < 5 * error
 
 
 def test_one_draw_has_no_error() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -28,6 +28,8 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
+from models.refusals import assert_refused
+from system import http_server
 
 
 def text(*values: float, group: str = "hog", model: str = "brake") -> str:
@@ -168,12 +170,11 @@ class _Metrics(BaseHTTPRequestHandler):
     seen: list[tuple[str, str | None]]
 
     def do_GET(self) -> None:
-        self.server.seen.append((self.path, self.headers["Authorization"]))  # type: ignore[attr-defined]
+        self.seen.append((self.path, self.headers["Authorization"]))
         if self.path.startswith("/moved"):  # the status and the new address
             _, _, status, location = self.path.split("/", 3)
             self.send_response(int(status))
             self.send_header("Location", location)
-            self.send_header("Content-Length", "0")
             self.end_headers()
             return
         refused = self.path.startswith("/secret") and self.headers["Authorization"] != "Bearer sesame"
@@ -187,21 +188,22 @@ class _Metrics(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def metrics() -> Iterator[HTTPServer]:
-    with HTTPServer(("127.0.0.1", 0), _Metrics) as server:
-        server.seen = []  # type: ignore[attr-defined]
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def seen() -> list[tuple[str, str | None]]:
+    """Paths that were requested, and the keys."""
+    return []
 
 
-def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer, tmp_path: Path) -> None:
-    base = f"http://127.0.0.1:{metrics.server_port}"
+@pytest.fixture
+def port(seen: list[tuple[str, str | None]]) -> Iterator[int]:
+    with http_server(_Metrics, seen=seen) as port:
+        yield port
+
+
+def test_an_address_is_asked_with_the_key_and_a_file_is_read(port: int, seen: list[Any], tmp_path: Path) -> None:
+    base = f"http://127.0.0.1:{port}"
     assert scraped(base) == text(0.1)
     assert scraped(f"{base}/secret", "sesame") == text(0.1)
-    assert metrics.seen == [("/metrics", None), ("/secret", "Bearer sesame")]  # type: ignore[attr-defined]
+    assert seen == [("/metrics", None), ("/secret", "Bearer sesame")]
     (tmp_path / "stored.txt").write_text(text(0.2))
     assert scraped(str(tmp_path / "stored.txt")) == text(0.2)
     with pytest.raises(AnytimeError, match=r"returned 401 .*; set ANYTIME_KEY to a key of scope admin"):
@@ -212,21 +214,20 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(metrics: HTTPServer
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("there", ["http://localhost:{other}", "http://127.0.0.1:{other}", "https://127.0.0.1:{port}"])
-def test_the_key_is_not_sent_to_where_the_address_redirects(metrics: HTTPServer, status: int, there: str) -> None:
-    with HTTPServer(("127.0.0.1", 0), _Metrics) as other:
-        other.seen = []  # type: ignore[attr-defined]
-        target = there.format(other=other.server_port, port=metrics.server_port) + "/login"
-        address = f"http://127.0.0.1:{metrics.server_port}/moved/{status}/{target}"
+def test_the_key_is_not_sent_to_where_the_address_redirects(
+    port: int, seen: list[Any], status: int, there: str
+) -> None:
+    elsewhere: list[Any] = []
+    with http_server(_Metrics, seen=elsewhere) as other:
+        target = there.format(other=other, port=port) + "/login"
         with pytest.raises(AnytimeError, match=f"returned {status} .*, a redirect to {target}; expected the address"):
-            scraped(address, "sesame")
-        other.timeout = 0
-        other.handle_request()  # a connection would wait here
-        assert other.seen == []  # type: ignore[attr-defined]
-    assert [key for _, key in metrics.seen] == ["Bearer sesame"]  # type: ignore[attr-defined]
+            scraped(f"http://127.0.0.1:{port}/moved/{status}/{target}", "sesame")
+    assert elsewhere == []
+    assert [key for _, key in seen] == ["Bearer sesame"]
 
 
-def test_a_redirect_without_a_host_is_shown_as_an_address(metrics: HTTPServer) -> None:
-    base = f"http://127.0.0.1:{metrics.server_port}"
+def test_a_redirect_without_a_host_is_shown_as_an_address(port: int) -> None:
+    base = f"http://127.0.0.1:{port}"
     with pytest.raises(AnytimeError, match=f"a redirect to {base}/login;"):
         scraped(f"{base}/moved/302//login", "sesame")
 
@@ -250,12 +251,8 @@ def test_a_source_that_is_none_is_refused(source: str, why: str) -> None:
 def test_a_service_that_is_not_there_is_told_in_a_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    with pytest.raises(AnytimeError, match=f"cannot read http://127.0.0.1:{port}/metrics: ") as refused:
-        scraped(f"http://127.0.0.1:{port}")
-    assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "stored.bin").write_bytes(b"\xff\xfe")
-    with pytest.raises(AnytimeError, match="it is not text"):
-        scraped(str(tmp_path / "stored.bin"))
+    assert_refused(
+        lambda: scraped(f"http://127.0.0.1:{port}"),
+        f"cannot read http://127.0.0.1:{port}/metrics: ",
+        error=AnytimeError,
+    )

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as serialise
 from scipy.stats import betabinom
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
@@ -22,18 +20,10 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import AnytimeError, ArtifactError, TrainingError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.evaluation.calibrate import calibrate, calibrated, held_out, measured
+from anytime.evaluation.calibrate import calibrate, held_out
 from anytime.evaluation.evaluate import evaluate
 from anytime.families import family_of
-from anytime.inference.conformal import (
-    confidence,
-    conformal_level,
-    conformal_rank,
-    conformal_threshold,
-    conformity_scores,
-    expected_calibration_error,
-    model_outputs,
-)
+from anytime.inference.conformal import confidence, conformal_level, conformal_rank, expected_calibration_error
 from anytime.inference.prediction import Answer, Prediction
 from anytime.loaded import load
 from anytime.model.manifest import FORMAT, Calibration
@@ -42,12 +32,13 @@ from anytime.target import class_codes
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 from lazily import Lazy
+from models.model.test_file import GOLDEN, with_manifest
+from models.opening import by_group
+from models.opening import opened as opened_by_group
 from models.present import present
 from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +154,8 @@ number = pytest.mark.parametrize("name", ["number"])
 
 def opened(model: Model, X: Float, prefix: int) -> Prediction:
     """A prediction about one row (D,) or several (rows, D), with the groups of a prefix."""
-    prediction = Prediction(model, 1 if X.ndim == 1 else len(X))
-    for name in model.computed[prefix]:
-        prediction.add(name, X[..., model.groups.slices[model.groups.positions[name]]])
-    return prediction
+    values = by_group(model.groups, X)
+    return opened_by_group(model, {name: values[name] for name in model.computed[prefix]}, len(np.atleast_2d(X)))
 
 
 def interval(answer: Answer) -> Float:
@@ -225,34 +214,6 @@ def test_of_the_rows_of_calibration_as_many_are_covered_as_the_rank_says(given: 
             assert count == conformal_rank(60, 0.9)
 
 
-def scores_of_others(given: Problem, folder: Path) -> Float:
-    """Scores (steps + 1, rows) of all rows that took no part in training."""
-    model = given.model
-    (rows,) = held_out(model, given.table(folder, slice(None)))[0].rows()
-    scores = model.prefixes.predict_all(given.values(slice(None)))
-    return np.array([conformity_scores(model, model_outputs(model, each), rows.Y) for each in scores])
-
-
-@pytest.mark.parametrize("coverage", [0.9, 0.55])
-def test_over_many_splits_every_prefix_covers_as_often_as_promised(
-    given: Problem, coverage: float, tmp_path: Path
-) -> None:
-    rng, splits, m = np.random.default_rng(7), 200, 99
-    scores = scores_of_others(given, tmp_path)
-    shares = np.empty((splits, len(scores)))
-    for split in range(splits):
-        order = rng.permutation(scores.shape[1])
-        for prefix, each in enumerate(scores):
-            threshold = conformal_threshold(each[order[:m]], coverage)
-            shares[split, prefix] = (each[order[m:]] <= threshold + 1e-12).mean()
-    level = conformal_level(m, coverage)
-    error = shares.std(axis=0, ddof=1) / np.sqrt(splits)
-    # Within two standard errors; what ties only adds.
-    assert (shares.mean(axis=0) >= level - 2 * error - 1e-12).all()
-    if given.continuous:
-        assert (shares.mean(axis=0) <= level + 2 * error).all()
-
-
 def test_new_rows_are_covered_about_as_often_as_asked(given: Problem, model: Model, tmp_path: Path) -> None:
     found = evaluate(model, given.table(tmp_path, NEW, "new.parquet"))
     coverage = present(found.coverage)
@@ -293,7 +254,8 @@ def test_reliability_is_the_calibration_error_of_each_prefix(given: Problem, tmp
 @number
 def test_an_uncalibrated_model_has_no_coverage(given: Problem, tmp_path: Path) -> None:
     found = evaluate(given.model, given.table(tmp_path, HELD))
-    assert (found.coverage, found.size) == (None, None)
+    answer = opened(given.model, given.values(NEW)[0], 1).answer()
+    assert (found.coverage, found.size, answer.interval, answer.prediction_set) == (None,) * 4
 
 
 @pytest.mark.parametrize("batch", [7, 64])
@@ -311,15 +273,6 @@ def test_a_table_in_batches_calibrates_as_a_whole_one(
 
 
 @number
-def test_gaps_in_features_are_filled_by_training_means(given: Problem, tmp_path: Path) -> None:
-    gaps = given.others[HELD]["bmi"].where(given.others[HELD].index % 3 != 0)
-    filled = gaps.fillna(given.model.prefixes.mean[given.model.groups.features.index("bmi")])
-    tables = (given.changed(tmp_path, bmi=column) for column in (gaps, filled))
-    one, other = (the_calibration(calibrate(given.model, table)).thresholds for table in tables)
-    assert one == other
-
-
-@number
 def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem, tmp_path: Path) -> None:
     model = given.model
     before = model.manifest.model_dump_json()
@@ -330,25 +283,6 @@ def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem
     assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
     again = calibrate(found, given.table(tmp_path, NEW), 0.5)
     assert the_calibration(again).coverage == 0.5
-
-
-@pytest.mark.parametrize("name", ["count"])
-def test_a_checked_dataset_calibrates_as_its_table(given: Problem, tmp_path: Path) -> None:
-    dataset, found = held_out(given.model, given.table(tmp_path, HELD))
-    assert found.used == 130
-    assert calibrated(given.model, dataset).manifest == given.calibrated(tmp_path, HELD).manifest
-
-
-@pytest.mark.parametrize("name", ["digits"])
-def test_a_wider_threshold_covers_more_and_is_larger(given: Problem, tmp_path: Path) -> None:
-    dataset, _ = held_out(given.model, given.table(tmp_path, HELD))
-    coverage, size = zip(
-        *(measured(given.model, dataset, [q] * (given.model.steps + 1)) for q in (0.3, 0.95, 1.0)), strict=True
-    )
-    assert (coverage[0] <= coverage[1]).all()
-    assert (size[0] < size[1]).all()
-    assert (coverage[2] == 1.0).all()
-    assert (size[2] == 10).all()
 
 
 # Answers
@@ -406,30 +340,6 @@ def test_counts_are_never_told_to_be_negative(given: Problem, tmp_path: Path) ->
     assert min(interval(answer)[0] for answer in answers) == 0.0
 
 
-@pytest.mark.parametrize(("name", "kind"), [("digits", int), ("binary", str)])
-def test_labels_in_a_set_are_those_of_the_table(given: Problem, model: Model, kind: type) -> None:
-    labels = opened(model, given.values(NEW)[:30], 1).answer().prediction_set
-    assert {type(label) for each in present(labels) for label in each} == {kind}
-
-
-@pytest.mark.parametrize("name", ["digits"])
-def test_a_set_may_be_empty_and_the_best_guess_is_still_told(given: Problem, tmp_path: Path) -> None:
-    model = given.calibrated(tmp_path, HELD, 0.6)
-    answer = opened(model, given.values(NEW), model.steps).answer()
-    assert [] in present(answer.prediction_set)
-    assert all(label in range(10) for label in answer.prediction)
-
-
-def test_a_model_that_is_not_calibrated_says_nothing(given: Problem) -> None:
-    answer = opened(given.model, given.values(NEW)[0], 1).answer()
-    assert (answer.interval, answer.prediction_set) == (None, None)
-
-
-def arrived_names(model: Model) -> list[str]:
-    """Groups that are no prefix: the second without the first."""
-    return [name for name in model.computed[2] if name not in model.computed[1]]
-
-
 @pytest.mark.parametrize("name", ["number", "vector", "count", "binary", "squares"])
 def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_otherwise(
     given: Problem, model: Model
@@ -440,11 +350,10 @@ def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_oth
         one, other = prediction.answer(), prediction.answer(policy="arrived")
         assert other.policy == "arrived"
         assert (other.interval, other.prediction_set) == (one.interval, one.prediction_set)
-    prediction = Prediction(model)
-    for group in arrived_names(model):
-        prediction.add(group, x[model.groups.slices[model.groups.positions[group]]])
+    second = {name: each for name, each in by_group(model.groups, x).items() if name in model.manifest.steps[1].adds}
+    prediction = opened_by_group(model, second)  # groups that are no prefix
     answer = prediction.answer(policy="arrived")
-    assert answer.groups == tuple(arrived_names(model))
+    assert answer.groups == tuple(second)
     assert (answer.interval, answer.prediction_set) == (None, None)
     # As does the prefix that answers in its place.
     base = prediction.answer(policy="prefix")
@@ -471,22 +380,9 @@ def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(
     assert one == other
 
 
-@number
-def test_calibrations_that_differ_have_other_versions(given: Problem, model: Model, tmp_path: Path) -> None:
-    versions = {
-        each.save(tmp_path / "m.safetensors").version
-        for each in (given.model, model, given.calibrated(tmp_path, HELD, 0.8), given.calibrated(tmp_path, NEW))
-    }
-    assert len(versions) == 4
-
-
 def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the calibration in a file."""
-    content = path.read_bytes()
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    fields = json.loads(header["__metadata__"]["anytime"])
-    change(fields["calibration"])
-    path.write_bytes(serialise(parse_tensors(content), metadata={"anytime": json.dumps(fields)}))
+    path.write_bytes(with_manifest(lambda manifest: change(manifest["calibration"]))(path.read_bytes()))
 
 
 def narrower(found: dict[str, Any]) -> None:

@@ -111,10 +111,6 @@ def test_a_certified_model_is_saved_loaded_and_another_version(model: Model, tmp
     assert again.prefixes.packed.tobytes() == model.prefixes.packed.tobytes()
 
 
-def test_without_a_limit_of_time_it_is_the_same_again(model: Model) -> None:
-    assert certify(model, nodes=3).manifest.certificate == certify(model, nodes=3).manifest.certificate
-
-
 def test_progress_is_told_of_every_prefix(model: Model) -> None:
     reported: list[int] = []
     certify(model, nodes=1, progress=reported.append)

@@ -19,7 +19,6 @@ from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError
 from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
-from anytime.inference.prediction import Prediction
 from anytime.loaded import load
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
@@ -99,15 +98,6 @@ def test_explained_variance_and_error_are_those_of_the_rows(targets: list[str], 
     assert found.explained_variance[0] == 0.0
 
 
-def test_on_the_training_rows_the_base_rate_errs_by_the_variance(tmp_path: Path) -> None:
-    model, _ = trained(tmp_path, ["y"])
-    found = evaluate(model, open_table(tmp_path / "train.parquet"))
-    assert found.mse[0] == pytest.approx(TRAIN["y"].var(ddof=0))
-    r2 = present(found.r2)
-    assert r2[0] == pytest.approx(0.0, abs=1e-12)
-    assert (np.diff(r2) > 0).all()
-
-
 @pytest.mark.parametrize(("target", "classes"), [("sign", ("down", "up")), ("level", ("high", "low", "mid"))])
 def test_accuracy_is_that_of_the_likeliest_class_of_each_row(
     target: str, classes: tuple[str, ...], tmp_path: Path
@@ -172,15 +162,6 @@ def test_scores_of_many_prefixes_are_made_of_few_rows_at_a_time(
     np.testing.assert_array_equal(found.accuracy, whole.accuracy)
 
 
-def test_accuracy_counts_what_predictions_answer(tmp_path: Path) -> None:
-    model, found, _ = evaluated(tmp_path, ["level"])
-    prediction = Prediction(model, len(TEST))
-    for group in model.groups.groups:
-        prediction.add(group.name, TEST[list(group.features)].to_numpy())
-    accuracy = accuracy_score(TEST["level"], prediction.answer().prediction)
-    assert present(found.accuracy)[-1] == pytest.approx(accuracy)
-
-
 def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more(tmp_path: Path) -> None:
     _, found, scores = evaluated(tmp_path, ["grade"], query="query")
     ranked = [part["grade"] for _, part in TEST.groupby("query") if len(part) > 1]
@@ -220,42 +201,7 @@ def test_rows_without_a_target_are_refused_or_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.mse, evaluate(model, open_table(test)).mse)
 
 
-@pytest.mark.parametrize("target", ["sign", "level", "y"])
-def test_a_table_whose_rows_are_all_of_one_value_can_be_evaluated(target: str, tmp_path: Path) -> None:
-    model, test = trained(tmp_path, [target])
-    TEST[TEST[target] == TEST[target].iloc[0]].to_parquet(test)
-    found = evaluate(model, open_table(test))
-    assert np.isfinite(found.mse).all()
-
-
 # Timeliness
-
-
-@pytest.mark.parametrize(
-    ("costs", "F", "stop", "risk", "linear", "step"),
-    [
-        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 2.0, 0.5, (0.1 + 0.25) / (2 * 0.5), 0.2 / (2 * 0.5)),
-        ([0.0, 1.0, 3.0], [0.0, 0.2, 0.4], 3.0, 0.5, (0.1 + 0.6) / (3 * 0.5), 0.4 / (3 * 0.5)),
-        ([0.0, 0.0, 1.0], [0.0, 0.1, 0.3], 1.0, 0.5, 0.2 / 0.5, 0.1 / 0.5),
-        ([0.0, 0.0, 0.0], [0.0, 0.1, 0.3], 0.0, 0.5, 0.0, 0.0),
-        ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], 1.0, 0.0, 0.0, 0.0),
-    ],
-    ids=["within a step", "up to the last step", "free steps count from the start", "all is free", "nothing varies"],
-)
-def test_timeliness_is_the_area_under_the_curve_up_to_where_it_stops(
-    costs: list[float], F: list[float], stop: float, risk: float, linear: float, step: float
-) -> None:
-    curve = np.array(costs), np.array(F)
-    assert timeliness(*curve, stop, risk) == pytest.approx(linear)
-    assert timeliness(*curve, stop, risk, "step") == pytest.approx(step)
-
-
-def test_the_plateau_is_where_the_next_percent_costs_a_fifth_of_all() -> None:
-    costs, F = np.array([0.0, 1.0, 2.0, 100.0]), np.array([0.0, 0.90, 0.96, 1.0])
-    assert plateau_level(costs, F) == 0.96
-    assert stopping_cost(costs, F, 0.96) == 2.0
-    assert stopping_cost(costs, F, 0.9) == 1.0
-    assert plateau_level(np.arange(5.0), np.array([0.0, 0.25, 0.5, 0.75, 1.0])) == 1.0
 
 
 def test_timeliness_of_an_evaluation_stops_at_the_plateau_of_training(tmp_path: Path) -> None:
@@ -304,24 +250,3 @@ def test_on_kddcup_the_whole_model_is_least_squares_and_no_column_is_lost(shared
     assert used.isdisjoint(named)
     assert used | named == set(features)
     assert len(used) == np.linalg.matrix_rank(R[:, :-1])
-
-
-def test_on_yahoo_a_chosen_penalty_beats_a_tiny_one_on_the_test_rows(
-    shared_data: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    data = shared_data / "yahoo_sample"
-    found: dict[str, dict[str, Any]] = {}
-    for alpha in ("cv", "1e-5"):
-        out = str(tmp_path / f"{alpha}.safetensors")
-        call = ["train", str(data / "train.parquet"), "--groups", str(data / "groups.json"), "--target", "relevance"]
-        assert main([*call, "--query", "qid", "--basis", "linear", "--alpha", alpha, "--out", out]) == 0
-        found[alpha] = document(capsys, "evaluate", out, str(data / "test.parquet"))
-    chosen, tiny = found["cv"], found["1e-5"]
-    assert chosen["prefixes"][-1]["r2"] > tiny["prefixes"][-1]["r2"]
-
-    def areas(values: dict[str, Any]) -> Float:
-        costs, F = np.array([[row["cost"], row["explained_variance"]] for row in values["prefixes"]]).T
-        stop = tiny["stop"]
-        return np.array([timeliness(costs, F, stop, 0.5), timeliness(costs, F, stop, 0.5, "step")])
-
-    assert (areas(chosen) > areas(tiny)).all()

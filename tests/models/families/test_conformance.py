@@ -25,11 +25,11 @@ from anytime.types import Bool, Float
 from anytime_service.settings import Settings
 from guides import ROOT
 from models import literal
+from models.commands import Capture, output, refusal
 from models.exporting import Event, asked, compiled
 from models.opening import by_group, opened
+from models.present import present
 from service.serving import run_service
-
-Capture = pytest.CaptureFixture[str]
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -100,8 +100,7 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def trained(desk: Path) -> anytime.LoadedModel:
     assert main([*TRAIN, "--alpha", "cv", "--folds", "3", "--test", "test.csv", "--calibrate", "other.csv"]) == 0
-    assert desk.exists()
-    return anytime.load("m.safetensors")
+    return anytime.load(desk / "m.safetensors")
 
 
 def test_it_trains_by_every_way_to_the_optimum(desk: Path) -> None:
@@ -130,27 +129,20 @@ def test_it_is_measured_calibrated_shown_and_described(trained: anytime.LoadedMo
     deviance = 2 * np.mean(np.cosh(eta) - y * eta - np.cosh(perfect) + y * perfect)
     assert np.asarray(found.deviance)[-1] == pytest.approx(deviance, rel=1e-9)
     assert found.mse[-1] == pytest.approx(np.mean((mean - y) ** 2), rel=1e-9)
-    calibration = trained.manifest.calibration
-    assert calibration is not None
     answer = opened(trained, by_group(trained.groups, frame[FEATURES].to_numpy()), len(frame)).answer()
     np.testing.assert_allclose(answer.prediction, mean, rtol=1e-9)
     ends = np.array(answer.interval)
-    width = 2 * calibration.thresholds[-1] * np.sqrt(np.hypot(1.0, mean))
+    width = 2 * present(trained.manifest.calibration).thresholds[-1] * np.sqrt(np.hypot(1.0, mean))
     np.testing.assert_allclose(ends[:, 1] - ends[:, 0], width, rtol=1e-9)
     assert 0.8 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) <= 1.0
-    capsys.readouterr()
-    assert main(["show", "m.safetensors"]) == 0
-    assert "regression, swing by" in capsys.readouterr().out
-    assert main(["plot", "m.safetensors", "--out", "m.svg"]) == 0
-    assert main(["plot", "m.safetensors", "--shapes", "--out", "shapes.svg"]) == 0
-    assert (
-        main(["resequence", "m.safetensors", "--data", "train.csv", "--alpha", "0.1", "--out", "again.safetensors"])
-        == 0
-    )
+    assert "regression, swing by" in output(capsys, "show", "m.safetensors")
+    output(capsys, "plot", "m.safetensors", "--out", "m.svg")
+    output(capsys, "plot", "m.safetensors", "--shapes", "--out", "shapes.svg")
+    again = ["--data", "train.csv", "--alpha", "0.1", "--out", "again.safetensors"]
+    output(capsys, "resequence", "m.safetensors", *again)
     assert anytime.load("again.safetensors").manifest.family == "swing"
-    capsys.readouterr()
-    assert main(["certify", "m.safetensors", "--out", "c.safetensors"]) == 2
-    assert "is swing; certificates support least squares only" in capsys.readouterr().err
+    said = refusal(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
+    assert "is swing; certificates support least squares only" in said
 
 
 def test_it_is_exported(trained: anytime.LoadedModel, desk: Path) -> None:
@@ -193,8 +185,7 @@ def test_it_refuses_responses_and_targets_in_its_own_words(desk: Path, capsys: C
         ([*TRAIN, "--target", "z"], "family swing fits one target, and 2 are given"),
         ([*TRAIN, "--task", "count"], "family swing does not fit target 'y' (task count)"),
     ):
-        assert main(call) == 2
-        assert why in capsys.readouterr().err
+        assert why in refusal(capsys, *call)
 
 
 def broken(family: Family) -> list[str]:

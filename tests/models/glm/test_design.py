@@ -441,24 +441,6 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
         assert pytest.approx(problem.explained_variance(columns), abs=1e-9) == F
 
 
-def test_boehnings_bound_lies_above_the_hessian_and_so_gains_are_never_overrated() -> None:
-    """1/2 b' (1/2 S_{g|S} + alpha)^-1 b is at most the true gain: the bound holds at every point."""
-    case = clean("multinomial", 0.6, 11)
-    problem = case.rows()
-    selected: list[int] = []
-    for adds in order_of(case.learned("fr")):
-        there = literal.columns_of(case.groups, selected)
-        for g in (g for g in range(len(case.groups)) if g not in selected):
-            own = literal.columns_of(case.groups, [g])
-            S = 0.5 * problem.gram([*there, *own]) + case.alpha * np.eye(len(there) + len(own))
-            d = len(there)
-            given = S[d:, d:] - S[d:, :d] @ np.linalg.solve(S[:d, :d], S[:d, d:])
-            b = problem.gradient(there, own)
-            under = 0.5 * float(np.sum(b * np.linalg.solve(given, b)))
-            assert under <= problem.explained_variance([*there, *own]) - problem.explained_variance(there) + 1e-12
-        selected += adds
-
-
 # The second-order model at a fit.
 
 
@@ -525,12 +507,6 @@ def test_a_step_from_the_optimum_of_a_prefix_to_itself_goes_nowhere(model: Model
         theta = kept.at(prefix, columns).newton(np.arange(len(columns)), ALPHA)
         np.testing.assert_allclose(theta[0], models.intercept_of(prefix), atol=1e-6)
         np.testing.assert_allclose(theta[1:] / models.scale[columns, np.newaxis], models.coef(prefix), atol=1e-6)
-
-
-def test_the_curvature_of_the_base_rate_is_a_multiple_of_the_correlations(model: Model) -> None:
-    H = present(model.curvatures).at(0).H
-    np.testing.assert_allclose(H[0, 1:], 0.0, atol=1e-12)
-    np.testing.assert_allclose(np.diagonal(H)[1:], H[0, 0])
 
 
 def test_as_many_are_kept_as_there_is_room_for_the_base_rate_and_the_last_among_them(

@@ -13,8 +13,7 @@ import numpy as np
 
 from anytime.types import Float
 from models.unreadable import Unreadable
-
-SLOW_SECONDS = 2.0
+from waiting import until
 
 
 def first(x: Float) -> Float:
@@ -30,7 +29,7 @@ def third(x: Float) -> Float:
 
 
 def slow(x: Float) -> Float:
-    time.sleep(SLOW_SECONDS)
+    time.sleep(2.0)
     return x[1:2]
 
 
@@ -108,11 +107,7 @@ def half_of_shared(x: Float, pyramid: Float) -> Float:
 def meeting(mine: str, other: str, width: int, folder: Path) -> Float:
     """Return zeros once the other group is being computed too."""
     (folder / mine).touch()
-    until = time.monotonic() + 30.0
-    while not (folder / other).exists():
-        if time.monotonic() > until:
-            raise RuntimeError(f"{other} was not computed meanwhile")
-        time.sleep(0.001)
+    until((folder / other).exists, f"{other} is computed meanwhile")
     return np.zeros(width)
 
 

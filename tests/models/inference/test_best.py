@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor, Model, Runner, load
-from anytime.cli.main import main
 from anytime.errors import ValuesError
 from anytime.loaded import LoadedModel
 from anytime.training.model_selection import Errors
 from anytime.types import Float
+from models.commands import Capture, ran
 from models.opening import opened
 
 GROUPS: dict[str, Any] = {
@@ -94,39 +94,24 @@ def test_the_model_stores_which_prefix_answers_and_the_estimator_reads_it(
     assert model.policies == ("prefix", "best", "arrived")
 
 
-def test_every_door_answers_by_the_same_prefix(
-    estimator: AnytimeRegressor, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_prediction_and_the_command_answer_by_the_prefix_of_least_error(
+    model: Model, tmp_path: Path, capsys: Capture
 ) -> None:
     X, _ = table(6, seed=1)
     X.to_csv(tmp_path / "x.csv", index=False)
     model.save(tmp_path / "m.safetensors")
-    loaded = load(tmp_path / "m.safetensors")
-    restored = AnytimeRegressor.load(tmp_path / "m.safetensors")
+    words = ["predict", str(tmp_path / "m.safetensors"), str(tmp_path / "x.csv"), "--policy", "best", "--out"]
     best = model.best or ()
-    for budget in (None, 0.0, 1.0, 6.0, 11.0, 16.0, 21.0):
+    prediction = opened(model, {group["name"]: X[group["features"]].to_numpy() for group in GROUPS["groups"]}, len(X))
+    for budget in (0.0, 1.0, 6.0, 11.0, 16.0, 21.0):
         prefix = best[model.affordable(budget)]
-        expected = model.prefixes.predict(X.to_numpy(), prefix)[:, 0]
-        values = {group["name"]: X[group["features"]].to_numpy() for group in GROUPS["groups"]}
-        answer = opened(loaded, values, len(X)).answer(budget, "best")
-        scored = loaded.answer(X, budget=budget, policy="best")
-        for each in (answer, scored):
-            assert (each.prefix, each.policy, each.cost) == (prefix, "best", model.costs[prefix])
+        answer = prediction.answer(budget, "best")
+        assert (answer.prefix, answer.policy, answer.cost) == (prefix, "best", model.costs[prefix])
         assert (answer.complete, answer.note) == (True, None)
-        assert (scored.note is None) == (prefix > 0)  # of the base rate a table says why
-        arguments = [] if budget is None else ["--budget", str(budget)]
-        words = ["predict", str(tmp_path / "m.safetensors"), str(tmp_path / "x.csv"), "--policy", "best", *arguments]
-        assert main([*words, "--out", str(tmp_path / "p.csv")]) == 0
-        written = pd.read_csv(tmp_path / "p.csv")["prediction"]
-        for found in (
-            answer.prediction,
-            scored.prediction,
-            written,
-            loaded.predict(X, budget=budget, policy="best"),
-            estimator.predict(X, budget, policy="best"),
-            restored.predict(X, budget, policy="best"),
-        ):
-            np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert f"predicted by step {best[-1]} of {model.steps}" in capsys.readouterr().err
+        ran(capsys, *words, str(tmp_path / "p.csv"), "--budget", str(budget))
+        for found in (answer.prediction, pd.read_csv(tmp_path / "p.csv")["prediction"]):
+            np.testing.assert_allclose(found, model.prefixes.predict(X.to_numpy(), prefix)[:, 0], rtol=1e-9)
+    assert f"predicted by step {best[-1]} of {model.steps}" in ran(capsys, *words, str(tmp_path / "p.csv")).err
 
 
 def test_a_number_of_steps_counts_like_their_cost(model: Model) -> None:

@@ -134,31 +134,6 @@ def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
     assert set(answer.missing) == set(NAMES)
 
 
-def test_a_budget_of_nothing_is_complete_once_the_free_groups_are_there() -> None:
-    assert Prediction(number()).answer(budget=0).missing == ("speed",)
-    answer = arriving(number(), table(7, 1)[0], ["speed"]).answer(budget=0)
-    assert (answer.complete, answer.cost, answer.groups) == (True, 0.0, ("speed",))
-
-
-def test_the_order_of_arrival_does_not_matter() -> None:
-    x = table(3, 1)[0]
-    rng = np.random.default_rng(0)
-    whole = arriving(number(), x, NAMES).answer()
-    assert (whole.prefix, whole.complete, whole.missing) == (number().steps, True, ())
-    for _ in range(20):
-        assert arriving(number(), x, list(rng.permutation(NAMES))).answer() == whole
-
-
-def test_a_group_that_is_ahead_of_its_turn_waits_for_the_groups_before_it() -> None:
-    x = table(3, 1)[0]
-    order = added_until(number(), number().steps)
-    late = arriving(number(), x, order[1:])
-    assert (late.answer().prefix, late.answer().missing) == (0, (order[0],))
-    assert late.received == tuple(order[1:])
-    late.add(order[0], x[SLICES[order[0]]])
-    assert late.answer().prefix == number().steps
-
-
 def test_the_last_values_of_a_group_count() -> None:
     x, other = table(3, 2)
     prediction = arriving(number(), other, NAMES)
@@ -207,24 +182,6 @@ def test_any_sequence_of_arrivals_gives_the_longest_complete_prefix(
 
 
 # Budgets
-
-
-def test_a_budget_picks_the_longest_prefix_that_it_pays_for() -> None:
-    prediction = arriving(number(), table(3, 1)[0], NAMES)
-    for k in range(1, number().steps + 1):
-        exact = prediction.answer(float(number().costs[k]))
-        assert exact.prefix == max(j for j in range(number().steps + 1) if number().costs[j] <= number().costs[k])
-        assert (exact.complete, exact.missing, exact.budget) == (True, (), number().costs[k])
-        if number().costs[k] > 0:
-            assert prediction.answer(float(number().costs[k]) * (1 - 1e-6)).prefix < k
-
-
-def test_a_budget_names_as_missing_only_what_it_would_have_paid_for() -> None:
-    cheap, names = float(number().costs[2]), added_until(number(), 2)
-    assert Prediction(number()).answer(cheap).missing == tuple(names)
-    prediction = arriving(number(), np.zeros(9), names)
-    assert prediction.answer(cheap).complete
-    assert not prediction.answer().complete
 
 
 def test_a_budget_written_in_decimals_pays_for_the_sum_of_its_costs() -> None:
@@ -487,10 +444,6 @@ def test_many_rows_are_answered_as_one_row_each(name: str) -> None:
             assert outputs_of(together)[row] == pytest.approx(outputs_of(alone).squeeze(), rel=1e-12)
             assert model.manifest.classes is None or together.prediction[row] == alone.prediction
             assert (together.prefix, together.cost) == (alone.prefix, alone.cost)
-
-
-def test_a_null_in_any_row_lists_its_feature_once() -> None:
-    assert opened(number(), {"speed": [[None], [1.0], [math.nan]]}, 3).answer().imputed == ("v",)
 
 
 def test_rows_that_are_not_told_are_counted_in_the_first_values() -> None:

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor
-from anytime.cli.main import main
 from anytime.errors import ValuesError
 from anytime.evaluation.report import report
 from anytime.evaluation.shapes import column_shapes
 from anytime.inference.sharing import cancelling
 from anytime.loaded import LoadedModel, load
+from models.commands import Capture, document, output, ran
 
 GROUPS = {"one": ["a", "b"], "two": ["c"], "three": ["d", "e"], "four": ["f"]}
 
@@ -122,22 +122,17 @@ def test_likelihoods_have_the_sharing_of_their_second_derivatives() -> None:
     assert found["two"].shared > 0.99 > found["one"].shared
 
 
-def test_the_command_shows_groups_and_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("desk")
+def test_the_command_shows_groups_and_columns(capsys: Capture) -> None:
     rows(effect=0.0).to_csv("t.csv", index=False)
     Path("g.json").write_text(json.dumps(GROUPS))
     call = ["train", "t.csv", "--groups", "g.json", "--target", "y", "--out"]
-    assert main([*call, "m.safetensors", "--alpha", "1e-7", "--folds", "0"]) == 0
-    capsys.readouterr()
-    assert main(["show", "m.safetensors", "--shapes"]) == 0
-    shown = capsys.readouterr().out
+    output(capsys, *call, "m.safetensors", "--alpha", "1e-7", "--folds", "0")
+    shown = output(capsys, "show", "m.safetensors", "--shapes")
     assert "contributions of collinear groups cancel: 'three' and 'two'" in shown
-    assert main(["show", "m.safetensors", "--shapes", "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
+    values = document(capsys, "show", "m.safetensors", "--shapes")
     assert values["groups"] == list(map(asdict, load("m.safetensors").sharing()))
-    assert main(["predict", "m.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
-    assert "contributions of collinear groups cancel" in capsys.readouterr().err
-    assert main([*call, "s.safetensors", "--one-se"]) == 0
+    said = ran(capsys, "predict", "m.safetensors", "t.csv", "--explain", "--out", "p.csv").err
+    assert "contributions of collinear groups cancel" in said
+    output(capsys, *call, "s.safetensors", "--one-se")
     assert cancelling(load("s.safetensors").sharing()) is None

@@ -11,8 +11,10 @@ import pytest
 from anytime.estimators import AnytimeRegressor
 from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import arrived_model
+from anytime.inference.values import checked_row
 from anytime.model.model import Model
 from anytime.types import Policy
+from models.present import present
 
 ROWS = 40
 LEVELS = ["east", "north", "south"]
@@ -93,34 +95,10 @@ def test_numbers_that_are_made_later_are_those_of_the_moment(
 
 
 def test_a_row_of_numbers_replaces_none_of_a_snapshot() -> None:
-    from anytime.inference.values import checked_row  # noqa: PLC0415
-    from service.serving import VALUES, trained_model  # noqa: PLC0415
-
-    prediction = Prediction(trained_model())
-    row, other = (
-        checked_row(prediction.model, {name: [v + d for v in VALUES[name]] for name in VALUES}) for d in (0, 1)
-    )
-    assert row is not None
-    assert other is not None
-    prediction.add_all(row)
-    later, expected = settled(prediction, "prefix", explain=True), now(prediction, "prefix", explain=True)
-    prediction.add_all(other)
+    prediction = Prediction(model(pairs=False))
+    row, other = (checked_row(prediction.model, {"a": [value, 2.0], "b": [value]}) for value in (0.5, 1.5))
+    prediction.add_all(present(row))
+    later, expected = settled(prediction, "arrived", explain=True), now(prediction, "arrived", explain=True)
+    prediction.add_all(present(other))
     assert later.make() == expected
-
-
-def test_values_are_copied_only_while_a_snapshot_reads_them() -> None:
-    prediction = Prediction(model(pairs=False), ROWS)
-    prediction.add("a", values("a", 2))
-    first = prediction._X
-    later = settled(prediction, "prefix", explain=False)
-    prediction.add("b", values("b", 2))
-    assert prediction._X is first, "a new group writes where no snapshot reads"
-    prediction.add("a", values("a", 4))
-    second = prediction._X
-    assert second is not first
-    prediction.add("a", values("a", 6))
-    assert prediction._X is second, "the snapshot reads the first array"
-    settled(prediction, "prefix", explain=False)  # and forgotten
-    prediction.add("a", values("a", 8))
-    assert prediction._X is second
-    assert later.numbers == ROWS
+    assert now(prediction, "arrived", explain=True).prediction != expected.prediction

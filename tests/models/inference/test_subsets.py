@@ -133,17 +133,6 @@ def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_
     np.testing.assert_allclose(answer.prediction, ridge(tuple(selected))[0], rtol=1e-8, atol=1e-8)
 
 
-def test_classes_are_answered_too() -> None:
-    X, Y, _ = rows()
-    thirds = np.digitize(Y[:, 0], np.quantile(Y[:, 0], [0.3, 0.6]))
-    model = AnytimeClassifier(GROUPS, family="gaussian", alpha=ALPHA).fit(X, thirds).model_
-    for names in SETS:
-        answer = answered(model, names)
-        likely = np.array(answer.probabilities)
-        np.testing.assert_allclose(likely.sum(axis=1), 1.0)
-        assert answer.prediction == likely.argmax(axis=1).tolist()
-
-
 def test_nulls_are_listed_for_the_groups_that_are_used() -> None:
     prediction = opened(trained(), {"c": [None, 1.0, None]})
     assert prediction.answer().imputed == ()
@@ -270,31 +259,6 @@ def test_any_set_of_a_likelihood_is_one_newton_step_from_the_nearest_prefix(kind
     else:
         np.testing.assert_allclose(np.array(answer.probabilities)[:, 1], 1 / (1 + np.exp(-scores)), atol=1e-6)
     assert answer.expected.cv_error is None
-
-
-@pytest.mark.parametrize("kind", ["binomial", "poisson"])
-def test_one_newton_step_is_near_the_optimum_of_the_set(kind: str) -> None:
-    """For most sets the deviance on the training rows is far nearer to the optimum's than that of the prefix."""
-    X, _, w = rows()
-    y, model = responses(kind), LIKELY[kind]
-    mean = model.prefixes.mean
-    filled = np.where(np.isnan(X), mean, X)
-
-    def loss(scores: Float) -> float:
-        phi = np.exp(scores) if kind == "poisson" else np.logaddexp(0, scores)
-        return float(np.average(phi - y * scores, weights=w))
-
-    better = []
-    for names in SETS:
-        if frozenset(names) in model.needed:
-            continue
-        found = arrived_model(model, frozenset(names))
-        columns = model.prefixes.columns[found.columns]
-        stepped = loss((found.intercept + (filled[:, columns] - mean[columns]) @ found.coef).ravel())
-        longest = max(k for k, needed in enumerate(model.needed) if needed <= frozenset(names))
-        waited = loss(model.prefixes.predict(filled, longest).ravel())
-        better.append(stepped <= waited + 1e-3)
-    assert np.mean(better) > 0.9
 
 
 BARE: Lazy[str, Model] = Lazy(

@@ -33,6 +33,7 @@ from anytime.inference import tables
 from anytime.loaded import LoadedModel
 from anytime.model.export import document
 from anytime.types import Policy
+from models.commands import Capture, ran, refusal
 from models.exporting import Event, asked, compiled, read
 from models.opening import opened, outputs_of
 from models.properties import quick
@@ -152,14 +153,6 @@ def _exported(family: str) -> tuple[tempfile.TemporaryDirectory[str], Path, dict
     named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
     exported = json.loads(json.dumps(document(model), allow_nan=False))
     return folder, compiled(named, Path(folder.name), "ask.c"), exported
-
-
-def test_the_columns_of_later_groups_are_not_required(estimator: Any) -> None:
-    frame = rows(20, seed=5)
-    whole = estimator.predict(frame, budget=1)
-    np.testing.assert_array_equal(estimator.predict(frame[["city", "age"]], budget=1), whole)
-    with pytest.raises((GroupsError, TableError), match="'city'"):
-        estimator.predict(frame[["age"]], budget=1)
 
 
 FORMATS = [f"{each}_{of}" for each in ("csr", "csc", "lil", "coo", "dok", "bsr", "dia") for of in ("array", "matrix")]
@@ -308,20 +301,22 @@ def test_the_frame_of_an_answer_has_the_columns_that_the_command_writes(family: 
     assert names == [f"probability_{label}" for label in model.manifest.classes or ()]
 
 
-def test_contributions_to_one_of_two_classes_say_which(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("desk")
+def test_contributions_to_one_of_two_classes_say_which(capsys: Capture) -> None:
     trained("binomial").save("own.safetensors")
-    assert main(["predict", "own.safetensors", "t.csv", "--explain", "--out", "p.csv"]) == 0
-    assert "contributions add to the score of 'yes'" in capsys.readouterr().err
+    said = ran(capsys, "predict", "own.safetensors", "t.csv", "--explain", "--out", "p.csv").err
+    assert "contributions add to the score of 'yes'" in said
 
 
-def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("desk")
+def test_what_the_table_lacks_is_reported(capsys: Capture) -> None:
     pd.read_csv("t.csv")[["age", "iron"]].to_csv("few.csv", index=False)
-    assert main(["predict", "m.safetensors", "few.csv", "--policy", "arrived", "--out", "p.csv"]) == 0
-    said = capsys.readouterr().err
+    call = ["predict", "m.safetensors", "few.csv", "--out", "p.csv"]
+    said = ran(capsys, *call, "--policy", "arrived").err
     assert "missing: 'scan' (the table has none of their columns)" in said
     assert "imputed: 'city', 'zinc', 'free' (the table lacks these columns)" in said
-    assert main(["predict", "m.safetensors", "few.csv", "--budget", "0.5", "--out", "p.csv"]) == 0
-    assert "every row has the base rate: no group is used; the first step costs 1 unit" in capsys.readouterr().err
+    said = ran(capsys, *call, "--budget", "0.5").err
+    assert "every row has the base rate: no group is used; the first step costs 1 unit" in said
 
 
 @pytest.mark.parametrize(
@@ -336,12 +331,9 @@ def test_what_the_table_lacks_is_reported(desk: Path, capsys: pytest.CaptureFixt
         (["--policy", "last"], "Invalid value for '--policy': 'last' is not one of 'prefix', 'best', 'arrived'"),
     ],
 )
-def test_a_wrong_call_writes_nothing(
-    desk: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_a_wrong_call_writes_nothing(desk: Path, capsys: Capture, words: list[str], message: str) -> None:
     before = sorted(desk.iterdir())
-    assert main(["predict", "m.safetensors", "t.csv", "--out", "p.csv", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refusal(capsys, "predict", "m.safetensors", "t.csv", "--out", "p.csv", *words)
     assert sorted(desk.iterdir()) == before
 
 
@@ -381,7 +373,7 @@ sys.exit(main(["predict", "m.safetensors", "t.csv", "--out", "p.csv"]))
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
 def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
-    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
+    desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
@@ -398,20 +390,20 @@ def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
         assert re.fullmatch(rf"error: cannot write '/proc/p{suffix}': [a-z ]+\n", capsys.readouterr().err)
 
 
-def test_predictions_are_not_written_into_the_folder_that_is_the_table(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("desk")
+def test_predictions_are_not_written_into_the_folder_that_is_the_table(capsys: Capture) -> None:
     Path("parts").mkdir()
     Path("t.parquet").rename("parts/t.parquet")
-    assert main(["predict", "m.safetensors", "parts", "--out", "parts/p.parquet"]) == 2
-    assert "--out is 'parts/p.parquet', in the folder that is the table; name another file" in capsys.readouterr().err
+    said = refusal(capsys, "predict", "m.safetensors", "parts", "--out", "parts/p.parquet")
+    assert "--out is 'parts/p.parquet', in the folder that is the table; name another file" in said
     assert [each.name for each in Path("parts").iterdir()] == ["t.parquet"]
 
 
-def test_the_same_name_is_not_written_twice(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("desk")
+def test_the_same_name_is_not_written_twice(capsys: Capture) -> None:
     pd.read_csv("t.csv").assign(prediction=1).to_csv("own.csv", index=False)
-    assert main(["predict", "m.safetensors", "own.csv", "--keep", "prediction", "--out", "p.csv"]) == 2
-    assert "--keep prediction: a column of the predictions has this name" in capsys.readouterr().err
+    said = refusal(capsys, "predict", "m.safetensors", "own.csv", "--keep", "prediction", "--out", "p.csv")
+    assert "--keep prediction: a column of the predictions has this name" in said
 
 
 def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
@@ -423,12 +415,3 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
         TableError, match="every column of the first step of model 'model'; the model was saved without"
     ):
         model.answer(rows(4)[["dose"]], policy="arrived")
-
-
-def test_a_budget_below_the_first_step_says_that_the_base_rate_answers() -> None:
-    X = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["a", "b"])
-    model = AnytimeRegressor({"a": {"features": ["a"], "cost": 2}, "b": ["b"]}, cost_blind=True).fit(X, X["a"]).model_
-    answer = model.answer(X, budget=0.5)
-    assert answer.note == "every row has the base rate: no group is used; the first step costs 2 units"
-    np.testing.assert_allclose(answer.prediction, X["a"].mean())
-    assert model.answer(X, budget=3).note is None

@@ -21,8 +21,7 @@ from anytime.inference.extraction import Extraction
 from anytime.inference.runner import Runner
 from anytime.inference.workers import Worker, Workers
 from models.inference.test_runner import WORKERS, X, a_model, collected, extractors
-
-WAIT_S = 60.0
+from waiting import WAIT_S
 
 PROGRAM = """
 import ctypes, os, socket, sys, time

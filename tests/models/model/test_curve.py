@@ -61,10 +61,6 @@ def test_timeliness_is_the_area_up_to_the_stop_by_hand(
     assert timeliness(*curve, stop, 0.5, shape) == pytest.approx(area / (stop * 0.5), rel=1e-12)
 
 
-def test_timeliness_is_the_trapezoid_unless_asked_otherwise() -> None:
-    assert timeliness(COSTS, F, 6.0, 0.5) == timeliness(COSTS, F, 6.0, 0.5, "trapezoid")
-
-
 def test_without_cost_or_risk_there_is_no_timeliness() -> None:
     assert timeliness(COSTS, F, 0.0, 0.5) == timeliness(COSTS, F, 6.0, 0.0) == 0.0
 

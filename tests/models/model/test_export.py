@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,12 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeClassifier, AnytimeRegressor, Model
-from anytime.cli.main import main
 from anytime.errors import ArtifactError
 from anytime.features.bases import BASES
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, Pair, PairSide, load_groups
 from anytime.inference.prediction import Answer, Prediction
-from anytime.loaded import LoadedModel
 from anytime.model.export import c_source, document
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target
@@ -32,13 +30,13 @@ from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Policy
+from models.commands import Capture, output, ran, refusal
 from models.exporting import SOURCES, STRICT, Event, asked, compiled, printed, read
 from models.opening import opened, outputs_of
 from system import program
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
-Capture = pytest.CaptureFixture[str]
 POLICIES: tuple[Policy, ...] = ("prefix", "best")
 WIDTHS = {"hog": 3, "lidar": 2, "speed": 1, "map": 4}
 GROUPS: dict[str, Any] = {
@@ -138,28 +136,6 @@ def test_the_c_of_a_model_answers_as_the_model_does(model: Model, tmp_path: Path
     ask = compiled(model, tmp_path, "ask.c", f"-DANYTIME_REAL={real}")
     for events in lives(3):
         check_alike(asked(model, ask, events), answered(model, events), close)
-
-
-@pytest.mark.parametrize("lost", [(), ("speed",), ("map", "hog")])
-def test_the_exports_answer_as_a_scored_table(model: Model, tmp_path: Path, lost: tuple[str, ...]) -> None:
-    loaded = LoadedModel.of(model)
-    X = table(4)
-    X[1, 2] = math.nan
-    names = {name: place.features for name, place in model.places.items() if name not in lost}
-    row = dict(zip(model.groups.features, X.T, strict=True))
-    frame = pd.DataFrame({column: row[column] for columns in names.values() for column in columns})
-    ask, exported = compiled(model, tmp_path, "ask.c"), document(model)
-    for budget, policy in product((0.7, 3.5, 6.5, math.inf), POLICIES):
-        if not any(name in names for name in model.computed[1]):
-            continue
-        answer = loaded.answer(frame, budget=budget, policy=policy)
-        expected = outputs_of(answer).reshape(4, -1)
-        for i, cells in enumerate(frame.to_dict("records")):
-            events = [Event(name, tuple(cells[column] for column in names[name])) for name in names]
-            events.append(Event(budget=budget, policy=policy))
-            for ((prefix, outputs),) in (read(exported, events), asked(model, ask, events)):
-                assert prefix == answer.prefix
-                np.testing.assert_allclose(outputs, expected[i], rtol=1e-9, atol=1e-9)
 
 
 def test_the_document_of_a_model_says_all_that_answers_take(model: Model) -> None:
@@ -348,6 +324,17 @@ def test_a_model_without_a_letter_for_c_is_refused() -> None:
         c_source(trained("regression", name="模型"))
 
 
+def built(folder: Path, compiler: str, *options: str) -> tuple[bool, str]:
+    """Compile in a folder; return whether that succeeded, and the messages."""
+    words = [program(compiler), *options, f"-I{folder}"]
+    done = subprocess.run(words, cwd=folder, check=False, timeout=120, capture_output=True, text=True)
+    return done.returncode == 0, done.stderr
+
+
+PLUS = (str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm")
+WARNED = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+
+
 @pytest.mark.parametrize(("other", "works"), [("n", True), ("m!", False)])
 def test_two_models_in_one_program(tmp_path: Path, other: str, works: bool) -> None:
     for name, task in (("m", "regression"), (other, "softmax")):
@@ -355,10 +342,9 @@ def test_two_models_in_one_program(tmp_path: Path, other: str, works: bool) -> N
         (tmp_path / f"{name}.h").write_text(c_source(model), encoding="utf-8")
     lines = ["#define ANYTIME_M_IMPLEMENTATION", "#define ANYTIME_N_IMPLEMENTATION", '#include "m.h"', '#include "m.h"']
     (tmp_path / "both.c").write_text("\n".join([*lines, f'#include "{other}.h"']) + "\n", encoding="utf-8")
-    words = [program("cc"), *STRICT, "-c", "both.c"]
-    done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
-    assert (done.returncode == 0) == works, done.stderr
-    assert works or "two models with the same name in C" in done.stderr
+    found, said = built(tmp_path, "cc", *STRICT, "-c", "both.c")
+    assert found == works, said
+    assert works or "two models with the same name in C" in said
 
 
 def test_finite_math_is_refused(regression: Model, tmp_path: Path) -> None:
@@ -401,52 +387,45 @@ def write_sources(model: Model, folder: Path, suffix: str = "c") -> None:
 def test_files_that_disagree_about_the_type_of_values_do_not_link(tmp_path: Path) -> None:
     write_sources(trained("regression"), tmp_path)
     for real in ("double", "float"):
-        words = [program("cc"), *STRICT, f"-DANYTIME_REAL={real}", "-c", "m.c"]
-        subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
-        words = [program("c++"), f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
-        done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
-        assert (done.returncode == 0) == (real == "double"), done.stderr
-    assert "undefined reference to `anytime_m_begin_double'" in done.stderr
+        assert built(tmp_path, "cc", *STRICT, f"-DANYTIME_REAL={real}", "-c", "m.c") == (True, "")
+        linked, said = built(tmp_path, "c++", *PLUS)
+        assert linked == (real == "double"), said
+    assert "undefined reference to `anytime_m_begin_double'" in said
 
 
 def test_definitions_in_a_file_of_c_plus_plus_are_refused_with_a_reason(tmp_path: Path) -> None:
     write_sources(trained("regression"), tmp_path, "cpp")
-    words = [program("c++"), "-fsyntax-only", "m.cpp"]
-    done = subprocess.run(words, cwd=tmp_path, check=False, timeout=120, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "ANYTIME_M_IMPLEMENTATION needs a C11 file, not C++" in done.stderr
+    found, said = built(tmp_path, "c++", "-fsyntax-only", "m.cpp")
+    assert not found
+    assert "ANYTIME_M_IMPLEMENTATION needs a C11 file, not C++" in said
 
 
 def test_programs_of_c_plus_plus_read_the_header(regression: Model, tmp_path: Path) -> None:
     write_sources(regression, tmp_path)
-    strict = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-    subprocess.run([program("cc"), "-std=c11", *strict, "-c", "m.c"], cwd=tmp_path, check=True, timeout=120)
-    words = [program("c++"), *strict, f"-I{tmp_path}", str(SOURCES / "plus.cpp"), "m.o", "-o", "plus", "-lm"]
-    subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
-    prefix, output = printed(tmp_path / "plus", [])[0].split()
+    assert built(tmp_path, "cc", "-std=c11", *WARNED, "-c", "m.c") == (True, "")
+    assert built(tmp_path, "c++", *WARNED, *PLUS) == (True, "")
+    prefix, score = printed(tmp_path / "plus", [])[0].split()
     values = {name: [1.0, 2.0, 3.0, 4.0][: len(place.features)] for name, place in regression.places.items()}
     assert int(prefix) == regression.steps
-    assert float(output) == pytest.approx(opened(regression, values).answer().prediction, rel=1e-12)
+    assert float(score) == pytest.approx(opened(regression, values).answer().prediction, rel=1e-12)
 
 
 def test_the_header_of_a_model_with_bases_is_also_c_plus_plus(tmp_path: Path) -> None:
     (tmp_path / "m.h").write_text(c_source(mixed(0)[0]), encoding="utf-8")
-    words = [program("c++"), "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{tmp_path}"]
-    subprocess.run([*words, str(SOURCES / "plus.cpp")], check=True, timeout=120)
+    assert built(tmp_path, "c++", *WARNED, "-fsyntax-only", PLUS[0]) == (True, "")
 
 
 @pytest.mark.parametrize("to", ["json", "c"])
 @pytest.mark.usefixtures("regression")
 def test_the_command_prints_or_writes(tmp_path: Path, capsys: Capture, to: str) -> None:
-    path = tmp_path / "m.safetensors"
-    out = tmp_path / ("m.json" if to == "json" else "m.h")
-    assert main(["export", str(path), "--to", to]) == 0
-    printed = capsys.readouterr().out
-    assert main(["export", str(path), "--to", to, "--out", str(out)]) == 0
-    assert capsys.readouterr().err == f"wrote {out}\n"
-    assert out.read_text(encoding="utf-8") == printed
-    if to == "json":
-        assert json.loads(printed)["model"] == "m"
+    call, out = (
+        ["export", str(tmp_path / "m.safetensors"), "--to", to],
+        tmp_path / ("m.json" if to == "json" else "m.h"),
+    )
+    shown = output(capsys, *call)
+    assert ran(capsys, *call, "--out", str(out)).err == f"wrote {out}\n"
+    assert out.read_text(encoding="utf-8") == shown
+    assert to != "json" or json.loads(shown)["model"] == "m"
 
 
 @pytest.mark.parametrize(
@@ -460,7 +439,4 @@ def test_the_command_prints_or_writes(tmp_path: Path, capsys: Capture, to: str) 
 )
 @pytest.mark.usefixtures("regression", "desk")
 def test_a_wrong_call_is_one_line(capsys: Capture, words: list[str], complaint: str) -> None:
-    assert main(["export", "m.safetensors", *words]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error
-    assert error.count("\n") == 1
+    assert complaint in refusal(capsys, "export", "m.safetensors", *words)

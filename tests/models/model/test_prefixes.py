@@ -111,14 +111,6 @@ def test_all_prefixes_at_once_are_the_prefixes_one_by_one(case: Learned) -> None
 
 @quick(max_examples=40)
 @given(cases())
-def test_the_empty_prefix_is_the_base_rate(case: Learned) -> None:
-    expected = np.average(case.Y, axis=0, weights=case.weights)
-    np.testing.assert_allclose(case.models.predict(case.X, 0), np.tile(expected, (len(case.X), 1)), rtol=1e-12)
-    assert case.models.coef(0).shape == (0, case.Y.shape[1])
-
-
-@quick(max_examples=40)
-@given(cases())
 def test_only_the_columns_that_a_prefix_has_are_kept_and_read(case: Learned) -> None:
     assert case.models.packed.shape == (case.models.ends.sum(), case.Y.shape[1])
     for prefix in range(case.models.steps + 1):
@@ -126,30 +118,6 @@ def test_only_the_columns_that_a_prefix_has_are_kept_and_read(case: Learned) -> 
         changed = case.X.copy()
         changed[:, others] = np.nan
         np.testing.assert_array_equal(case.models.predict(changed, prefix), case.models.predict(case.X, prefix))
-
-
-@quick(max_examples=40)
-@given(cases())
-def test_explained_variance_of_a_prefix_is_that_of_its_coefficients(case: Learned) -> None:
-    Xs, Ys = literal.standardise(case.X, case.Y, case.weights)
-    rows = literal.Rows(Xs, Ys, case.alpha, case.weights)
-    for prefix in range(case.models.steps + 1):
-        F = rows.explained_variance(case.columns(prefix))
-        assert case.order.explained_variance[prefix] == pytest.approx(F, abs=1e-9)
-
-
-@quick(max_examples=40)
-@given(cases(), st.integers(0, 2**32 - 1))
-def test_units_and_order_of_the_columns_do_not_change_a_prediction(case: Learned, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    D = case.X.shape[1]
-    factor, offset = 10.0 ** rng.integers(-2, 3, D), rng.normal(size=D)
-    groups = load_groups({"groups": [{"name": f"g{j}", "features": [f"x{j}"], "cost": float(j + 1)} for j in range(D)]})
-    one = learned(case.X, case.Y, groups, 1e-3, case.weights)
-    other = learned(case.X * factor + offset, case.Y, groups, 1e-3, case.weights)
-    assert one.order.columns.tolist() == other.order.columns.tolist()
-    for a, b in zip(one.models.predict_all(one.X), other.models.predict_all(other.X), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * case.Y.std())
 
 
 def test_columns_that_add_nothing_have_coefficient_zero_and_predictions_are_those_without_them() -> None:
@@ -179,21 +147,3 @@ def test_more_prefixes_than_a_batch_are_solved_alike(responses: int) -> None:
     edges = {BATCH // responses * k + d for k in (1, 2, 3) for d in (-1, 0, 1)}
     for prefix in sorted(k for k in {0, 1, D, *edges} if k <= D):
         np.testing.assert_allclose(together[prefix], case.directly(prefix), atol=1e-8 * np.abs(Y).max())
-
-
-def test_groups_without_features_make_prefixes_that_predict_the_same() -> None:
-    rng = np.random.default_rng(2)
-    groups = load_groups(
-        {
-            "groups": [
-                {"name": "visit", "features": [], "cost": 0.0},
-                {"name": "test", "features": ["x0", "x1"], "cost": 2.0, "requires": ["visit"]},
-                {"name": "other", "features": ["x2"], "cost": 1.0},
-            ]
-        }
-    )
-    X = rng.normal(size=(40, 3))
-    case = learned(X, X @ np.ones((3, 1)), groups)
-    assert case.order.steps[0].adds == (0,)
-    np.testing.assert_array_equal(case.models.predict(X, 1), case.models.predict(X, 0))
-    np.testing.assert_allclose(case.models.predict(X, 3), case.directly(3), atol=1e-9)

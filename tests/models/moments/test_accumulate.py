@@ -161,13 +161,6 @@ def far_from_zero(rows: int) -> tuple[Float, Float]:
     return X, common + rng.normal(size=rows)
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-@pytest.mark.parametrize("chunk", [None, 100])
-def test_a_column_far_from_zero_keeps_its_digits(jobs: int, chunk: int | None) -> None:
-    X, y = far_from_zero(20_000)
-    assert_digits(X, y, moments_of(X, y, n_jobs=jobs, chunk_rows=chunk))
-
-
 def in_batches(size: int) -> Callable[[Float, Float], Moments]:
     return lambda X, y: accumulate(blocks_of(range(0, len(X) + 1, size), X, y[:, np.newaxis]))[0]
 
@@ -307,14 +300,6 @@ def test_rows_of_weight_zero_are_as_if_they_were_not_there(sentinel: float, weig
     np.testing.assert_allclose(np.hstack([found.S, found.q]), np.hstack([expected.S, expected.q]), atol=1e-7)
 
 
-def test_only_the_ratio_of_the_weights_matters_in_standard_units() -> None:
-    rng = np.random.default_rng(8)
-    X, y, weights = rng.normal(size=(40, 3)), rng.normal(size=40), rng.uniform(0.1, 2, 40)
-    one, other = Gram.of(moments_of(X, y, weights)), Gram.of(moments_of(X, y, 1000 * weights))
-    np.testing.assert_allclose(np.hstack([one.S, one.q]), np.hstack([other.S, other.q]), atol=1e-12)
-    assert other.weight == pytest.approx(1000 * one.weight)
-
-
 # Folds.
 
 
@@ -343,30 +328,6 @@ def test_a_fold_without_rows_has_no_weight_and_changes_nothing() -> None:
     full, empty, other = fold_moments_of(X, y, None, np.array([0, 0, 2, 2, 0, 2]), 3)
     assert (empty.rows, empty.weight) == (0, 0.0)
     assert_same(full.merge(empty).merge(other), moments_of(X, y), 1e-12)
-
-
-# Gaps.
-
-
-def test_a_column_of_gaps_alone_is_constant() -> None:
-    rng = np.random.default_rng(9)
-    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
-    X[:, 1] = np.nan
-    for weights in (None, rng.uniform(0.1, 3, 50)):
-        gram = Gram.of(moments_of(X, y, weights, chunk_rows=7))
-        assert gram.constant.tolist() == [False, True]
-        assert np.isfinite(gram.x_mean).all()
-        assert not gram.q[1].any()
-
-
-@pytest.mark.parametrize("gaps", [slice(0, 20), slice(20, 40), slice(80, 100), slice(37, 38)], ids=str)
-def test_gaps_in_one_chunk_only_are_filled_by_the_mean_of_all_chunks(gaps: slice) -> None:
-    rng = np.random.default_rng(10)
-    sample = Sample(rng.normal(size=(100, 3)) + 4.0, rng.normal(size=(100, 1)), rng.uniform(0.5, 2, 100))
-    sample.X[gaps, 1] = np.nan
-    moments = moments_of(sample.X, sample.Y, sample.weights, chunk_rows=20)
-    assert_literal(moments, 100, sample, 1e-12)
-    assert moments.missing == ((1, 2),)
 
 
 # What cannot be used.

@@ -97,16 +97,6 @@ def test_merging_changes_neither_part(table: Pieces) -> None:
     assert [(part.mean.tobytes(), part.scatter.tobytes(), part.fill.tobytes()) for part in table.parts] == before
 
 
-def test_parts_without_rows_are_neutral_on_both_sides() -> None:
-    rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(20, 3)), rng.normal(size=(20, 2))
-    X[2, 1] = np.nan
-    full, none = direct(X, Y, np.ones(20), np.zeros(3)), Moments.empty(3, 2, np.ones(3))
-    for merged in (full.merge(none), none.merge(full)):
-        assert_same(merged, full)
-    assert none.merge(none).weight == 0
-
-
 def test_rows_of_no_weight_are_counted_and_nothing_else() -> None:
     rng = np.random.default_rng(1)
     X, Y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))
@@ -145,19 +135,6 @@ def test_imputation_by_the_means_is_exact_after_any_merge(table: Pieces) -> None
     expected = direct(X, table.Y, table.w, full.fill)
     np.testing.assert_allclose(full.mean, expected.mean, rtol=0, atol=1e-10)
     np.testing.assert_allclose(full.scatter, expected.scatter, rtol=0, atol=1e-8 * full.weight)
-
-
-def test_without_gaps_there_is_nothing_to_impute() -> None:
-    moments = moments_of(np.arange(6.0).reshape(3, 2), np.arange(3.0))
-    assert moments.imputed() is moments
-    assert moments.observed_mean.tolist() == [2.0, 3.0]
-
-
-def test_a_feature_that_no_row_has_keeps_its_fill() -> None:
-    X = np.column_stack([np.arange(10.0), np.full(10, np.nan)])
-    moments = direct(X, np.ones((10, 1)), np.ones(10), np.array([0.0, 2.5]))
-    assert moments.observed_mean.tolist() == [4.5, 2.5]
-    assert moments.imputed().scatter[1].tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -253,18 +230,6 @@ def test_rows_of_no_weight_remain_without_any_value() -> None:
     assert not np.vstack([rest.mean, rest.scatter]).any()
 
 
-def test_a_decayed_stream_counts_old_rows_less() -> None:
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(90, 3)), rng.normal(size=90)
-    stream = reduce(
-        lambda old, part: old.decayed(0.5).merge(part), (moments_of(X[a : a + 30], y[a : a + 30]) for a in (0, 30, 60))
-    )
-    weighted = moments_of(X, y, np.repeat([0.25, 0.5, 1.0], 30))
-    assert stream.weight == pytest.approx(weighted.weight)
-    np.testing.assert_allclose(stream.mean, weighted.mean, atol=1e-12)
-    np.testing.assert_allclose(stream.scatter, weighted.scatter, atol=1e-10)
-
-
 # The Gram matrix.
 
 
@@ -335,11 +300,6 @@ def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:
     assert (gram.S.tobytes(), gram.q.tobytes()) == before
 
 
-def test_a_constant_is_positive_definite_without_a_penalty() -> None:
-    X, Y, _ = table(3, 50, missing=0.0)
-    assert np.linalg.eigvalsh(Gram.of(moments_of(X, Y)).penalised(0.0)[0]).min() > 0
-
-
 # Beside: another table in the training units.
 
 
@@ -364,28 +324,3 @@ def test_beside_has_the_second_moments_of_the_other_rows_in_training_units(
         np.testing.assert_allclose(found, expected, atol=1e-9 * (1 + np.abs(expected).max()))
     np.testing.assert_allclose(held.yy, (W * Ys**2).sum(axis=0), rtol=1e-9)
     assert held.weight == pytest.approx(w2.sum())
-
-
-@quick(max_examples=40)
-@given(seeds, seeds)
-def test_explained_variance_on_a_test_table_is_that_of_its_rows(seed: int, other_seed: int) -> None:
-    X, Y, w = table(seed, 40)
-    gram = Gram.of(moments_of(X, Y, w))
-    X2, Y2, _ = table(other_seed, 25, missing=0.2)
-    held = gram.held_out_moments(moments_of(X2, Y2))
-    C, q = gram.penalised(0.01)
-    W = np.linalg.solve(C, q)
-    Xs, Ys = in_training_units(X2, Y2, gram)
-    F = (np.sum(Ys**2) - np.sum((Ys - Xs @ W) ** 2)) / (2 * len(Xs))
-    assert np.sum(W * (held.q - 0.5 * held.S @ W)) == pytest.approx(F, rel=1e-9, abs=1e-9)
-
-
-def test_beside_its_own_table_nothing_changes() -> None:
-    X, Y, w = table(4, 50)
-    moments = moments_of(X, Y, w)
-    gram = Gram.of(moments)
-    held = gram.held_out_moments(moments)
-    varied = ~gram.constant
-    np.testing.assert_allclose(held.S[np.ix_(varied, varied)], gram.S[np.ix_(varied, varied)], atol=1e-12)
-    np.testing.assert_allclose(held.q, gram.q, atol=1e-12)
-    np.testing.assert_allclose(held.yy, gram.yy, atol=1e-12)

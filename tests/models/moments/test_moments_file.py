@@ -18,10 +18,9 @@ from anytime.cli.main import main
 from anytime.errors import ArtifactError, TableError
 from anytime.loaded import load
 from anytime.moments.files import KIND, StoredMoments
+from models.commands import Capture, ran, refusal
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
-
-Capture = pytest.CaptureFixture[str]
 
 GROUPS = {
     "cost_unit": "ms",
@@ -56,15 +55,6 @@ def desk(desk: Path) -> Path:
 
 def done(*arguments: str) -> None:
     assert main(arguments) == 0
-
-
-def complaint(capsys: Capture, *arguments: str) -> str:
-    capsys.readouterr()
-    assert main(arguments) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("error: ")
-    assert "\n" not in said
-    return said
 
 
 def made(*names: str, **options: str) -> StoredMoments:
@@ -119,17 +109,15 @@ def test_a_site_may_be_taken_away_again() -> None:
 def test_rows_that_were_not_added_by_themselves_are_taken_away_without_folds(capsys: Capture) -> None:
     whole, north = made("all.parquet"), made("north.parquet")
     made("south.csv", folds="3")
-    capsys.readouterr()
-    done("moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
-    said = "so their rows may be in any fold: the result has one fold and needs a fixed --alpha"
-    assert said in capsys.readouterr().err
+    captured = ran(capsys, "moments", "all.moments", "--minus", "south.moments", "--out", "left.moments")
+    assert "so their rows may be in any fold: the result has one fold and needs a fixed --alpha" in captured.err
     remaining = StoredMoments.load("left.moments")
     assert (remaining.record.folds, remaining.record.data, len(whole.parts)) == (1, ("all.parquet",), 5)
     [part] = remaining.parts
     assert part.rows == 80
     np.testing.assert_allclose(part.refilled(north.total.fill).scatter, north.total.scatter, atol=1e-9)
-    assert main(["train", "left.moments", "--out", "m.safetensors"]) == 2
-    assert "error: alpha 'cv' needs folds; give at least 2, or a number for alpha" in capsys.readouterr().err
+    said = refusal(capsys, "train", "left.moments", "--out", "m.safetensors")
+    assert said == "error: alpha 'cv' needs folds; give at least 2, or a number for alpha"
     done("train", "left.moments", "--alpha", "1e-3", "--out", "left.safetensors")
     done("train", "north.moments", "--alpha", "1e-3", "--out", "north.safetensors")
     np.testing.assert_allclose(
@@ -159,10 +147,10 @@ def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: C
     assert both.record.classes == ("down", "up")
     assert both.total.rows == 80 + (south["kind"] == "up").sum()
     south.assign(kind="left").to_csv("lefts.csv", index=False)
-    assert main(["moments", "north.parquet", "lefts.csv", *options]) == 2
-    assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in capsys.readouterr().err
+    said = refusal(capsys, "moments", "north.parquet", "lefts.csv", *options)
+    assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in said
     made("north.parquet")
-    assert "--target is 'kind'; the moments in 'north.moments' are of 'y'" in complaint(
+    assert "--target is 'kind'; the moments in 'north.moments' are of 'y'" in refusal(
         capsys, "moments", "north.moments", "ups.csv", *options
     )
 
@@ -211,7 +199,7 @@ def test_what_does_not_go_together_is_refused(capsys: Capture) -> None:
             "--task is binary; the moments are of task regression",
         ),
     ):
-        assert words in complaint(capsys, *command.split())
+        assert words in refusal(capsys, *command.split())
     assert not list(Path().glob("never*"))
 
 
@@ -243,12 +231,10 @@ def test_files_are_not_believed(capsys: Capture) -> None:
             StoredMoments.load("spoilt.moments")
     Path("spoilt.moments").write_bytes(content[:-50])
     assert has_kind(Path("spoilt.moments"), KIND)
-    assert "is not a complete safetensors file" in complaint(
-        capsys, "train", "spoilt.moments", "--out", "m.safetensors"
-    )
+    assert "is not a complete safetensors file" in refusal(capsys, "train", "spoilt.moments", "--out", "m.safetensors")
     done("train", "north.moments", "--out", "m.safetensors")
     assert not has_kind(Path("m.safetensors"), KIND)
-    assert "another kind; expected one from 'anytime moments'" in complaint(
+    assert "another kind; expected one from 'anytime moments'" in refusal(
         capsys, "moments", "north.moments", "--minus", "m.safetensors", "--out", "n.moments"
     )
 

@@ -24,8 +24,7 @@ from anytime.training.resequencing import Changes
 from anytime.types import Float, Index
 from guides import ROOT
 from models import literal
-
-Capture = pytest.CaptureFixture[str]
+from models.commands import Capture, output
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -120,8 +119,7 @@ def test_its_model_is_saved_shown_loaded_and_reordered(desk: Path, capsys: Captu
     loaded = anytime.load(desk / "own.safetensors")
     prediction = loaded.open()
     prediction.add(loaded.manifest.steps[0].group, [1.0])
-    assert main(["show", "own.safetensors"]) == 0
-    assert "mean-gradient" in capsys.readouterr().out
+    assert "mean-gradient" in output(capsys, "show", "own.safetensors")
     assert main(["export", "own.safetensors", "--to", "json", "--out", "own.json"]) == 0
     with pytest.raises(TrainingError, match="method is 'mean-gradient'; expected one of omp, fr"):
         resequence(loaded)

@@ -311,44 +311,12 @@ def test_doubling_is_near_the_best_of_a_quarter_of_any_budget(case: Case) -> Non
 # The oracle itself, by hand.
 
 
-@pytest.mark.parametrize(
-    ("stop", "shape", "expected"),
-    [
-        (3.0, "trapezoid", (0.2 + 1.0) / 1.5),
-        (2.0, "trapezoid", (0.2 + 0.45) / 1.0),
-        (2.0, "step", 0.4),
-        (5.0, "step", (0.8 + 1.2) / 2.5),
-        (5.0, "trapezoid", (0.2 + 1.0 + 1.2) / 2.5),
-        (0.0, "step", 0.0),
-    ],
-)
-def test_timeliness_by_hand(stop: float, shape: Any, expected: float) -> None:
-    assert literal.timeliness([0.0, 1.0, 3.0], [0.0, 0.4, 0.6], stop, 0.5, shape) == pytest.approx(expected)
-
-
-def test_plateaus_by_hand() -> None:
-    assert literal.plateau_level([0, 1, 2, 3, 10], [0, 0.5, 0.9, 0.975, 1.0]) == 0.97
-    assert literal.plateau_level([0, 1, 2, 3, 4], [0, 0.97, 0.98, 0.99, 1.0]) == 0.97
-    assert literal.plateau_level([0, 4, 8, 9], [0, 0.5, 0.94, 1.0]) == 1.0
-    assert literal.stopping_cost([0, 1, 2], [0, 0.5, 1.0], 0.5) == 1
-
-
 def test_ratios_and_best_sets_by_hand() -> None:
     F = {frozenset[int](): 0.0, frozenset({0}): 0.2, frozenset({1}): 0.3, frozenset({0, 1}): 0.7}
     assert literal.submodularity_ratio(F) == pytest.approx(0.5)
     assert literal.submodularity_ratio({**F, frozenset({0, 1}): 0.5}) == 1.0
     assert literal.brute_force_best(F, [1.0, 2.0], 2.0) == 0.3
     assert literal.brute_force_best(F, [1.0, 2.0], 3.0) == 0.7
-
-
-def test_explained_variance_is_that_of_the_normal_equations() -> None:
-    rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(30, 5)), rng.normal(size=(30, 2))
-    rows = Rows(*literal.standardise(X, Y), 0.01)
-    chosen = [3, 0, 4]
-    expected = NormalEquations.of(rows).explained_variance(chosen)
-    assert rows.explained_variance(chosen) == pytest.approx(expected, rel=1e-12)
-    assert NormalEquations.of(rows).gradient(chosen, [1, 2]) == pytest.approx(rows.gradient(chosen, [1, 2]))
 
 
 # Real tables.
