@@ -614,6 +614,42 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ),
     ("a text target for a regression", nothing, aimed("kind", "--task", "regression"), ["'kind'", "text"]),
     ("three values for two classes", nothing, aimed("grade", "--task", "binary"), ["'grade'", "4 values"]),
+    ("a family of classes for numbers", nothing, aimed("y", "--family", "binomial"), ["'y'", "2 for task binary"]),
+    ("a family of two classes for four", nothing, aimed("grade", "--family", "binomial"), ["'grade'", "4 values"]),
+    ("a family of classes for two", nothing, aimed("kind", "--family", "multinomial"), ["binomial or gaussian"]),
+    ("a family of counts for text", nothing, aimed("kind", "--family", "poisson"), ["'kind'", "text"]),
+    ("a family of counts for numbers below 0", nothing, aimed("y", "--family", "poisson"), ["'y'", "expected counts"]),
+    (
+        "a family of counts for a regression",
+        nothing,
+        aimed("grade", "--family", "poisson", "--task", "regression"),
+        ["poisson", "gaussian"],
+    ),
+    (
+        "least squares for counts",
+        nothing,
+        aimed("grade", "--family", "gaussian", "--task", "count"),
+        ["gaussian", "poisson"],
+    ),
+    ("several counts", nothing, aimed("grade", "--target", "y", "--family", "poisson"), ["2 targets"]),
+    ("several classes", nothing, aimed("kind", "--target", "grade", "--family", "binomial"), ["'kind'", "text"]),
+    ("an unknown family", nothing, [*TRAIN, "--family", "beta"], ["--family is 'beta'", "poisson"]),
+    *(
+        (
+            f"a negative count by {option}",
+            change(grade=at(7, -3)),
+            aimed("grade", option, value),
+            ["train.parquet: target 'grade' holds -3; expected counts, 0 or more"],
+        )
+        for option, value in (("--family", "poisson"), ("--task", "count"))
+    ),
+    (
+        "one class with weight",
+        change(w=1.0 * (rows()["kind"] == "down")),
+        aimed("kind", "--family", "binomial", "--weights", "w"),
+        ["target 'kind' is 'down' in every row"],
+    ),
+    ("one class of several", change(grade=1), aimed("grade", "--family", "multinomial"), ["'grade' is 1 in every row"]),
     ("a table that is not there", nothing, ["train", "none.parquet", *TRAIN[2:]], ["none.parquet", "check the path"]),
     ("a table that is a directory", nothing, ["train", "..", *TRAIN[2:]], ["directory without tables"]),
     ("a table of no known format", nothing, ["train", "groups.json", *TRAIN[2:]], ["groups.json", ".parquet"]),
