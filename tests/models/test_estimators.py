@@ -281,10 +281,11 @@ def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: typ
 
 @pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array, sparse.coo_array, sparse.csr_matrix])
 @pytest.mark.parametrize("missing", [0.0, 0.1])
-def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float) -> None:
+@pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"alpha": "cv", "cv": 3}], ids=str)
+def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float, options: dict[str, Any]) -> None:
     some = np.where(X > 3, X, 0.0)
     some[np.random.default_rng(1).random(X.shape) < missing] = np.nan
-    dense, thin = AnytimeRegressor(GROUPS).fit(some, y), AnytimeRegressor(GROUPS).fit(layout(some), y)
+    dense, thin = (AnytimeRegressor(GROUPS, **options).fit(table, y) for table in (some, layout(some)))
     assert thin.sequence_ == dense.sequence_
     np.testing.assert_allclose(thin.predict(layout(some)), dense.predict(some), rtol=1e-10)
     np.testing.assert_allclose(thin.predict(some, budget=3.0), dense.predict(some, budget=3.0), rtol=1e-10)

@@ -356,7 +356,26 @@ def test_numbers_of_json_are_numbers_in_yaml(scalar: str, cost: float, tmp_path:
 
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
 def test_any_name_and_level_is_read_as_it_was_written(suffix: str, tmp_path: Path) -> None:
-    names = [*PLAIN, "1e3", ".5", "~", "null", "true", "<<", "", "12", "é", "a: b", "# x", "- y", "\u2028", "'q'"]
+    names = [
+        *PLAIN,
+        "1e3",
+        ".5",
+        "~",
+        "null",
+        "true",
+        "<<",
+        "",
+        "12",
+        "é",
+        "a: b",
+        "# x",
+        "- y",
+        "\u2028",
+        "'q'",
+        " b: c",
+        "{x}",
+        "12:30",
+    ]
     columns = {
         "012": {"basis": "categories", "levels": names, "other": False, "range": None},
         "1e3": {"basis": "categories", "levels": [3, 1], "other": True, "missing": False},

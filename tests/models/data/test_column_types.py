@@ -31,10 +31,6 @@ GROUPS: dict[str, Any] = {
         {"name": "what", "features": ["member", "visits", "weight"], "cost": 2.0},
     ]
 }
-TERMS = (
-    *("city=Oslo", "city=Rome", "city is other", "city is missing", "size=M", "size=S", "size=L"),
-    *("member", "visits", "visits is missing", "weight"),
-)
 
 
 def table(rows: int = 240) -> pa.Table:
@@ -80,54 +76,15 @@ REFUSED = ["--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
 HEAVY = {"basis": "categories", "levels": ["heavy"], "other": True}
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv"])
-def test_every_type_of_column_comes_to_the_same_terms_and_model(suffix: str, desk: Path) -> None:
-    X = table().to_pandas()
-    write(table(), f"t{suffix}")
-    model = trained(f"t{suffix}")
-    assert model.terms.features == TERMS
-    assert X["size"].dtype == "category"
-    from_frame = AnytimeRegressor(GROUPS, alpha=0.01).fit(X[FEATURES], X["y"])
-    assert tuple(from_frame.get_feature_names_out()) == TERMS
-    np.testing.assert_allclose(model.prefixes.packed, from_frame.model_.prefixes.packed, rtol=1e-9, atol=1e-9)
-    prediction = model.open(rows=2)
-    prediction.add("who", [["Oslo", "S"], [None, "XXL"]])
-    prediction.add("what", [[True, 3, 0.5], [False, None, -0.5]])
-    assert set(prediction.answer().imputed) == {"city", "size", "visits"}
-    frame = X[FEATURES][:1].assign(city="Oslo", size="S", member=True, visits=3.0, weight=0.5)
-    np.testing.assert_allclose(from_frame.predict(frame), prediction.answer().prediction[:1], rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "visits", [pd.array([1, None, 3] * 80, dtype="Int64"), np.array([1, np.nan, 3] * 80), [1, None, 3] * 80]
-)
-@pytest.mark.parametrize("text", ["string", "category", object])
-def test_a_dataframe_may_have_any_of_pandas_types(text: Any, visits: Any) -> None:
-    X = pd.DataFrame({"city": pd.Series(["Oslo", None, "Rome", "Rome"] * 60).astype(text), "visits": visits})
-    fitted = AnytimeRegressor().fit(X, np.arange(240.0) % 7)
-    assert list(fitted.get_feature_names_out()) == [
-        *("city=Rome", "city=Oslo", "city is missing", "visits", "visits is missing")
-    ]
-    assert np.isfinite(fitted.predict(X)).all()
-
-
 @pytest.mark.parametrize("kind", [np.int64, np.float64])
-def test_categories_of_an_array_are_those_of_a_dataframe(kind: type[np.generic]) -> None:
+def test_categories_of_an_array_are_its_whole_numbers(kind: type[np.generic]) -> None:
     ids = np.array([100, 101, 7] * 40)
     X, y = np.column_stack([np.arange(120) % 5, ids]).astype(kind), np.where(ids == 101, 9.0, ids / 100)
-    given = [{"name": "g", "features": ["id"], "cost": 1}, {"name": "h", "features": ["x"], "cost": 1}]
-    frame = pd.DataFrame(X, columns=["x", "id"])
-    groups = {"groups": given, "bases": {"id": "categories"}}
-    fitted = AnytimeRegressor(groups, alpha=1e-9).fit(frame, y)
-    assert fitted.model_.groups.bases["id"].levels == (7, 100, 101)
-    np.testing.assert_allclose(fitted.predict(frame), y, atol=1e-6)
-    groups = json.loads(json.dumps(groups).replace('"id"', '"x1"').replace('"x"', '"x0"'))
-    for method in ("fit", "partial_fit"):
-        from_array = getattr(AnytimeRegressor(groups, alpha=1e-9), method)(X, y)
-        assert from_array.model_.groups.bases["x1"].levels == (7, 100, 101)
-        np.testing.assert_allclose(from_array.predict(X[::-1]), y[::-1], atol=1e-6)
-    sparse = AnytimeRegressor(groups, alpha=1e-9).fit(csr_array(X), y)
-    np.testing.assert_allclose(sparse.predict(csr_array(X)), y, atol=1e-6)
+    groups = {"groups": {"g": ["x1"], "h": ["x0"]}, "bases": {"x1": "categories"}}
+    for method, table in (("fit", X), ("partial_fit", X), ("fit", csr_array(X))):
+        fitted = getattr(AnytimeRegressor(groups, alpha=1e-9), method)(table, y)
+        assert fitted.model_.groups.bases["x1"].levels == (7, 100, 101)
+        np.testing.assert_allclose(fitted.predict(table), y, atol=1e-6)
 
 
 def test_svmlight_columns_may_have_any_basis_of_numbers(desk: Path) -> None:
@@ -143,18 +100,6 @@ def test_svmlight_columns_may_have_any_basis_of_numbers(desk: Path) -> None:
 DATES = [datetime.datetime(2020, 1, 1) + datetime.timedelta(days=k) for k in range(240)]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-@pytest.mark.parametrize("kind", [pa.time32("ms"), pa.duration("s")])
-def test_times_and_durations_are_left_out_with_advice(
-    suffix: str, kind: Any, desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dates = pa.array(range(240), pa.int32() if kind == pa.time32("ms") else pa.int64()).cast(kind)
-    write(table().set_column(4, "weight", dates), f"t{suffix}")
-    assert "weight" not in trained(f"t{suffix}").groups.features
-    said = capsys.readouterr().out
-    assert f"left out 1 column: 'weight' is {kind}; expected numbers, text or dates: convert or fix" in said
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_dates_in_text_are_dates_unless_the_groups_state_the_basis(suffix: str, desk: Path) -> None:
     days = [str(day.date()) for day in DATES]
@@ -166,12 +111,6 @@ def test_dates_in_text_are_dates_unless_the_groups_state_the_basis(suffix: str, 
         AnytimeRegressor(GROUPS).fit(table().to_pandas().assign(weight=[*days[1:], "soon"]), np.arange(240.0))
     stated = GROUPS | {"bases": {"weight": HEAVY | {"levels": [days[0]]}}}
     assert trained(f"t{suffix}", groups=stated).terms.features[-2:] == ("weight=2020-01-01", "weight is other")
-
-
-@pytest.mark.parametrize("values", [pd.Series(DATES).diff().tolist(), pd.Series(DATES).dt.time.tolist()])
-def test_durations_in_a_dataframe_are_left_out_with_advice(values: list[Any]) -> None:
-    with pytest.warns(AnytimeWarning, match=r"'weight'.*expected numbers.*\(a duration to seconds"):
-        AnytimeRegressor().fit(table().to_pandas().assign(weight=values)[FEATURES], np.arange(240.0))
 
 
 def mixed() -> pd.DataFrame:
@@ -190,14 +129,6 @@ def test_text_among_numbers_is_left_out_unless_the_groups_state_the_basis(
     assert f"left out 1 column: {where}; expected numbers, text or dates: " in capsys.readouterr().out
     stated = trained(f"t{suffix}", groups=GROUPS | {"bases": {"weight": HEAVY}})
     assert stated.terms.features[-2:] == ("weight=heavy", "weight is other")
-
-
-def test_text_among_numbers_in_a_dataframe_is_left_out_unless_the_groups_state_the_basis() -> None:
-    X, y = mixed()[FEATURES], np.arange(240.0)
-    with pytest.warns(AnytimeWarning, match=r"'weight' holds text, as 'heavy' in row 239 \(counted from 0\); expected"):
-        AnytimeRegressor(GROUPS).fit(X, y)
-    fitted = AnytimeRegressor(GROUPS | {"bases": {"weight": HEAVY}}).fit(X, y)
-    assert fitted.get_feature_names_out()[-2:].tolist() == ["weight=heavy", "weight is other"]
 
 
 def test_unusable_columns_are_named_together_and_their_groups_are_no_steps(

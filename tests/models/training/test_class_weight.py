@@ -12,7 +12,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from anytime import AnytimeClassifier, load
 from anytime.cli.main import main
 from anytime.errors import TrainingError
-from models.commands import Capture, output, refusal
 
 X = ["a", "b"]
 
@@ -69,13 +68,6 @@ def test_the_command_trains_the_model_of_the_estimator(target: str, family: Any,
     np.testing.assert_allclose(found, expected.predict_proba(frame[X]), atol=1e-7)
 
 
-@pytest.mark.usefixtures("desk")
-def test_what_has_no_classes_is_refused(capsys: Capture) -> None:
-    frame = rows()
-    frame.to_csv("t.csv", index=False)
+def test_a_stream_refuses_balanced_classes() -> None:
     with pytest.raises(TrainingError, match="partial_fit expects None"):
-        AnytimeClassifier(class_weight="balanced", family="gaussian").partial_fit(frame[X], frame["two"])
-    out = ["--class-weight", "balanced", "--out", "m.safetensors"]
-    assert "class weights require classes; target a is regr" in refusal(capsys, "train", "t.csv", "--target", "a", *out)
-    output(capsys, "moments", "t.csv", "--target", "two", "--out", "m.moments")
-    assert "--class-weight requires a table" in refusal(capsys, "train", "m.moments", *out)
+        AnytimeClassifier(class_weight="balanced", family="gaussian").partial_fit(rows()[X], rows()["two"])

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import TableError, TrainingError
-from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, load_groups
 from anytime.loaded import LoadedModel
@@ -236,20 +235,6 @@ def test_a_resequenced_model_keeps_the_pairs_of_its_groups() -> None:
     alone = rest.model()
     assert [step.pairs for step in without.manifest.steps] == [step.pairs for step in alone.manifest.steps]
     np.testing.assert_allclose(without.prefixes.packed, alone.prefixes.packed, rtol=1e-9, atol=1e-9)
-
-
-def test_certificates_refuse_pairs() -> None:
-    with pytest.raises(TrainingError, match="has pairs of columns, which certificates do not support"):
-        certify(case(1).model())
-
-
-def test_a_saved_model_answers_alike(tmp_path: Path) -> None:
-    of = case(4)
-    model = of.model()
-    model.save(tmp_path / "m.safetensors")
-    loaded = load(tmp_path / "m.safetensors")
-    assert loaded.manifest.steps == model.manifest.steps
-    np.testing.assert_array_equal(loaded.prefixes.predict_all(of.X), model.prefixes.predict_all(of.X))
 
 
 def interacting(rows: int, seed: int, strength: float = 1.0) -> tuple[Float, Float]:
