@@ -1007,21 +1007,6 @@ def test_the_module_runs_as_the_command(call: list[str], code: int, out: str, er
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_dates_of_every_format_train_one_model(suffix: str, desk: Path, capsys: Capture) -> None:
-    frame = rows().assign(c0=pd.date_range("2024-01-01", periods=60))
-    path = f"dated{suffix}"
-    {".parquet": frame.to_parquet, ".arrow": frame.to_feather}[suffix](path)
-    frame.to_csv("dated.csv", index=False)
-    for name in (path, "dated.csv"):
-        assert main(["train", name, *TRAIN[2:-1], f"{name}.safetensors"]) == 0
-    ours, csv = (load(f"{name}.safetensors") for name in (path, "dated.csv"))
-    assert ours.groups.types == csv.groups.types == {"c0": "date"}
-    assert ours.terms.features == csv.terms.features
-    np.testing.assert_allclose(ours.prefixes.packed, csv.prefixes.packed, rtol=1e-9)
-    assert main(["evaluate", "dated.csv.safetensors", path]) == 0
-
-
 def test_a_resequenced_model_shows_what_it_leaves_out_and_no_rule_that_never_saw_its_order(
     weak_desk: Path, capsys: Capture
 ) -> None:
