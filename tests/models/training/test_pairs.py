@@ -329,20 +329,20 @@ def test_weights_and_folds_reach_the_screening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("method", "options", "why"),
     [
-        ({"pairs": 0}, "pairs is 0; expected a number from 1 to 256, or 'auto'"),
-        ({"pairs": 257}, "pairs is 257; expected a number from 1 to 256"),
-        ({"pairs": True}, "pairs is True; expected a number from 1 to 256"),
-        ({"pairs": "many"}, "pairs is 'many'; expected a number from 1 to 256"),
-        ({"pairs": 2, "method": "sparse"}, "method sparse does not support pairs; choose another method"),
-        ({"pairs": "auto", "cv": 2}, "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+        ("fit", {"pairs": 0}, "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        ("fit", {"pairs": 257}, "pairs is 257; expected a number from 1 to 256"),
+        ("fit", {"pairs": True}, "pairs is True; expected a number from 1 to 256"),
+        ("fit", {"pairs": "many"}, "pairs is 'many'; expected a number from 1 to 256"),
+        ("fit", {"pairs": 2, "method": "sparse"}, "method sparse does not support pairs; choose another method"),
+        ("fit", {"pairs": "auto", "cv": 2}, "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+        ("partial_fit", {"pairs": 2}, "pairs is 2; partial_fit expects None: use fit, which has all rows"),
     ],
 )
-def test_invalid_pairs_are_one_clear_error(options: dict[str, Any], why: str) -> None:
-    X, y = interacting(50, 0)
+def test_invalid_pairs_are_one_clear_error(method: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(TrainingError, match=why):
-        AnytimeRegressor(**options).fit(X, y)
+        getattr(AnytimeRegressor(**options), method)(*interacting(50, 0))
 
 
 def test_folds_without_rows_that_screen_are_refused() -> None:
@@ -351,12 +351,6 @@ def test_folds_without_rows_that_screen_are_refused() -> None:
     folds = [(np.setdiff1d(np.arange(50), rows), rows) for rows in tested]
     with pytest.raises(TrainingError, match="of the folds, the first 1, which screen pairs, have no rows of positive"):
         AnytimeRegressor(alpha=0.01, pairs="auto", cv=folds).fit(X, y)
-
-
-def test_streams_refuse_pairs() -> None:
-    X, y = interacting(50, 0)
-    with pytest.raises(TrainingError, match="pairs is 2; partial_fit expects None: use fit, which has all rows"):
-        AnytimeRegressor(pairs=2).partial_fit(X, y)
 
 
 def test_products_too_large_to_square_are_named() -> None:
