@@ -15,6 +15,7 @@ from anytime import load
 from anytime.cli.main import main
 from anytime.groups import load_groups
 from models.commands import Capture, document, refusal
+from models.opening import opened
 from models.present import present
 
 GROUPS: dict[str, Any] = {
@@ -177,9 +178,7 @@ def test_knots_levels_and_ranges_may_be_written_by_hand(kind: str, desk: Path) -
     assert model.terms.features == TERMS
     assert model.groups.bases["age"].range == (0, 100)
     assert model.groups.bases["country"].levels == ("NO", "SE")
-    prediction = model.open()
-    prediction.add("person", [130, "DK", True])
-    assert prediction.answer().clamped == ("age",)
+    assert opened(model, {"person": [130, "DK", True]}).answer().clamped == ("age",)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import FamilyName, Float
+from models.opening import opened
 from models.present import present
 from models.problems import imputing
 from models.properties import quick
@@ -189,10 +190,8 @@ def test_moments_of_terms_do_not_depend_on_the_chunks(chunk: int, jobs: int, cut
 
 
 def test_an_answer_lists_what_was_clamped_unknown_or_missing() -> None:
-    prediction = model_of(trained("gaussian"), "gaussian").open()
-    prediction.add("person", [999.0, "male"])
-    prediction.add("ticket", [20.0, "Paris", None])
-    prediction.add("family", [-1])
+    given = {"person": [999.0, "male"], "ticket": [20.0, "Paris", None], "family": [-1]}
+    prediction = opened(model_of(trained("gaussian"), "gaussian"), given)
     answer = prediction.answer()
     assert (answer.clamped, {*answer.imputed}) == (("age", "size"), {"port", "deck"})
     prediction.add("person", [30.0, None])

@@ -27,6 +27,7 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
 from models.commands import Capture, document, output, refusal
+from models.opening import opened
 from models.properties import quick
 
 ALPHA = 0.01
@@ -159,7 +160,7 @@ def test_sequence_and_coefficients_are_those_of_multiplied_columns(seed: int) ->
 def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(seed: int) -> None:
     of, rng = case(seed), np.random.default_rng(seed)
     model, rows = of.model(), 7
-    opened = model.open(rows)
+    prediction = model.open(rows)
     received: set[str] = set()
     for name in [*rng.permutation(model.groups.names).tolist(), *rng.choice(model.groups.names, 2).tolist()]:
         columns = model.groups.slices[model.groups.position(name)]
@@ -167,13 +168,13 @@ def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(see
         for offset in (5, 0):
             values = of.X[offset : offset + rows, columns]
             categories = model.places[name].expansion.categories
-            opened.add_checked(name, opened.checked(name, np.array(values), coded=bool(categories)))
+            prediction.add_checked(name, prediction.checked(name, np.array(values), coded=bool(categories)))
         received.add(name)
         terms = of.terms(frozenset(received))
-        for policy, members in (("arrived", received), ("prefix", set(model.needed[opened.prefix]))):
+        for policy, members in (("arrived", received), ("prefix", set(model.needed[prediction.prefix]))):
             coef = of.solved(frozenset(members))[0]
             expected = of.y.mean() + sum(terms[term][:rows] * w for term, w in coef.items())
-            found = opened.answer(policy=policy)  # type: ignore[arg-type]
+            found = prediction.answer(policy=policy)  # type: ignore[arg-type]
             np.testing.assert_allclose(found.prediction, np.broadcast_to(expected, rows), rtol=1e-9, atol=1e-9)
             assert set(found.groups) == members
             assert set(found.missing) <= set(model.groups.names)
@@ -182,13 +183,13 @@ def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(see
 def test_memory_counts_products_when_they_are_complete() -> None:
     of = case(3)
     model = of.model()
-    opened = model.open(2)
+    prediction = model.open(2)
     for name in model.places:
         values = of.X[:2, model.groups.slices[model.groups.position(name)]]
-        expected = opened.nbytes + opened.more_bytes({name: values})
-        opened.add_checked(name, opened.checked(name, values, coded=True))
-        assert opened.nbytes == expected
-    assert opened.nbytes > 8 * 2 * len(model.prefixes.mean)
+        expected = prediction.nbytes + prediction.more_bytes({name: values})
+        prediction.add_checked(name, prediction.checked(name, values, coded=True))
+        assert prediction.nbytes == expected
+    assert prediction.nbytes > 8 * 2 * len(model.prefixes.mean)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
@@ -314,10 +315,8 @@ def test_counts_with_pairs_answer_from_any_groups() -> None:
     X, y = interacting(2000, 4)
     counts = np.random.default_rng(0).poisson(np.exp(np.clip(y, -2, 2)))
     found = AnytimeRegressor(family="poisson", pairs=3).fit(X, counts)
-    opened = found.model_.open()
-    for name in found.model_.places:
-        opened.add(name, X[0, [int(name[1:])]])
-    assert opened.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
+    prediction = opened(found.model_, {name: X[0, [int(name[1:])]] for name in found.model_.places})
+    assert prediction.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
 
 
 def test_weights_and_folds_reach_the_screening() -> None:
