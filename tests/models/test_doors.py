@@ -154,15 +154,6 @@ def test_moments_leave_out_a_column_of_the_first_table_and_refuse_one_of_the_nex
     assert "bad.csv: column 'c' holds 1 infinite value, the first in row 5" in said
 
 
-def test_an_infinite_value_in_a_row_that_does_not_count_changes_nothing() -> None:
-    X, weights = table()[["a", "c", "d"]], np.ones(ROWS)
-    y, weights[5] = target_of("gaussian", X.assign(t="level 1")), 0.0
-    wrong = X.assign(c=np.where(X.index == 5, np.inf, X["c"]))
-    for basis in (None, "hinge:2"):
-        fitted = [AnytimeRegressor(basis=basis).fit(each, y, sample_weight=weights) for each in (X, wrong)]
-        np.testing.assert_array_equal(*(each.predict(X) for each in fitted))
-
-
 # Tables and weights: every door, with every type of table.
 
 

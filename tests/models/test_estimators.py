@@ -184,13 +184,6 @@ def test_a_budget_buys_the_longest_prefix_within_it(fitted: AnytimeRegressor) ->
     assert errors == sorted(errors, reverse=True)
 
 
-def test_a_budget_needs_only_the_columns_that_it_buys(fitted: AnytimeRegressor) -> None:
-    first = {"edges": [0, 1], "colour": [2], "shape": [3, 4, 5]}[fitted.sequence_[0]]
-    changed = np.where(np.isin(np.arange(6), first), X, -1e6)
-    budget = fitted.costs_[1]
-    np.testing.assert_array_equal(fitted.predict(changed, budget=budget), fitted.predict(X, budget=budget))
-
-
 @pytest.mark.parametrize("budget", [-1.0, -1e-9, float("nan"), -np.inf], ids=str)
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 def test_a_budget_that_is_none_is_refused(budget: float, kind: type[Estimator]) -> None:
@@ -390,6 +383,18 @@ ROWS, HALVES = np.arange(len(y)), tuple(np.array_split(np.arange(len(y)), 2))
         ({"cv": 0, "alpha": "cv"}, "cv is 0"),
         ({"cv": "five"}, "cv is 'five'"),
         ({"cv": 2.5}, "cv is 2.5"),
+        *(
+            ({"clamp": clamp}, f"clamp is {clamp!r}; expected a quantile Q from 0 to")
+            for clamp in (-0.1, 0.5, True, "on")
+        ),
+        *(
+            ({"epsilon": epsilon}, f"epsilon is {epsilon}; expected a finite number above 0")
+            for epsilon in (0.0, -1.0, np.nan, np.inf)
+        ),
+        *(
+            ({"min_level_rows": least}, f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
+            for least in (1, 0, -3, 2.5, True, "10", "few", None)
+        ),
         *(
             ({"cv": cv}, said)
             for cv, said in (

@@ -1,4 +1,4 @@
-"""Classifiers and counts by the estimators and the command line: what is told, how penalties are chosen, bad input."""
+"""Classifiers and counts by the estimators: what is told, how penalties are chosen, bad input."""
 
 from __future__ import annotations
 

@@ -58,10 +58,6 @@ def test_a_file_says_the_same_in_json_in_yaml_and_as_a_dict(tmp_path: Path) -> N
     assert load_groups(LOADED) is LOADED
 
 
-def test_a_file_without_a_cost_unit_counts_in_units() -> None:
-    assert load_groups({"groups": [group("a", ["x"])]}).cost_unit == "units"
-
-
 def test_the_order_of_the_file_is_the_order_of_the_columns() -> None:
     assert LOADED.names == ("age", "lab", "blood", "visit", "scan")
     assert LOADED.features == ("age", "iron", "sugar", "s0", "s1", "s2")

@@ -26,7 +26,7 @@ def frame(**columns: Any) -> pd.DataFrame:
     """Text with gaps, booleans, floats and a target, or other columns in place of them."""
     rng = np.random.default_rng(0)
     own = {
-        "city": np.where(np.arange(240) % 20 == 0, None, rng.choice(["Oslo", "Rome"], 240)),
+        "city": [None if k % 20 == 0 else city for k, city in enumerate(rng.choice(["Oslo", "Rome"], 240).tolist())],
         "member": rng.random(240) < 0.3,
         "weight": rng.normal(size=240).round(3),
         "y": rng.normal(size=240).round(6),

@@ -135,14 +135,12 @@ def test_missing_targets_are_counted_and_located(suffix: str, tmp_path: Path) ->
     assert (found.rows, found.missing) == (20, 7)
 
 
-def test_missing_text_is_missing_and_not_a_class(tmp_path: Path) -> None:
-    assert_refused(lambda: scan(tmp_path, ["a", None, "b"]), "1 of 3 rows", "(rows 1,")
-    assert scan(tmp_path, ["a", None, "b"], drop_missing=True).classes == ("a", "b")
-
-
-def test_integers_with_gaps_are_still_two_classes_when_the_gaps_are_left_out(tmp_path: Path) -> None:
-    target = scan(tmp_path, pd.array([0, 1, None, 1], dtype="Int64"), drop_missing=True)
-    assert (target.task, target.classes) == ("binary", (0, 1))
+@pytest.mark.parametrize(
+    ("values", "classes"), [(["a", None, "b"], ("a", "b")), (pd.array([0, None, 1], dtype="Int64"), (0, 1))]
+)
+def test_a_missing_label_is_missing_and_not_a_class(values: Any, classes: Any, tmp_path: Path) -> None:
+    assert_refused(lambda: scan(tmp_path, values), "1 of 3 rows", "(rows 1,")
+    assert scan(tmp_path, values, drop_missing=True).classes == classes
 
 
 def test_a_table_without_any_target_is_refused_even_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
@@ -144,10 +144,3 @@ def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_valid
     Path("g.json").write_text(json.dumps({**GROUPS, "bases": {"bent": {"basis": "auto"}}}))
     said = refusal(capsys, "train", *base, *unfolded)
     assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in said
-
-
-def test_octiles_that_are_not_seven_or_descend_are_refused() -> None:
-    given = {"basis": "auto", "knots": [1, 2, 3]}
-    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}], "bases": {"x": given}})
-    with pytest.raises(GroupsError, match=r"column 'x': its knots are \[1.0, 2.0, 3.0\]; expected seven octiles in"):
-        learned_groups(groups, Sample({"x": np.arange(9.0)}))

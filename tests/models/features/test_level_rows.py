@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeRegressor, load
-from anytime.errors import GroupsError, TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
@@ -108,21 +107,6 @@ def test_the_command_says_what_was_selected_and_selects_nothing_without_folds(de
     output(capsys, *call, "--folds", "0", "--alpha", ".001")
     stated = AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y)
     assert load("m.safetensors").terms.features == tuple(names_of(stated))
-
-
-@pytest.mark.parametrize("least", [1, 0, -3, 2.5, True, "10", "few", None])
-def test_fewer_than_two_rows_are_refused(least: Any) -> None:
-    with pytest.raises(TrainingError, match=r"min_level_rows is .*; expected a whole number, 2 or more, or 'auto'"):
-        AnytimeRegressor(min_level_rows=least).fit(FEW, Y)
-
-
-def test_invalid_rows_of_levels_are_refused() -> None:
-    levels = {"basis": "categories", "levels": ["a", "b"], "other": True, "level_rows": [1, 2]}
-    groups = {"groups": [{"name": "g", "features": ["state"], "cost": 1}], "bases": {"state": levels}}
-    with pytest.raises(
-        GroupsError, match=r"its level_rows are .*; expected a number for each level, the largest first"
-    ):
-        AnytimeRegressor(groups).fit(*table())
 
 
 # Of text, hinges and dates.

@@ -405,12 +405,6 @@ def test_a_hold_out_of_which_the_base_rate_is_the_best_is_refused(family: str) -
         trained(family=family, validation=worse)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, math.inf])
-def test_a_precision_that_is_none_is_refused(epsilon: float) -> None:
-    with pytest.raises(TrainingError, match="expected a finite number above 0"):
-        Options(alpha=1e-5, epsilon=epsilon)
-
-
 # For scikit-learn.
 
 
