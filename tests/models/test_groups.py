@@ -179,15 +179,10 @@ def test_without_refuses_to_drop_every_feature() -> None:
         LOADED.without(LOADED.features)
 
 
-def changed(**more: Any) -> FeatureGroups:
-    """The clinic with the lab first, at another price, in cents."""
-    contents = [dict(g) for g in CLINIC["groups"]]
-    contents[1] |= {"features": ["sugar", "iron"], "cost": 350.0, **more}
-    return load_groups({"cost_unit": "cents", "groups": [contents[1], *contents[:1], *contents[2:]]})
-
-
 def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the_columns() -> None:
-    new = LOADED.with_costs(changed(requires=["visit"]))
+    first = group("lab", ["sugar", "iron"], 350.0, requires=["visit"])
+    others = [each for each in CLINIC["groups"] if each["name"] != "lab"]
+    new = LOADED.with_costs(load_groups({"cost_unit": "cents", "groups": [first, *others]}))
     assert (new.cost_unit, new.names, new.features) == ("cents", LOADED.names, LOADED.features)
     assert new.costs.tolist() == [0.0, 350.0, 2.0, 10.0, 40.0]
     assert new.groups[1].requires == ("visit",)

@@ -40,15 +40,11 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
 """Each registry, where it is, and the parts of a member that have no default."""
 
 
-def rows_of_contributing() -> dict[str, str]:
-    table = text_of("CONTRIBUTING.md").partition("### Where to add")[2].partition("\n## ")[0]
-    return dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE))
-
-
 @pytest.mark.parametrize("what", REGISTRIES)
 def test_contributing_names_each_registry_its_home_its_parts_and_its_test(what: str) -> None:
     members, home, parts = REGISTRIES[what]
-    row = rows_of_contributing()[what]
+    table = text_of("CONTRIBUTING.md").partition("### Where to add")[2].partition("\n## ")[0]
+    row = dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE))[what]
     source = (ROOT / "models" / "anytime" / home).read_text(encoding="utf-8")
     constant = next(name for name in re.findall(r"^([A-Z]+)\b.*=", source, flags=re.MULTILINE) if f"`{name}`" in row)
     assert members

@@ -61,12 +61,12 @@ def estimator() -> Any:
     )
 
 
-def shown(estimator: Any) -> dict[str, Any]:
+def test_values_are_shown_as_text_and_as_html(estimator: Any) -> None:
     model = estimator.model_
     prediction = opened(model, {"a <b>": rows()}, None)
     classes = AnytimeClassifier(GROUPS, alpha=1e-2).fit(rows(), rows()["city"])
     certified = certify(model, nodes=10, seconds=5)
-    return {
+    values = {
         "model": model,
         "curve": estimator.curve_,
         "prediction": prediction,
@@ -77,10 +77,6 @@ def shown(estimator: Any) -> dict[str, Any]:
         "certified model": certified,
         "what if": model.what_if(without=["a <b>"]),
     }
-
-
-def test_values_are_shown_as_text_and_as_html(estimator: Any) -> None:
-    values = shown(estimator)
     for name, value in values.items():
         html = value._repr_html_()
         assert html.startswith("<"), name

@@ -332,14 +332,9 @@ def test_what_was_measured_is_printed_although_a_file_cannot_be_written(
 # evaluate --random-costs
 
 
-def save_costs(**costs: float) -> None:
-    """Save distributions of costs that are certain."""
-    groups = {name: Samples(samples=(cost,)) for name, cost in costs.items()}
-    Path("d.json").write_text(CostDistributions(groups=groups).text())
-
-
 def test_evaluate_simulates_deadlines_of_costs_that_are_certain_as_prefixes(model_desk: Path, capsys: Capture) -> None:
-    save_costs(a=4.0, b=0.5, c=2.0)
+    certain = {name: Samples(samples=(cost,)) for name, cost in (("a", 4.0), ("b", 0.5), ("c", 2.0))}
+    Path("d.json").write_text(CostDistributions(groups=certain).text())
     deadlines = [0.0, *load("m.safetensors").costs[1:].tolist()]
     options = [part for deadline in deadlines for part in ("--deadline", str(deadline))]
     call = [*SIMULATE, "--draws", "50", *options]

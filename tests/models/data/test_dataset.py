@@ -14,7 +14,6 @@ from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.data.survey import settle_target, survey
 from anytime.groups import load_groups
-from anytime.moments.moments import Moments
 from anytime.target import Target
 from models.refusals import assert_refused
 
@@ -282,14 +281,6 @@ def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
 # Moments
 
 
-def assert_equal(one: list[Moments], other: list[Moments]) -> None:
-    for a, b in zip(one, other, strict=True):
-        assert (a.rows, a.missing) == (b.rows, b.missing)
-        assert a.weight == pytest.approx(b.weight)
-        np.testing.assert_allclose(a.imputed().mean, b.imputed().mean, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(a.imputed().scatter, b.imputed().scatter, rtol=1e-9, atol=1e-7)
-
-
 def large() -> dict[str, Any]:
     values = columns(40_000, w=np.random.default_rng(1).random(40_000))
     values["x2"][::1000] = np.nan
@@ -298,8 +289,12 @@ def large() -> dict[str, Any]:
 
 
 def test_moments_are_the_same_from_every_format(tmp_path: Path) -> None:
-    values = large()
-    assert_equal(*(dataset(write(tmp_path, values, each), weights="w").moments(3) for each in (".parquet", ".csv")))
+    tables = (dataset(write(tmp_path, large(), suffix), weights="w") for suffix in (".parquet", ".csv"))
+    for a, b in zip(*(table.moments(3) for table in tables), strict=True):
+        assert (a.rows, a.missing) == (b.rows, b.missing)
+        assert a.weight == pytest.approx(b.weight)
+        np.testing.assert_allclose(a.imputed().mean, b.imputed().mean, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(a.imputed().scatter, b.imputed().scatter, rtol=1e-9, atol=1e-7)
 
 
 def test_moments_are_the_same_to_the_bit_for_any_number_of_threads(tmp_path: Path) -> None:

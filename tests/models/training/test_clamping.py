@@ -122,19 +122,14 @@ def test_a_sample_is_whole_only_if_it_has_all_rows() -> None:
     assert not sample_of([Sample({"x": np.arange(1000.0)})], 100).is_whole
 
 
-def far_line(rows: int) -> tuple[Float, Float]:
-    """A line of slope 2, whose last rows are far from all others."""
-    rng = np.random.default_rng(0)
-    x = np.append(rng.uniform(0, 1, rows - 3), [20.0, 21.0, 22.0])
-    return x[:, np.newaxis], 2 * x + 0.1 * rng.normal(size=rows)
-
-
 @pytest.mark.parametrize("chunks", [(100, 100, 210), (100, 101, 209), (410,)], ids=str)
 def test_a_line_is_that_of_all_rows_where_its_range_is_that_of_a_sample(
     chunks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "SAMPLE_ROWS", 200)
-    X, y = far_line(410)
+    rng = np.random.default_rng(0)
+    x = np.append(rng.uniform(0, 1, 407), [20.0, 21.0, 22.0])  # the last rows are far from all others
+    X, y = x[:, np.newaxis], 2 * x + 0.1 * rng.normal(size=410)
     model = AnytimeRegressor(alpha=1e-6, random_state=0)
     for start, stop in pairwise([0, *np.cumsum(chunks).tolist()]):
         model.partial_fit(X[start:stop], y[start:stop])
