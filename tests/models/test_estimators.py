@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -21,7 +22,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -128,13 +129,6 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
     assert "alpha=0.5" in repr(estimator)
 
 
-def test_it_works_in_pipelines_and_searches() -> None:
-    pipeline = make_pipeline(StandardScaler(), AnytimeRegressor())
-    assert cross_val_score(pipeline, X, y, cv=3).min() > 0.8
-    search = GridSearchCV(AnytimeRegressor(GROUPS), {"alpha": [1e-5, 100.0], "method": ["fr", "omp"]}, cv=3).fit(X, y)
-    assert search.best_params_["alpha"] == 1e-5
-
-
 # What is learned.
 
 
@@ -157,26 +151,14 @@ def test_what_was_learned_is_told() -> None:
     assert estimator.curve_.cv_error is None
     assert estimator.guarantee_.gamma is not None
     assert estimator.model_.manifest.groups.names == ("edges", "colour", "shape")
-    assert estimator.n_features_in_ == 6
 
 
 def test_without_groups_each_column_is_one_at_cost_1() -> None:
     estimator = AnytimeRegressor().fit(X, y)
     assert sorted(estimator.sequence_) == [f"x{j}" for j in range(6)]
-    assert estimator.sequence_[0] == "x5"
     assert estimator.curve_.costs.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    named = AnytimeRegressor().fit(pd.DataFrame(X, columns=FEATURES), y)
+    named = AnytimeRegressor().fit(FRAME, y)
     assert named.sequence_ == [FEATURES[int(name[1:])] for name in estimator.sequence_]
-
-
-@pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
-@pytest.mark.parametrize("variant", [{}, {"cost_blind": True}, {"doubling": True}], ids=str)
-def test_every_method_ends_with_the_same_model(method: str, variant: dict[str, bool], fitted: AnytimeRegressor) -> None:
-    estimator = AnytimeRegressor(GROUPS, method=method, **variant).fit(X, y)  # type: ignore[arg-type]
-    np.testing.assert_allclose(estimator.predict(X), fitted.predict(X), rtol=1e-9)
-    if variant.get("doubling"):
-        assert estimator.sequence_[0] == "colour"
-        assert estimator.fit_.sequence.doubling_until is not None
 
 
 # Budgets and stages.
@@ -200,13 +182,6 @@ def test_a_budget_buys_the_longest_prefix_within_it(fitted: AnytimeRegressor) ->
         np.testing.assert_array_equal(fitted.predict(X, budget=enough), staged[-1])
     errors = np.square(y - staged).mean(axis=1).tolist()
     assert errors == sorted(errors, reverse=True)
-
-
-def test_a_budget_needs_only_the_columns_that_it_buys(fitted: AnytimeRegressor) -> None:
-    first = {"edges": [0, 1], "colour": [2], "shape": [3, 4, 5]}[fitted.sequence_[0]]
-    changed = np.where(np.isin(np.arange(6), first), X, -1e6)
-    budget = fitted.costs_[1]
-    np.testing.assert_array_equal(fitted.predict(changed, budget=budget), fitted.predict(X, budget=budget))
 
 
 @pytest.mark.parametrize("budget", [-1.0, -1e-9, float("nan"), -np.inf], ids=str)
@@ -276,21 +251,6 @@ def test_bad_groups_and_those_that_do_not_fit_the_table_are_refused(
         kind(groups).fit(given, target_of(kind))
 
 
-def test_a_table_to_predict_without_a_column_of_the_groups_is_refused_by_name() -> None:
-    with pytest.raises(GroupsError, match="no column 's1'"):
-        AnytimeRegressor(GROUPS).fit(FRAME, y).predict(FRAME.drop(columns="s1"))
-
-
-def test_groups_may_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "groups.yaml").write_text(
-        "groups:\n"
-        "- {name: first, features: [x0, x1], cost: 1}\n"
-        "- {name: second, features: [x2, x3, x4, x5], cost: 2.5}\n"
-    )
-    for path in (tmp_path / "groups.yaml", str(tmp_path / "groups.yaml")):
-        assert sorted(AnytimeRegressor(path).fit(X, y).sequence_) == ["first", "second"]
-
-
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 @pytest.mark.parametrize("edited", [False, True])
 def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: type[Estimator], edited: bool) -> None:
@@ -314,10 +274,11 @@ def test_what_was_fitted_needs_its_groups_file_no_more(tmp_path: Path, kind: typ
 
 @pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array, sparse.coo_array, sparse.csr_matrix])
 @pytest.mark.parametrize("missing", [0.0, 0.1])
-def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float) -> None:
+@pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"alpha": "cv", "cv": 3}], ids=str)
+def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float, options: dict[str, Any]) -> None:
     some = np.where(X > 3, X, 0.0)
     some[np.random.default_rng(1).random(X.shape) < missing] = np.nan
-    dense, thin = AnytimeRegressor(GROUPS).fit(some, y), AnytimeRegressor(GROUPS).fit(layout(some), y)
+    dense, thin = (AnytimeRegressor(GROUPS, **options).fit(table, y) for table in (some, layout(some)))
     assert thin.sequence_ == dense.sequence_
     np.testing.assert_allclose(thin.predict(layout(some)), dense.predict(some), rtol=1e-10)
     np.testing.assert_allclose(thin.predict(some, budget=3.0), dense.predict(some, budget=3.0), rtol=1e-10)
@@ -340,31 +301,24 @@ def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
     np.testing.assert_allclose(estimator.predict(np.full((1, 6), np.nan)), np.average(y, weights=weights), rtol=1e-12)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf], ids=str)
-def test_an_infinity_is_refused_after_training(value: float, fitted: AnytimeRegressor) -> None:
-    infinite = X.copy()
-    infinite[5, 2] = value
-    for table_of in (np.asarray, sparse.csr_array):
-        with pytest.raises(TableError, match="column 'c0' holds 1 infinite value, the first in row 5"):
-            fitted.predict(table_of(infinite))
-
-
 @pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
-def test_a_column_with_an_infinity_is_left_out_though_a_range_would_hide_it(options: dict[str, Any]) -> None:
+def test_a_column_with_an_infinity_is_left_out_of_arrays_and_streams_and_refused_in_later_rows(
+    options: dict[str, Any], fitted: AnytimeRegressor
+) -> None:
     infinite = X.copy()
     infinite[5, 2] = np.inf
-    reason = "left out 1 column: 'c0' holds 1 infinite value, the first in row"
-    for rows in (infinite, pd.DataFrame(infinite, columns=FEATURES), sparse.csr_array(infinite)):
-        with pytest.warns(AnytimeWarning, match=reason):
+    said = "column{} 'c0' holds 1 infinite value, the first in row"
+    for rows in (infinite, sparse.csr_array(infinite)):
+        with pytest.warns(AnytimeWarning, match=f"left out 1 {said.format(':')}"):
             estimator = AnytimeRegressor(GROUPS, **options).fit(rows, y)
-        assert estimator.sequence_ == ["edges", "shape"] or estimator.sequence_ == ["shape", "edges"]
-        assert np.isfinite(estimator.predict(rows)).all()
-    if options:  # while bases are learned, the rows are kept
-        with pytest.warns(AnytimeWarning, match=reason):
-            AnytimeRegressor(GROUPS, **options).partial_fit(X, y).partial_fit(infinite, y)
-    else:
-        with pytest.raises(TableError, match="X: column 'c0' holds 1 infinite value, the first in row 5"):
-            AnytimeRegressor(GROUPS).partial_fit(X, y).partial_fit(infinite, y)
+        assert sorted(estimator.sequence_) == ["edges", "shape"]
+        for sign in (1, -1):
+            with pytest.raises(TableError, match=said.format("")):
+                fitted.predict(sign * rows)
+    # While bases are learned, the rows of a stream are kept.
+    outcome = pytest.warns(AnytimeWarning) if options else pytest.raises(TableError, match="X: " + said.format(""))
+    with outcome:
+        AnytimeRegressor(GROUPS, **options).partial_fit(X, y).partial_fit(infinite, y)
 
 
 def test_a_target_that_cannot_be_squared_is_named() -> None:
@@ -377,9 +331,7 @@ def test_what_is_handed_in_stays_as_it_was() -> None:
     X, y = table(missing=0.1)
     weights = np.ones(len(X))
     before = X.tobytes(), y.tobytes(), weights.tobytes()
-    estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y, sample_weight=weights)
-    estimator.predict(X)
-    list(estimator.staged_predict(X))
+    list(AnytimeRegressor(GROUPS, alpha="cv").fit(X, y, sample_weight=weights).staged_predict(X))
     assert (X.tobytes(), y.tobytes(), weights.tobytes()) == before
 
 
@@ -391,8 +343,6 @@ def test_several_responses_are_predicted_together() -> None:
     for p in range(3):
         single = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, Y[:, p])
         np.testing.assert_allclose(estimator.predict(X)[:, p], single.predict(X), rtol=1e-8)
-    assert AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y[:, np.newaxis]).predict(X).shape == (len(X), 1)
-    assert AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y).predict(X).shape == (len(X),)
 
 
 # Cross-validation.
@@ -401,40 +351,12 @@ def test_several_responses_are_predicted_together() -> None:
 def test_cross_validation_chooses_penalties_and_has_errors() -> None:
     estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y)
     errors = np.asarray(estimator.curve_.cv_error)
-    assert errors.shape == (4,)
+    assert errors.shape == estimator.alphas_.shape == estimator.costs_.shape == (4,)
     assert errors[0] == pytest.approx(np.var(y), rel=0.1)
     assert errors[-1] == pytest.approx(1.0, rel=0.5)
     assert estimator.model_.manifest.provenance.folds == 5
-    assert [step.alpha for step in estimator.model_.manifest.steps] == estimator.fit_.alphas[1:].tolist()
-
-
-def test_folds_give_errors_to_a_fixed_penalty_too() -> None:
-    estimator = AnytimeRegressor(GROUPS, alpha=1e-5, cv=4).fit(X, y)
-    assert estimator.curve_.cv_error is not None
-    np.testing.assert_allclose(
-        estimator.predict(X), AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y).predict(X), rtol=1e-9
-    )
-
-
-def test_one_standard_error_takes_no_smaller_penalties() -> None:
-    X, y = table(rows=30)
-    least, shy = (AnytimeRegressor(GROUPS, alpha="cv", one_se=one_se).fit(X, y) for one_se in (False, True))
-    assert shy.fit_.alpha > least.fit_.alpha
-    assert shy.fit_.alphas[-1] > least.fit_.alphas[-1]
-
-
-def test_nested_errors_belong_to_the_same_model() -> None:
-    X, y = table(rows=40)
-    plain, nested = (AnytimeRegressor(GROUPS, alpha="cv", nested=nested).fit(X, y) for nested in (False, True))
-    np.testing.assert_array_equal(plain.predict(X), nested.predict(X))
-    assert np.asarray(nested.curve_.cv_error).shape == (4,)
-    assert AnytimeRegressor(GROUPS, nested=True).fit(X, y).curve_.cv_error is not None
-
-
-@pytest.mark.parametrize("length", [20, 79, 81])
-def test_a_query_of_another_length_than_the_rows_is_refused(length: int) -> None:
-    with pytest.raises(ValueError, match=str(length)):
-        AnytimeRegressor(GROUPS, cv=3).fit(X, y, query=np.arange(length))
+    assert [step.alpha for step in estimator.model_.manifest.steps] == estimator.alphas_[1:].tolist()
+    assert (estimator.alpha_, estimator.costs_.tolist()) == (estimator.fit_.alpha, estimator.curve_.costs.tolist())
 
 
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
@@ -447,13 +369,7 @@ def test_the_seed_decides_the_folds(kind: type[Estimator]) -> None:
     assert errors[3] == errors[4]
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_threads_do_not_change_the_model(jobs: int) -> None:
-    X, y = table(missing=0.05)
-    one = AnytimeRegressor(GROUPS, alpha="cv").fit(X, y)
-    other = AnytimeRegressor(GROUPS, alpha="cv", n_jobs=jobs).fit(X, y)
-    assert one.sequence_ == other.sequence_
-    np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-9)
+ROWS, HALVES = np.arange(len(y)), tuple(np.array_split(np.arange(len(y)), 2))
 
 
 @pytest.mark.parametrize(
@@ -467,37 +383,45 @@ def test_threads_do_not_change_the_model(jobs: int) -> None:
         ({"cv": 0, "alpha": "cv"}, "cv is 0"),
         ({"cv": "five"}, "cv is 'five'"),
         ({"cv": 2.5}, "cv is 2.5"),
+        *(
+            ({"clamp": clamp}, f"clamp is {clamp!r}; expected a quantile Q from 0 to")
+            for clamp in (-0.1, 0.5, True, "on")
+        ),
+        *(
+            ({"epsilon": epsilon}, f"epsilon is {epsilon}; expected a finite number above 0")
+            for epsilon in (0.0, -1.0, np.nan, np.inf)
+        ),
+        *(
+            ({"min_level_rows": least}, f"min_level_rows is {least!r}; expected a whole number, 2 or more, or 'auto'")
+            for least in (1, 0, -3, 2.5, True, "10", "few", None)
+        ),
+        *(
+            ({"cv": cv}, said)
+            for cv, said in (
+                (ShuffleSplit(3, random_state=0), "cv makes 3 folds that test 24 rows of 80"),
+                (
+                    TimeSeriesSplit(3),
+                    "cv trains fold 0 on 20 rows, and not once on each of the 60 rows that it does not test",
+                ),
+                ([([0], [1])], "cv trains fold 0 on 1 rows"),
+                ([(HALVES[0][2:], HALVES[1]), HALVES], "cv trains fold 0 on 38 rows"),
+                ([(np.append(HALVES[0], 0), HALVES[1]), HALVES], "cv trains fold 0 on 41 rows"),
+                ([(ROWS, HALVES[1]), HALVES], "cv trains fold 0 on 80 rows"),
+                ([HALVES, HALVES], "cv makes 2 folds that test 80 rows of 80"),
+                ([HALVES, (HALVES[1], [*HALVES[0], 0])], "cv makes 2 folds that test 81 rows of 80"),
+                ([(ROWS, ROWS[:0])], "cv makes 1 folds that test 0 rows of 80"),
+                ([HALVES, (HALVES[1], HALVES[0] + 80)], "cv does not split 80 rows (index 80 is out of bounds"),
+                ([1, 2], "cv does not split 80 rows (cannot unpack non-iterable int"),
+                (KFold(81), "cv does not split 80 rows (Cannot have number of splits n_splits=81 greater"),
+            )
+        ),
     ],
-    ids=str,
 )
-def test_options_that_are_none_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(TrainingError, match=said):
-        AnytimeRegressor(GROUPS, **options).fit(X, y)
-
-
-ROWS, HALVES = np.arange(len(y)), tuple(np.array_split(np.arange(len(y)), 2))
-
-
-@pytest.mark.parametrize(
-    ("cv", "said"),
-    [
-        (ShuffleSplit(3, random_state=0), "cv makes 3 folds that test 24 rows of 80"),
-        (TimeSeriesSplit(3), "cv trains fold 0 on 20 rows, and not once on each of the 60 rows that it does not test"),
-        ([([0], [1])], "cv trains fold 0 on 1 rows"),
-        ([(HALVES[0][2:], HALVES[1]), HALVES], "cv trains fold 0 on 38 rows"),
-        ([(np.append(HALVES[0], 0), HALVES[1]), HALVES], "cv trains fold 0 on 41 rows"),
-        ([(ROWS, HALVES[1]), HALVES], "cv trains fold 0 on 80 rows"),
-        ([HALVES, HALVES], "cv makes 2 folds that test 80 rows of 80"),
-        ([HALVES, (HALVES[1], [*HALVES[0], 0])], "cv makes 2 folds that test 81 rows of 80"),
-        ([(ROWS, ROWS[:0])], "cv makes 1 folds that test 0 rows of 80"),
-        ([HALVES, (HALVES[1], HALVES[0] + 80)], "cv does not split 80 rows (index 80 is out of bounds"),
-        ([1, 2], "cv does not split 80 rows (cannot unpack non-iterable int"),
-        (KFold(81), "cv does not split 80 rows (Cannot have number of splits n_splits=81 greater"),
-    ],
-)
-def test_splits_are_obeyed_or_refused_and_never_some_of_their_rows(cv: Any, said: str) -> None:
+def test_options_and_splits_are_obeyed_or_refused_and_never_some_of_their_rows(
+    options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TrainingError, match=re.escape(said)):
-        AnytimeRegressor(GROUPS, cv=cv).fit(X, y)
+        AnytimeRegressor(GROUPS, **options).fit(X, y)
 
 
 def test_a_splitter_that_tears_a_query_apart_is_refused() -> None:
@@ -625,12 +549,6 @@ def test_labels_are_the_same_whatever_holds_them_and_in_the_file(
         np.testing.assert_allclose(stream.predict_proba(X), estimator.predict_proba(X), atol=1e-12)
 
 
-def test_a_model_may_be_saved_without_its_moments_and_under_a_name(fitted: AnytimeRegressor, tmp_path: Path) -> None:
-    fitted.save(tmp_path / "m.safetensors", name="obstacles", keep_moments=False)
-    model = anytime.load(tmp_path / "m.safetensors")
-    assert (model.name, model.moments) == ("obstacles", None)
-
-
 def test_what_is_not_fitted_can_neither_predict_nor_be_saved(tmp_path: Path) -> None:
     uses: list[Callable[[AnytimeRegressor], Any]] = [
         lambda estimator: estimator.predict(X),
@@ -655,18 +573,22 @@ def test_probabilities_are_probabilities_and_agree_with_what_is_predicted(
     target = np.digitize(y, np.quantile(y, [0.2, 0.55, 0.7, 0.87][: classes - 1]))
     estimator = AnytimeClassifier(GROUPS, family=family).fit(X, target)
     staged = list(zip(estimator.staged_predict_proba(X), estimator.staged_predict(X), strict=True))
-    assert len(staged) == 4
     np.testing.assert_allclose(staged[0][0], np.tile(np.bincount(target) / len(target), (len(X), 1)), atol=1e-12)
-    for k, (proba, predicted) in enumerate(staged):
-        budget = estimator.curve_.costs[k]
+    for budget, (proba, predicted) in zip(estimator.costs_, staged, strict=True):
         assert proba.shape == (len(X), classes)
         assert ((proba >= 0) & (proba <= 1)).all()
-        np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+        np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-12)
         np.testing.assert_array_equal(proba, estimator.predict_proba(X, budget=budget))
         np.testing.assert_array_equal(predicted, estimator.predict(X, budget=budget))
         scores = estimator.decision_function(X, budget=budget)
         chosen = (scores > 0).astype(int) if classes == 2 else scores.argmax(axis=1)
         np.testing.assert_array_equal(predicted, estimator.classes_[chosen])
+        if family == "auto":
+            logs = np.log(proba)
+            log_odds = logs[:, 1] - logs[:, 0] if classes == 2 else logs - logs.mean(axis=1, keepdims=True)
+            np.testing.assert_allclose(scores, log_odds, atol=1e-9)
+            # The intercept is not penalised: on the training rows mean probabilities are the shares.
+            np.testing.assert_allclose(proba.mean(axis=0), np.bincount(target) / len(X), atol=1e-6)
 
 
 def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
@@ -677,13 +599,7 @@ def test_a_fit_that_is_refused_leaves_what_was_learned_before() -> None:
         with pytest.raises((GroupsError, TrainingError), match=why):
             estimator.fit(*arguments)
         np.testing.assert_array_equal(estimator.predict_proba(X), before)
-        assert set(estimator.predict(X)) <= {"a", "b", "c"}
         assert estimator.model_.manifest.classes == ("a", "b", "c")
-    fresh = AnytimeClassifier(GROUPS)
-    with pytest.raises(TrainingError, match="one class"):
-        fresh.fit(X, np.full(len(X), "a"))
-    with pytest.raises(ValueError, match="not fitted"):
-        fresh.predict(X)
 
 
 def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
@@ -716,8 +632,6 @@ def test_accuracy_on_digits_rises_with_the_budget(family: Literal["auto", "gauss
     assert rates[0] < 0.2
     assert rates[1] > 0.25
     assert rates[-1] > 0.85
-    assert len(estimator.sequence_) == 8
-    assert (np.diff(estimator.curve_.explained_variance) >= 0).all()
 
 
 # Columns that have no numbers
@@ -774,13 +688,6 @@ def test_coefficients_follow_the_columns_of_the_input_and_not_those_of_the_group
     assert dict(zip(there.feature_names_in_, there.coef_, strict=True)) == pytest.approx(expected)
 
 
-def test_penalties_and_costs_have_an_element_for_each_prefix() -> None:
-    estimator = AnytimeRegressor(GROUPS, alpha="cv", cv=3).fit(X, y)
-    assert estimator.alphas_.shape == estimator.costs_.shape == (len(estimator.sequence_) + 1,)
-    assert estimator.alpha_ == estimator.fit_.alpha
-    np.testing.assert_array_equal(estimator.costs_, estimator.curve_.costs)
-
-
 def test_scores_are_those_of_scikit_learn_for_every_budget(fitted: AnytimeRegressor) -> None:
     classifier = AnytimeClassifier(GROUPS).fit(X, UP)
     for estimator, target, measure in ((fitted, y, r2_score), (classifier, UP, accuracy_score)):
@@ -808,8 +715,6 @@ def test_a_splitter_assigns_the_rows_to_folds() -> None:
     ]
     assert errors[-1] == pytest.approx(sum(literal) / len(X), rel=1e-2)
     assert by_splitter.model_.manifest.provenance.folds == 4
-    classifier = AnytimeClassifier(GROUPS, alpha=1e-2, cv=StratifiedKFold(3)).fit(X, labels(["a", "b", "c"]))
-    assert classifier.curve_.cv_error is not None
 
 
 # Errors name the remedy
@@ -826,6 +731,10 @@ WRONG_FITS: dict[str, tuple[Callable[[], Any], str]] = {
             *frame_of_rows()
         ),
         'set_output(transform="pandas") keeps names',
+    ),
+    "no column of a group": (
+        lambda: AnytimeRegressor(GROUPS).fit(FRAME, y).predict(FRAME.drop(columns="s1")),
+        "no column 's1'",
     ),
     "as many patterns as columns": (
         lambda: AnytimeRegressor({"a": ["a*", "c*"], "b": ["b"]}).fit(np.eye(3), [1, 2, 3]),
@@ -853,13 +762,6 @@ def test_an_error_names_its_remedy(name: str, tmp_path: Path, monkeypatch: pytes
         call()
     assert says in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_keeps_names_after_a_transformer_trains() -> None:
-    X, y = frame_of_rows()
-    scaled = StandardScaler().set_output(transform="pandas")
-    fitted = make_pipeline(scaled, AnytimeRegressor({"a": ["a*"], "b": ["b"]})).fit(X, y)
-    assert set(fitted[-1].sequence_) == {"a", "b"}
 
 
 def test_a_constant_target_is_a_warning() -> None:
@@ -918,16 +820,9 @@ def test_the_types_of_columns_are_looked_up_once_for_all_columns(monkeypatch: py
     names = [f"x{j}" for j in range(60)]
     model = AnytimeRegressor({"groups": [{"name": "g", "features": names, "cost": 1.0}]}, basis="linear", alpha=0.1)
     model.fit(X, X[:, 0])
-    seen: list[FeatureGroups] = []
-    known_types = FeatureGroups.known_types.fget  # type: ignore[attr-defined]  # of a property
-
-    def counted(groups: FeatureGroups) -> Any:
-        seen.append(groups)
-        return known_types(groups)
-
-    monkeypatch.setattr(FeatureGroups, "known_types", property(counted))
-    assert np.isfinite(model.predict(X[:1])).all()
-    predicting = len(seen)
+    seen = Mock(side_effect=FeatureGroups.known_types.fget)  # type: ignore[attr-defined]  # of a property
+    monkeypatch.setattr(FeatureGroups, "known_types", property(seen))
+    model.predict(X[:1])
+    assert 0 < seen.call_count < 5
     model.fit(X, X[:, 0])
-    assert 0 < predicting < 5
-    assert len(seen) - predicting < 20
+    assert seen.call_count < 25

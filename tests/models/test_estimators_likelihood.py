@@ -1,8 +1,7 @@
-"""Classifiers and counts by the estimators and the command line: what is told, how penalties are chosen, bad input."""
+"""Classifiers and counts by the estimators: what is told, how penalties are chosen, bad input."""
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -12,14 +11,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import d2_tweedie_score, log_loss, mean_poisson_deviance
 
-import anytime
-from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning
-from anytime.cli.main import main
+from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.data.formats import open_table
 from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError, TrainingError
 from anytime.evaluation.evaluate import evaluate
-from anytime.folds import FoldAssigner
 from anytime.groups import load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.target import Target, check_family
@@ -74,46 +70,25 @@ def test_the_family_of_a_classifier_is_that_of_its_classes(reported: Any, family
     assert plain.guarantee_.why
 
 
-@pytest.mark.parametrize("classes", [2, 3, 5])
-def test_scores_and_probabilities_have_their_shapes_and_signs(classes: int) -> None:
-    X, y = table(200)
-    reported = np.digitize(y, np.quantile(y, np.cumsum([0.12, 0.17, 0.2, 0.22])[: classes - 1]))
-    estimator = AnytimeClassifier(GROUPS).fit(X, reported)
-    stages = list(estimator.staged_predict_proba(X))
-    for budget, proba in zip(estimator.costs_, stages, strict=True):
-        scores = estimator.decision_function(X, budget=budget)
-        assert (proba > 0).all()
-        np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-12)
-        if classes == 2:
-            np.testing.assert_allclose(scores, np.log(proba[:, 1] / proba[:, 0]), atol=1e-9)
-        else:
-            np.testing.assert_allclose(scores.sum(axis=1), 0.0, atol=1e-9)
-            np.testing.assert_allclose(np.diff(scores, axis=1), np.diff(np.log(proba), axis=1), atol=1e-9)
-    # The intercept is not penalised: on the training rows mean probabilities are the shares.
-    np.testing.assert_allclose(stages[-1].mean(axis=0), np.bincount(reported) / 200, atol=1e-6)
-
-
 def test_counts_are_told_as_expected_counts() -> None:
     estimator = AnytimeRegressor(GROUPS, family="poisson").fit(X, COUNTS)
     stages = np.array(list(estimator.staged_predict(X)))
-    assert stages.shape == (4, 120)
     assert (stages > 0).all()
     assert stages.mean(axis=1) == pytest.approx(COUNTS.mean(), rel=1e-6)
     scores = [d2_tweedie_score(COUNTS, stage, power=1) for stage in stages]
     assert scores == sorted(scores)
-    assert scores[0] == pytest.approx(0.0, abs=1e-12)
     assert [0.0, *(step.r2 for step in estimator.model_.manifest.steps)] == pytest.approx(scores, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["classes", "counts"])
-def test_deviances_on_the_training_rows_are_those_of_scikit_learn(kind: str) -> None:
-    estimator = likely(kind).fit(X, THREE if kind == "classes" else COUNTS)
-    if kind == "classes":
-        wanted = [2 * log_loss(THREE, p) for p in estimator.staged_predict_proba(X)]
-    else:
-        wanted = [mean_poisson_deviance(COUNTS, p) for p in estimator.staged_predict(X)]
-    manifest = estimator.model_.manifest
-    assert [manifest.prior_deviance, *(step.deviance for step in manifest.steps)] == pytest.approx(wanted, rel=1e-9)
+def test_deviances_of_training_and_of_an_evaluation_are_those_of_scikit_learn() -> None:
+    classes, counts = likely("classes").fit(X, THREE), likely("counts").fit(X, COUNTS)
+    for model, target, wanted in (
+        (classes.model_, THREE, [2 * log_loss(THREE, p) for p in classes.staged_predict_proba(X)]),
+        (counts.model_, COUNTS, [mean_poisson_deviance(COUNTS, p) for p in counts.staged_predict(X)]),
+    ):
+        manifest = model.manifest
+        assert [manifest.prior_deviance, *(step.deviance for step in manifest.steps)] == pytest.approx(wanted, rel=1e-9)
+        assert evaluate(model, pd.DataFrame(X, columns=FEATURES).assign(y=target)).deviance == pytest.approx(wanted)
 
 
 # Penalties and folds.
@@ -218,15 +193,6 @@ def test_what_cannot_be_trained_is_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("folds", [None, 3])
-def test_a_class_of_one_row_trains(classes: int, folds: int | None) -> None:
-    reported = np.where(np.arange(120) == 17, "once", "often" if classes == 2 else np.where(UP, "up", "down"))
-    with pytest.warns(AnytimeWarning, match="class 'once' is in one row"):
-        fitted = AnytimeClassifier(GROUPS, cv=folds).fit(X, reported)
-    assert np.isfinite(fitted.predict_proba(X)).all()
-
-
 @pytest.mark.parametrize("folds", [None, 3])
 def test_a_class_without_weight_is_none(folds: int | None) -> None:
     many = np.array(["down", "mid", "up"])[THREE]
@@ -286,148 +252,11 @@ def test_the_task_is_that_of_the_family_where_one_is_given(family: FamilyName | 
             assert settle_target(found, "auto", family).task == task
 
 
-# The command line and tables.
-
-
-@pytest.fixture
-def desk(desk: Path) -> Path:
-    frame = pd.DataFrame(X, columns=FEATURES)
-    frame["y"], frame["kind"], frame["grade"] = y, np.where(UP, "up", "down"), THREE
-    frame["n"], frame["w"], frame["q"] = COUNTS.astype(int), 1.0, np.arange(120) // 10
-    frame.to_csv("train.csv", index=False)
-    Path("groups.json").write_text(json.dumps(GROUPS))
-    return desk
-
-
-def change(column: str, rows: Any, value: Any) -> None:
-    frame = pd.read_csv("train.csv")
-    frame.loc[rows, column] = value
-    frame.to_csv("train.csv", index=False)
-
-
-def call(target: str, *options: str) -> list[str]:
-    fixed = [] if "--alpha" in options else ["--alpha", "0.01", "--folds", "0"]
-    base = ["train", "train.csv", "--groups", "groups.json", "--target", target, "--out", "m.safetensors"]
-    return [*base, *fixed, *options]
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert not Path("m.safetensors").exists()
-    last = captured.err.splitlines()[-1]
-    assert last.startswith("error: ")
-    return last
-
-
-@pytest.mark.parametrize(
-    ("target", "options"),
-    [
-        ("kind", ["--family", "binomial"]),
-        ("grade", ["--family", "multinomial"]),
-        ("n", ["--family", "poisson"]),
-        ("n", ["--task", "count"]),
-        ("kind", ["--family", "binomial", "--alpha", "cv", "--folds", "3", "--query", "q", "--weights", "w"]),
-        ("n", ["--family", "poisson", "--alpha", "cv", "--folds", "3", "--n-jobs", "2", "--one-se", "--doubling"]),
-    ],
-)
-def test_the_command_trains_what_the_estimator_trains(desk: Path, target: str, options: list[str]) -> None:
-    assert main(call(target, *options)) == 0
-    model = anytime.load("m.safetensors")
-    frame = pd.read_csv("train.csv")
-    manifest = model.manifest
-    reported = [manifest.prior_deviance, *(step.deviance for step in manifest.steps)]
-    assert evaluate(model, open_table("train.csv")).deviance == pytest.approx(reported, rel=1e-6)
-    if "cv" not in options:
-        kind: Any = AnytimeRegressor if target == "n" else AnytimeClassifier
-        family = {"kind": "binomial", "grade": "multinomial", "n": "poisson"}[target]
-        estimator = kind(GROUPS, family=family, alpha=0.01).fit(frame[FEATURES], frame[target])
-        assert [step.group for step in manifest.steps] == estimator.sequence_
-        np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-9, atol=1e-12)
-
-
-WEIGHTED = ["kind", "--family", "binomial", "--weights", "w"]
-NEGATIVE = "train.csv: target 'n' holds -3; expected counts, 0 or more"
-
-
-@pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize(
-    ("column", "rows", "value", "words", "why"),
-    [
-        ("n", 7, -3, ["n", "--family", "poisson"], NEGATIVE),
-        ("n", 7, -3, ["n", "--task", "count"], NEGATIVE),
-        ("w", UP, 0.0, WEIGHTED, "target 'kind' is 'down' in every row"),
-        ("w", slice(None), 0.0, WEIGHTED, "weight"),
-        ("grade", slice(None), 1, ["grade", "--family", "multinomial"], "'grade' is 1 in every row"),
-    ],
-)
-def test_targets_and_weights_that_tell_nothing_are_refused_on_the_command_line(
-    column: str, rows: Any, value: float, words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    change(column, rows, value)
-    assert why in failed(capsys, *call(*words))
-
-
-def test_a_negative_count_in_a_table_to_measure_on_is_told_by_its_row(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(call("n", "--family", "poisson")) == 0
-    change("n", 7, -3)
+def test_a_negative_count_in_a_table_to_measure_on_is_told_by_its_row() -> None:
+    frame = pd.DataFrame(X, columns=FEATURES).assign(n=COUNTS)
+    model = likely("counts").fit(frame[FEATURES], frame["n"]).model_
     with pytest.raises(TableError, match=r"target 'n' is -3 in row 7; expected counts, 0 or more"):
-        evaluate(anytime.load("m.safetensors"), open_table("train.csv"))
-
-
-def test_a_label_never_seen_in_training_is_refused_in_evaluation(desk: Path) -> None:
-    for target, family, strange in (("kind", "binomial", "sideways"), ("grade", "multinomial", 9)):
-        assert main(call(target, "--family", family)) == 0
-        change(target, 5, strange)
-        with pytest.raises(TableError, match=f"target {strange!r} was never seen in training; known: "):
-            evaluate(anytime.load("m.safetensors"), open_table("train.csv"))
-
-
-BAD: list[Any] = [
-    pytest.param("y", ["--family", "binomial"], ["'y'", "2 for task binary"], id="binomial for numbers"),
-    pytest.param("grade", ["--family", "binomial"], ["'grade'", "3 values"], id="binomial for three classes"),
-    pytest.param("kind", ["--family", "multinomial"], ["binomial or gaussian"], id="multinomial for two classes"),
-    pytest.param("kind", ["--family", "poisson"], ["'kind'", "text"], id="poisson for classes"),
-    pytest.param("y", ["--family", "poisson"], ["'y'", "expected counts"], id="poisson for numbers below 0"),
-    pytest.param(
-        "n", ["--family", "poisson", "--task", "regression"], ["poisson", "gaussian"], id="poisson as regression"
-    ),
-    pytest.param("n", ["--family", "gaussian", "--task", "count"], ["gaussian", "poisson"], id="gaussian for counts"),
-    pytest.param("n", ["--target", "grade", "--family", "poisson"], ["2 targets"], id="several counts"),
-    pytest.param("kind", ["--target", "grade", "--family", "binomial"], ["'kind'", "text"], id="several classes"),
-    pytest.param("n", ["--family", "beta"], ["--family is 'beta'", "poisson"], id="no family"),
-]
-
-
-@pytest.mark.parametrize(("target", "options", "words"), BAD)
-def test_a_family_that_does_not_fit_is_refused_on_the_command_line(
-    target: str, options: list[str], words: list[str], desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = failed(capsys, *call(target, *options))
-    for word in words:
-        assert word in said
-
-
-def test_classes_of_one_row_are_a_warning_of_the_command(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    change("grade", slice(None), 1)
-    change("grade", [3, 4], [0, 2])
-    assert main([*call("grade", "--family", "multinomial")]) == 0
-    assert "warning: classes of one row: '0', '2'" in capsys.readouterr().out
-
-
-def test_a_class_in_one_query_is_held_out_with_no_fold(desk: Path) -> None:
-    frame = pd.read_csv("train.csv")
-    frame["kind"] = np.where(frame["q"] == 4, "here", "there")
-    frame.to_csv("train.csv", index=False)
-    options = ["--family", "binomial", "--alpha", "cv", "--folds", "3", "--query", "q"]
-    assert main([*call("kind", *options)]) == 0
-    folds = FoldAssigner(3, 0, stratified=False).take(np.zeros((len(frame), 1)), frame["q"].to_numpy())
-    assert folds is not None
-    assert len(set(folds[frame["q"] == 4].tolist())) == 1
+        evaluate(model, frame.assign(n=np.where(frame.index == 7, -3, COUNTS)))
 
 
 @pytest.mark.parametrize("method", ["fr", "omp", "no-whiten"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeRegressor, load
-from anytime.cli.main import main
 from anytime.errors import GroupsError
 from anytime.groups import FeatureGroups, load_groups, singletons, write_groups
+from models.commands import Capture, output
+from models.refusals import assert_refused
 
 Content = dict[str, Any]
-Writer = Callable[[Path, Content], Path]
 
 
 def group(name: str, features: list[str], cost: Any = 1.0, **more: Any) -> Content:
@@ -54,30 +52,10 @@ def as_yaml(folder: Path, content: Content) -> Path:
     return path
 
 
-@pytest.fixture(params=[as_json, as_yaml])
-def write(request: pytest.FixtureRequest) -> Writer:
-    writer: Writer = request.param
-    return writer
-
-
-def check_refused(source: Any, *words: str, longest: int = 500) -> None:
-    """Check that groups are refused in one line with these words."""
-    with pytest.raises(GroupsError) as caught:
-        load_groups(source)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < longest
-    assert [word for word in words if word not in message] == []
-
-
 def test_a_file_says_the_same_in_json_in_yaml_and_as_a_dict(tmp_path: Path) -> None:
     for source in (as_json(tmp_path, CLINIC), as_yaml(tmp_path, CLINIC), str(tmp_path / "groups.json")):
         assert load_groups(source) == LOADED
     assert load_groups(LOADED) is LOADED
-
-
-def test_a_file_without_a_cost_unit_counts_in_units() -> None:
-    assert load_groups({"groups": [group("a", ["x"])]}).cost_unit == "units"
 
 
 def test_the_order_of_the_file_is_the_order_of_the_columns() -> None:
@@ -92,17 +70,6 @@ def test_a_group_is_found_by_name_and_a_misspelt_one_by_its_nearest() -> None:
     assert LOADED.position("scan") == 4
     with pytest.raises(GroupsError, match=r"no group 'scam'; did you mean 'scan'\?"):
         LOADED.position("scam")
-
-
-def test_prerequisites_are_all_that_is_required_each_after_its_own() -> None:
-    named = [[LOADED.names[p] for p in required] for required in LOADED.prerequisites]
-    assert named == [[], ["visit", "blood"], ["visit"], [], ["visit", "blood"]]
-
-
-def test_a_diamond_of_requirements_is_paid_once() -> None:
-    sides = [group(side, [], requires=["root"]) for side in "lr"]
-    groups = load_groups({"groups": [group("top", ["x"], requires=["l", "r"]), *sides, group("root", [])]})
-    assert [groups.names[p] for p in groups.prerequisites[0]] == ["root", "l", "r"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
@@ -129,66 +96,6 @@ def test_a_chain_of_three_thousand_requirements_does_not_recurse() -> None:
     assert groups.prerequisites[0] == tuple(range(length - 1, 0, -1))
 
 
-RULES: list[tuple[str, Content, list[str]]] = [
-    ("feature in two groups", {"groups": [group("a", ["x"]), group("b", ["x"])]}, ["'x'", "'a'", "'b'"]),
-    ("feature twice in one group", {"groups": [group("a", ["x", "x"])]}, ["'x'", "twice in group 'a'"]),
-    ("no cost", {"groups": [{"name": "a", "features": ["x"]}]}, ["'a'", "cost", "required"]),
-    ("negative cost", {"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", ">= 0"]),
-    ("NaN cost", {"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "number"]),
-    ("infinite cost", {"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "number"]),
-    ("cost near zero", {"groups": [group("a", ["x"], 5e-324)]}, ["'a'", "5e-324", "1e-100 or more, or 0"]),
-    ("unknown type", {"groups": [group("a", ["x"], 1)], "types": {"x": "txt"}}, ["types", "'text'", "(got 'txt')"]),
-    ("type of no column", {"groups": [group("a", ["x"], 1)], "types": {"y": "text"}}, ["types has column 'y'"]),
-    ("text cost", {"groups": [group("a", ["x"], "2.5")]}, ["'a'", "cost", "number", "'2.5'"]),
-    ("boolean cost", {"groups": [group("a", ["x"], True)]}, ["'a'", "cost", "number", "True"]),
-    ("null cost", {"groups": [group("a", ["x"], None)]}, ["'a'", "cost", "number", "None"]),
-    (
-        "cycle in requires",
-        {
-            "groups": [
-                group("a", ["x"], requires=["b"]),
-                group("b", [], requires=["c"]),
-                group("c", [], requires=["a"]),
-                group("d", [], requires=["a"]),
-            ]
-        },
-        ["a -> b -> c -> a", "cycle"],
-    ),
-    ("self-requirement", {"groups": [group("a", ["x"], requires=["a"])]}, ["a -> a", "cycle"]),
-    (
-        "unknown requirement",
-        {"groups": [group("lab", ["x"], requires=["blod"]), group("blood", [])]},
-        ["'lab'", "'blod'", "did you mean 'blood'?"],
-    ),
-    ("two groups of one name", {"groups": [group("a", ["x"]), group("a", ["y"])]}, ["two groups", "'a'"]),
-    ("no groups", {"groups": []}, ["no groups", "at least one"]),
-    ("no list of groups", {"cost_unit": "ms"}, ["groups", "required"]),
-    ("no features at all", {"groups": [group("a", []), group("b", [])]}, ["feature", "at least one"]),
-    ("unknown key of a group", {"groups": [group("a", ["x"], cots=1)]}, ["'a'", "cots", "not permitted"]),
-    ("unknown key of the file", {"unit": "ms", "groups": [group("a", ["x"])]}, ["unit", "not permitted"]),
-    ("no name", {"groups": [group("a", ["x"]), {"features": ["y"], "cost": 1}]}, ["number 2", "name", "required"]),
-    ("empty name", {"groups": [group("", ["x"])]}, ["number 1", "name"]),
-    ("a group that is a word", {"groups": ["a"]}, ["number 1", "object", "'a'"]),
-    ("features that are a word", {"groups": [group("a", "x")]}, ["'a'", "features", "'x'"]),  # type: ignore[arg-type]
-    ("a feature that is a number", {"groups": [group("a", [7])]}, ["'a'", "features", "7"]),  # type: ignore[list-item]
-]
-
-
-@pytest.mark.parametrize(("content", "words"), [rule[1:] for rule in RULES], ids=[rule[0] for rule in RULES])
-def test_a_broken_rule_is_one_line_that_names_the_group_or_feature(
-    content: Content, words: list[str], write: Writer, tmp_path: Path
-) -> None:
-    path = write(tmp_path, content)
-    check_refused(path, *words)
-    with pytest.raises(GroupsError, match=rf"^the groups|{re.escape(str(path))}"):
-        load_groups(path)
-    check_refused(content, *words)
-
-
-def test_a_wrong_type_is_shown_in_short() -> None:
-    check_refused({"groups": {f"group{i}": group("a", [f"x{i}"]) for i in range(100)}}, "groups", longest=300)
-
-
 UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
     ("not JSON", "g.json", b'{"groups": ', ["is not JSON", "line 1"]),
     ("not YAML", "g.yaml", b"groups: [\n - {", ["is not YAML", "line"]),
@@ -202,6 +109,9 @@ UNREADABLE: list[tuple[str, str, bytes, list[str]]] = [
     ("brackets without end", "g.json", b"[" * 100_000, []),
     ("YAML brackets without end", "g.yaml", b"[" * 3_000, []),
     ("a YAML list that holds itself", "g.yaml", b"groups: &a [*a]", []),
+    ("a broken rule in JSON", "g.json", b'{"groups": [{"name": "a", "features": ["x"], "cost": -1}]}', ["'a'", "-1"]),
+    ("a broken rule in YAML", "g.yaml", b"groups: [{name: a, features: [x], cost: -1}]", ["'a'", "-1"]),
+    ("NaN in JSON", "g.json", b'{"groups": [{"name": "a", "features": ["x"], "cost": NaN}]}', ["'a'", "nan"]),
     ("a number without end", "g.json", b'{"groups": 1' + b"0" * 5_000 + b"}", ["is not JSON"]),
     ("a YAML number without end", "g.yaml", b"groups: 1" + b"0" * 5_000, ["is not YAML"]),
     ("a date that never was", "g.yaml", b"groups: !!timestamp 2024-13-45", ["is not YAML"]),
@@ -223,12 +133,12 @@ def test_a_file_that_is_no_groups_file_is_one_line_that_names_it(
     name: str, content: bytes, words: list[str], tmp_path: Path
 ) -> None:
     (path := tmp_path / name).write_bytes(content)
-    check_refused(path, str(path), *words)
+    assert_refused(lambda: load_groups(path), str(path), *words, error=GroupsError)
 
 
 def test_a_missing_file_and_a_directory_are_said_to_be_that(tmp_path: Path) -> None:
-    check_refused(tmp_path / "none.json", "no such file")
-    check_refused(tmp_path, "is a directory")
+    assert_refused(lambda: load_groups(tmp_path / "none.json"), "no such file", error=GroupsError)
+    assert_refused(lambda: load_groups(tmp_path), "is a directory", error=GroupsError)
 
 
 def test_costs_that_numpy_counted_are_taken_from_a_dict() -> None:
@@ -269,15 +179,10 @@ def test_without_refuses_to_drop_every_feature() -> None:
         LOADED.without(LOADED.features)
 
 
-def changed(**more: Any) -> FeatureGroups:
-    """The clinic with the lab first, at another price, in cents."""
-    contents = [dict(g) for g in CLINIC["groups"]]
-    contents[1] |= {"features": ["sugar", "iron"], "cost": 350.0, **more}
-    return load_groups({"cost_unit": "cents", "groups": [contents[1], *contents[:1], *contents[2:]]})
-
-
 def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the_columns() -> None:
-    new = LOADED.with_costs(changed(requires=["visit"]))
+    first = group("lab", ["sugar", "iron"], 350.0, requires=["visit"])
+    others = [each for each in CLINIC["groups"] if each["name"] != "lab"]
+    new = LOADED.with_costs(load_groups({"cost_unit": "cents", "groups": [first, *others]}))
     assert (new.cost_unit, new.names, new.features) == ("cents", LOADED.names, LOADED.features)
     assert new.costs.tolist() == [0.0, 350.0, 2.0, 10.0, 40.0]
     assert new.groups[1].requires == ("visit",)
@@ -332,26 +237,23 @@ def test_two_patterns_must_not_match_one_column() -> None:
         load_groups(twice).matched(["x1"])
 
 
-def test_patterns_are_matched_by_commands_and_estimators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("desk")
+def test_patterns_are_matched_by_commands_and_estimators(capsys: Capture) -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
-    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_csv("t.csv", index=False)
     groups = {"groups": [{"name": "a", "features": ["a_*"], "cost": 1}, {"name": "rest", "features": ["?"], "cost": 2}]}
     for number, unit in enumerate(("units", "dollars")):
-        (tmp_path / f"g{number}.json").write_text(json.dumps(groups | {"cost_unit": unit}))
-    place = [str(tmp_path / name) for name in ("t.csv", "g0.json", "m.safetensors")]
-    assert main(["train", place[0], "--groups", place[1], "--target", "y", "--out", place[2]]) == 0
-    model = load(place[2])
-    assert [group.features for group in model.groups.groups] == [("a_1", "a_2"), ("b",)]
-    assert main(["basis", place[0], "--groups", place[1], "--target", "y", "--out", str(tmp_path / "b.json")]) == 0
-    assert load_groups(tmp_path / "b.json").features == ("a_1", "a_2", "b")
-    cheaper = ["--costs", str(tmp_path / "g1.json"), "--out", str(tmp_path / "c.safetensors")]
-    assert main(["resequence", place[2], *cheaper]) == 0
-    assert load(tmp_path / "c.safetensors").groups.cost_unit == "dollars"
+        Path(f"g{number}.json").write_text(json.dumps(groups | {"cost_unit": unit}))
+    stated = ["t.csv", "--groups", "g0.json", "--target", "y", "--out"]
+    output(capsys, "train", *stated, "m.safetensors")
+    assert [group.features for group in load("m.safetensors").groups.groups] == [("a_1", "a_2"), ("b",)]
+    output(capsys, "basis", *stated, "b.json")
+    assert load_groups("b.json").features == ("a_1", "a_2", "b")
+    output(capsys, "resequence", "m.safetensors", "--costs", "g1.json", "--out", "c.safetensors")
+    assert load("c.safetensors").groups.cost_unit == "dollars"
     estimator = AnytimeRegressor(groups).fit(table.drop(columns="y"), table["y"])
-    assert estimator.model_.groups.features == model.groups.features
-    assert estimator.predict(table).shape == (60,)
-    capsys.readouterr()
+    assert estimator.model_.groups.features == ("a_1", "a_2", "b")
 
 
 # Costs of calls.
@@ -368,8 +270,8 @@ PAGES: Content = {
 }
 
 
-def test_a_cost_is_a_number_per_row_or_has_a_fixed_part(write: Writer, tmp_path: Path) -> None:
-    groups = load_groups(write(tmp_path, PAGES))
+def test_a_cost_is_a_number_per_row_or_has_a_fixed_part() -> None:
+    groups = load_groups(PAGES)
     assert groups.cost_parts.tolist() == [[0, 2, 8, 0, 0], [0.1, 0.5, 0, 4, 0]]
     assert groups.groups[3].cost == 4.0, "equal costs are equal"
     for rows in (1, 7, 100):
@@ -406,20 +308,6 @@ def test_rows_of_a_call_must_be_positive() -> None:
         load_groups(PAGES).for_rows(0)
 
 
-def test_an_order_is_for_the_rows_of_a_call() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2))
-    y = X @ [1.0, 1.0] + rng.normal(size=200)
-    for rows, first in ((1, "each"), (100, "together")):
-        content = {
-            "rows": rows,
-            "groups": [group("together", ["x0"], {"fixed": 9.0, "per_row": 0.01}), group("each", ["x1"], 1.0)],
-        }
-        model = AnytimeRegressor(content, alpha=1e-3).fit(X, y)
-        assert model.sequence_[0] == first
-        assert model.costs_[1] == pytest.approx({1: 1.0, 100: 0.1}[rows])
-
-
 PLAIN = [
     "012",
     "0x1F",
@@ -444,7 +332,9 @@ def test_only_numbers_of_json_are_numbers_in_yaml(scalar: str, tmp_path: Path) -
     (path := tmp_path / "g.yaml").write_text(f"groups:\n  - {{name: {scalar}, features: [{scalar}], cost: 1}}\n")
     assert load_groups(path).features == load_groups(path).names == (scalar,)
     path.write_text(f"groups:\n  - {{name: a, features: [x], cost: {scalar}}}\n")
-    check_refused(path, f"cost: input should be a valid number (got {scalar!r})")
+    assert_refused(
+        lambda: load_groups(path), f"cost: input should be a valid number (got {scalar!r})", error=GroupsError
+    )
 
 
 @pytest.mark.parametrize(
@@ -456,11 +346,42 @@ def test_numbers_of_json_are_numbers_in_yaml(scalar: str, cost: float, tmp_path:
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_any_name_is_read_as_it_was_written(suffix: str, tmp_path: Path) -> None:
-    names = [*PLAIN, "1e3", ".5", "~", "null", "true", "<<", "", "12", "é", "a: b", "# x", "- y", "\u2028", "'q'"]
-    content = {"groups": [{"name": "a", "features": names, "cost": 1}], "types": {"012": "text", "~": "bool"}}
+def test_any_name_and_level_is_read_as_it_was_written(suffix: str, tmp_path: Path) -> None:
+    names = [
+        *PLAIN,
+        "1e3",
+        ".5",
+        "~",
+        "null",
+        "true",
+        "<<",
+        "",
+        "12",
+        "é",
+        "a: b",
+        "# x",
+        "- y",
+        "\u2028",
+        "'q'",
+        " b: c",
+        "{x}",
+        "12:30",
+    ]
+    columns = {
+        "012": {"basis": "categories", "levels": names, "other": False, "range": None},
+        "1e3": {"basis": "categories", "levels": [3, 1], "other": True, "missing": False},
+        "~": {"basis": "categories", "levels": [True, False], "other": False},
+    }
+    content = {
+        "groups": [{"name": "a", "features": names, "cost": 1}],
+        "types": {"012": "text", "~": "bool"},
+        "bases": columns,
+    }
     write_groups(load_groups(content), tmp_path / f"g{suffix}")
-    assert load_groups(tmp_path / f"g{suffix}") == load_groups(content)
+    groups, again = load_groups(content), load_groups(tmp_path / f"g{suffix}")
+    assert again == groups
+    assert [type(level) for level in again.bases["~"].levels or ()] == [bool, bool]
+    assert again.bases["012"].model_fields_set == groups.bases["012"].model_fields_set, "a null range is still stated"
 
 
 SHORT: list[tuple[Any, list[tuple[str, list[str], float]], str]] = [
@@ -495,6 +416,45 @@ def of_cost(cost: Any) -> Content:
 
 
 WRONG: list[tuple[Any, list[str]]] = [
+    ({"groups": [group("a", ["x"]), group("b", ["x"])]}, ["'x'", "'a'", "'b'"]),
+    ({"groups": [group("a", ["x", "x"])]}, ["'x'", "twice in group 'a'"]),
+    ({"groups": [{"name": "a", "features": ["x"]}]}, ["'a'", "cost", "required"]),
+    ({"groups": [group("a", ["x"], -0.5)]}, ["'a'", "-0.5", ">= 0"]),
+    ({"groups": [group("a", ["x"], math.nan)]}, ["'a'", "nan", "number"]),
+    ({"groups": [group("a", ["x"], math.inf)]}, ["'a'", "inf", "number"]),
+    ({"groups": [group("a", ["x"], 5e-324)]}, ["'a'", "5e-324", "1e-100 or more, or 0"]),
+    ({"groups": [group("a", ["x"], 1)], "types": {"x": "txt"}}, ["types", "'text'", "(got 'txt')"]),
+    ({"groups": [group("a", ["x"], 1)], "types": {"y": "text"}}, ["types has column 'y'"]),
+    ({"groups": [group("a", ["x"], "2.5")]}, ["'a'", "cost", "number", "'2.5'"]),
+    ({"groups": [group("a", ["x"], True)]}, ["'a'", "cost", "number", "True"]),
+    ({"groups": [group("a", ["x"], None)]}, ["'a'", "cost", "number", "None"]),
+    (
+        {
+            "groups": [
+                group("a", ["x"], requires=["b"]),
+                group("b", [], requires=["c"]),
+                group("c", [], requires=["a"]),
+                group("d", [], requires=["a"]),
+            ]
+        },
+        ["a -> b -> c -> a", "cycle"],
+    ),
+    ({"groups": [group("a", ["x"], requires=["a"])]}, ["a -> a", "cycle"]),
+    (
+        {"groups": [group("lab", ["x"], requires=["blod"]), group("blood", [])]},
+        ["'lab'", "'blod'", "did you mean 'blood'?"],
+    ),
+    ({"groups": [group("a", ["x"]), group("a", ["y"])]}, ["two groups", "'a'"]),
+    ({"groups": []}, ["no groups", "at least one"]),
+    ({"cost_unit": "ms"}, ["groups", "required"]),
+    ({"groups": [group("a", []), group("b", [])]}, ["feature", "at least one"]),
+    ({"groups": [group("a", ["x"], cots=1)]}, ["'a'", "cots", "not permitted"]),
+    ({"unit": "ms", "groups": [group("a", ["x"])]}, ["unit", "not permitted"]),
+    ({"groups": [group("a", ["x"]), {"features": ["y"], "cost": 1}]}, ["number 2", "name", "required"]),
+    ({"groups": [group("", ["x"])]}, ["number 1", "name"]),
+    ({"groups": ["a"]}, ["number 1", "object", "'a'"]),
+    ({"groups": [group("a", "x")]}, ["'a'", "features", "'x'"]),  # type: ignore[arg-type]
+    ({"groups": [group("a", [7])]}, ["'a'", "features", "7"]),  # type: ignore[list-item]
     (of_cost(10**400), ["finite"]),
     (of_cost({}), ["groups: group 'a': the cost is {}; expected a number per row, or fixed and per_row"]),
     (of_cost({"fixed": -1}), ["the fixed cost of group 'a' is -1.0; expected a finite number >= 0"]),
@@ -529,12 +489,12 @@ WRONG: list[tuple[Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("content", "words"), WRONG, ids=[str(content)[:60] for content, _ in WRONG])
-def test_a_wrong_cost_and_what_is_no_form_of_groups_are_told_in_a_line(content: Any, words: list[str]) -> None:
-    check_refused(content, *words)
+def test_a_broken_rule_a_wrong_cost_and_what_is_no_form_of_groups_are_told_in_a_line(
+    content: Any, words: list[str]
+) -> None:
+    assert_refused(lambda: load_groups(content), *words, error=GroupsError)
 
 
-def test_an_estimator_takes_the_short_forms() -> None:
-    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=["age", "city", "iron"])
-    fitted = AnytimeRegressor({"a": ["age", "city"], "b": {"features": ["iron"], "cost": "5ms"}}).fit(X, X["iron"])
-    assert fitted.sequence_ == ["b", "a"] or fitted.costs_.tolist() == [0, 1, 6]
-    assert fitted.model_.groups.cost_unit == "ms"
+def test_a_wrong_type_is_shown_in_short() -> None:
+    many = {f"group{i}": group("a", [f"x{i}"]) for i in range(100)}
+    assert len(assert_refused(lambda: load_groups({"groups": many}), "groups", error=GroupsError)) < 300

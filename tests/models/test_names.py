@@ -27,6 +27,7 @@ from anytime.loaded import LoadedModel
 from anytime.model.export import document
 from models.commands import Capture, ran
 from models.exporting import compiled, printed
+from models.opening import opened
 
 MARKS = ["_", ":", "|", "=", ">", " * ", ",", ".", "+1", "'", '"', "[0]", "/", "@", " is other", "?", "\\"]
 CLASSES = ["left", "front_left", "Comedy", "Drama", "Comedy|Drama", "a, b"]
@@ -165,12 +166,13 @@ def test_exports_have_the_names_as_written(tmp_path: Path) -> None:
         tmp_path / "m.safetensors"
     )
     ask = compiled(saved, tmp_path, "ask.c")
-    asked, codes = [], []
-    for number, place in enumerate(saved.places.values()):
-        for j, levels in place.expansion.categories.items():
-            asked += [f"level {number} {j} {label}" for label in levels.labels]
-            codes += [str(code) for code in range(len(levels.labels))]
-    assert printed(ask, asked) == codes
+    codes = {
+        f"level {number} {j} {label}": str(code)
+        for number, place in enumerate(saved.places.values())
+        for j, levels in place.expansion.categories.items()
+        for code, label in enumerate(levels.labels)
+    }
+    assert printed(ask, [*codes]) == [*codes.values()]
 
 
 # Frames whose labels are no text.
@@ -199,26 +201,17 @@ def test_columns_of_a_frame_go_to_the_groups_that_name_them_whatever_their_label
     assert list(other.get_feature_names_out()) == list(one.get_feature_names_out())
     np.testing.assert_array_equal(one.coef_, other.coef_)
     expected = one.predict(named)
-    turned = labelled.iloc[:, ::-1]
-    rows = labelled.head(3).to_dict("records")
     doors: list[Callable[[], Any]] = [
         lambda: one.predict(labelled),
         lambda: other.predict(labelled),
         lambda: one.model_.predict(labelled),
-        lambda: one.model_.predict(turned),
-        lambda: one.model_.predict(rows),
-        lambda: [_added(one.model_, groups, labelled.iloc[[i]]) for i in range(3)],
+        lambda: one.model_.predict(labelled.iloc[:, ::-1]),
+        lambda: one.model_.predict(labelled.head(3).to_dict("records")),
+        lambda: [opened(one.model_, dict.fromkeys(groups, labelled.iloc[[i]])).answer().prediction for i in range(3)],
     ]
     for door in doors:
         found = np.asarray(door())
         np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-9)
-
-
-def _added(model: LoadedModel, groups: dict[str, Any], row: pd.DataFrame) -> Any:
-    prediction = model.open()
-    for name in groups:
-        prediction.add(name, row)
-    return prediction.answer().prediction
 
 
 def test_labels_that_are_the_same_text_are_refused_by_name() -> None:

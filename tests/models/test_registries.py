@@ -5,7 +5,6 @@ Selection methods, bases and families have tests of a complete member, and of on
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ import pandas as pd
 import pytest
 
 import anytime
-from anytime.cli.main import main
 from anytime.data.formats import SUFFIXES, Batch, ReadAs, Table, open_table
 from anytime.errors import TableError
 from anytime.families import FAMILIES
@@ -29,8 +27,7 @@ from anytime.model.model import Model
 from anytime.selection import Criterion
 from anytime.selection.criteria import CRITERIA
 from guides import ROOT, text_of
-
-Capture = pytest.CaptureFixture[str]
+from models.commands import Capture, document, output, refusal
 
 REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
     "selection criterion": (CRITERIA, "selection/criteria.py", {"name", *Criterion.__abstractmethods__}),
@@ -43,15 +40,11 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], str, set[str]]] = {
 """Each registry, where it is, and the parts of a member that have no default."""
 
 
-def rows_of_contributing() -> dict[str, str]:
-    table = text_of("CONTRIBUTING.md").partition("### Where to add")[2].partition("\n## ")[0]
-    return dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE))
-
-
 @pytest.mark.parametrize("what", REGISTRIES)
 def test_contributing_names_each_registry_its_home_its_parts_and_its_test(what: str) -> None:
     members, home, parts = REGISTRIES[what]
-    row = rows_of_contributing()[what]
+    table = text_of("CONTRIBUTING.md").partition("### Where to add")[2].partition("\n## ")[0]
+    row = dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, flags=re.MULTILINE))[what]
     source = (ROOT / "models" / "anytime" / home).read_text(encoding="utf-8")
     constant = next(name for name in re.findall(r"^([A-Z]+)\b.*=", source, flags=re.MULTILINE) if f"`{name}`" in row)
     assert members
@@ -82,16 +75,13 @@ class Lines(Table):
             yield Batch(start, {name: self._values[name][start : start + rows] for name in types})
 
 
-def in_lines(frame: pd.DataFrame) -> str:
-    return "\n".join(f"{name}: {' '.join(map(repr, column.tolist()))}" for name, column in frame.items())
-
-
 @pytest.fixture
 def desk(desk: Path) -> pd.DataFrame:
     X = np.random.default_rng(0).normal(size=(90, 3))
     frame = pd.DataFrame(X, columns=list("abc")).assign(y=X @ [1.0, -2.0, 0.5] + 1.0)
     frame.to_csv("table.csv", index=False)
-    Path("table.lines").write_text(in_lines(frame))
+    lines = (f"{name}: {' '.join(map(repr, column.tolist()))}" for name, column in frame.items())
+    Path("table.lines").write_text("\n".join(lines))
     return frame
 
 
@@ -103,15 +93,13 @@ def test_a_table_format_of_ones_own_works_in_every_command(
     monkeypatch.setitem(SUFFIXES, ".lines", Lines)
     for suffix in ("lines", "csv"):
         command = ["train", f"table.{suffix}", "--target", "y", "--out", f"{suffix}.safetensors"]
-        assert main([*command, "--test", f"table.{suffix}"]) == 0
+        output(capsys, *command, "--test", f"table.{suffix}")
     own, plain = anytime.load("lines.safetensors"), anytime.load("csv.safetensors")
     np.testing.assert_allclose(own.prefixes.packed, plain.prefixes.packed, rtol=1e-12)
-    capsys.readouterr()
-    assert main(["evaluate", "lines.safetensors", "table.lines", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == len(desk)
-    assert main(["predict", "lines.safetensors", "table.lines", "--out", "predicted.csv"]) == 0
+    assert document(capsys, "evaluate", "lines.safetensors", "table.lines")["rows"] == len(desk)
+    output(capsys, "predict", "lines.safetensors", "table.lines", "--out", "predicted.csv")
     assert len(pd.read_csv("predicted.csv")) == len(desk)
-    assert main(["moments", "table.lines", "--target", "y", "--out", "t.moments"]) == 0
+    output(capsys, "moments", "table.lines", "--target", "y", "--out", "t.moments")
 
 
 @pytest.mark.usefixtures("desk")
@@ -131,15 +119,13 @@ def words(model: Model) -> str:
 
 @pytest.mark.usefixtures("desk")
 def test_an_export_of_ones_own_is_a_form_of_the_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["train", "table.csv", "--target", "y", "--out", "m.safetensors"]) == 0
-    capsys.readouterr()
-    assert main(["export", "m.safetensors", "--to", "words"]) == 2
-    assert "--to is 'words'; expected one of json, c" in capsys.readouterr().err
+    output(capsys, "train", "table.csv", "--target", "y", "--out", "m.safetensors")
+    export = ["export", "m.safetensors", "--to", "words"]
+    assert "--to is 'words'; expected one of json, c" in refusal(capsys, *export)
     monkeypatch.setitem(EXPORTS, "words", Export(".txt", words))
-    assert main(["export", "m.safetensors", "--to", "words", "--out", "m.txt"]) == 0
+    output(capsys, *export, "--out", "m.txt")
     assert Path("m.txt").read_text() == "m: b, a, c\n"
-    assert main(["export", "m.safetensors", "--to", "words", "--out", "m.json"]) == 2
-    assert ".txt" in capsys.readouterr().err
+    assert ".txt" in refusal(capsys, *export, "--out", "m.json")
 
 
 @pytest.mark.parametrize("lacking", ["suffix", "text"])

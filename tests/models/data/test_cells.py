@@ -28,6 +28,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, load, open_table
 from anytime.cli.main import main
 from anytime.loaded import LoadedModel
 from models.commands import ran, refusal
+from models.opening import opened
 from models.properties import quick
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
@@ -234,9 +235,8 @@ def test_what_a_column_without_values_has_later_does_not_matter(name: str, basis
         for found in (fitted.predict(filled), *map(model.predict, (filled, "later.csv", "later.parquet"))):
             np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=kind)
         for row, values in enumerate([[x[0], value], np.array([x[1], value])] if kind in ("numbers", "whole") else []):
-            prediction = model.open()
-            prediction.add("both", values)
-            assert prediction.answer().prediction == pytest.approx(expected[row], rel=1e-12)
+            answer = opened(model, {"both": values}).answer()
+            assert answer.prediction == pytest.approx(expected[row], rel=1e-12)
 
 
 @pytest.mark.parametrize("cell", ["", "NA"])
@@ -337,7 +337,4 @@ def test_categories_of_quoted_numbers_are_text(door: str, desk: Path) -> None:
         model = AnytimeRegressor(groups, alpha=1e-6).fit(X, y).model_
     assert set(model.groups.bases["x0"].levels or ()) == set(CODES)
     for cell, value in zip(CODES, [1.0, -2.0, 3.0], strict=True):
-        prediction = model.open()
-        prediction.add("c", [cell])
-        prediction.add("x", [0.0])
-        assert prediction.answer().prediction == pytest.approx(value, abs=1e-2)
+        assert opened(model, {"c": [cell], "x": [0.0]}).answer().prediction == pytest.approx(value, abs=1e-2)

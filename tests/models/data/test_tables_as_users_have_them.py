@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from scipy.sparse import csr_array
 
 from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main
@@ -398,10 +397,8 @@ def test_commands_read_a_column_of_any_type_or_say_why_not(
         found = main(["train", str(path), *TRAIN, "--out", "m.safetensors"])
         errors = capsys.readouterr().err.splitlines()
         if meaning not in MEANINGS:
-            if found == 0:  # Parquet has no durations of seconds
-                continue
-            assert found == 2, errors
-            assert errors[-1].startswith("error: ")
+            # Parquet has no durations of seconds.
+            assert found == 0 or (found == 2 and errors[-1].startswith("error: ")), errors
             continue
         assert found == 0, errors
         terms, predictions = plainest(meaning)
@@ -586,8 +583,17 @@ def test_terms_that_are_constant_in_a_table_are_no_small_values(desk: Path) -> N
     np.testing.assert_allclose(fitted.predict(numbers[:, np.newaxis]), Y.mean(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto", "alpha": "cv"}])
-@pytest.mark.parametrize("weight", [1e-100, 1e-30, 0.1, 1 / ROWS])
+@pytest.mark.parametrize(
+    ("weight", "options"),
+    [
+        *(
+            (weight, options)
+            for weight in (1e-100, 1e-30, 0.1, 1 / ROWS)
+            for options in ({}, {"basis": "hinge:2"}, {"basis": "auto", "alpha": "cv"})
+        ),
+        *((weight, {"alpha": "cv"}) for weight in (1e20, 1e100)),  # rows of more than 1 count as that many
+    ],
+)
 def test_only_the_ratios_of_weights_count(weight: float, options: dict[str, Any]) -> None:
     mixed = X.assign(word=WORDS)
     plain = AnytimeRegressor(**options).fit(mixed, Y)
@@ -595,12 +601,6 @@ def test_only_the_ratios_of_weights_count(weight: float, options: dict[str, Any]
         fitted = getattr(AnytimeRegressor(**options), method)(mixed, Y, np.full(ROWS, weight))
         assert list(fitted.get_feature_names_out()) == list(plain.get_feature_names_out())
         np.testing.assert_allclose(fitted.predict(mixed), plain.predict(mixed), rtol=1e-7)
-
-
-@pytest.mark.parametrize("weight", [1e20, 1e100])
-def test_weights_may_be_large(weight: float) -> None:
-    fitted = AnytimeRegressor(alpha="cv").fit(X, Y, np.full(ROWS, weight))
-    np.testing.assert_allclose(fitted.predict(X), AnytimeRegressor(alpha="cv").fit(X, Y).predict(X), rtol=1e-7)
 
 
 NO_WEIGHTS = {
@@ -667,6 +667,7 @@ NO_KEYS: dict[str, Column] = {
     "complex": lambda: CODES + 1j,
     "bytes of no text": lambda: objects(b"\xff", b"a"),
     "too few": lambda: CODES[1:],
+    "too many": lambda: [*CODES, 1],
     "a number": lambda: 3,
     "ragged": lambda: [[1], *CODES[1:].tolist()],
     "objects": lambda: objects(object(), object()),
@@ -750,15 +751,6 @@ def test_the_same_rows_from_every_source_are_the_same_model(
         assert [step.alpha for step in model.manifest.steps] == [step.alpha for step in first.manifest.steps], name
         assert all((step.cv_error is None) == (not folds) for step in model.manifest.steps), name
         np.testing.assert_allclose(model.prefixes.packed, first.prefixes.packed, rtol=1e-12, atol=1e-12, err_msg=name)
-
-
-def test_a_sparse_matrix_is_its_array() -> None:
-    numbers = np.column_stack([CODES * 1.0, np.where(GAPS, OTHER, 0.0)])
-    for options in ({}, {"basis": "hinge:2"}, {"alpha": "cv", "cv": 3}):
-        dense, sparse = (
-            AnytimeRegressor(**options).fit(X, Y, IMPORTANCE, QUERY) for X in (numbers, csr_array(numbers))
-        )
-        np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-12, atol=1e-12)
 
 
 def in_pieces(library: str) -> list[Any]:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
-from anytime.cli.main import main
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
+from models.commands import Capture, output, refusal
 from models.present import present
 
 GROUPS: dict[str, Any] = {
@@ -88,11 +88,6 @@ def test_the_size_with_the_least_error_is_selected_and_the_model_is_that_of_the_
     np.testing.assert_allclose(auto.predict(table), best.predict(table), rtol=1e-7, atol=1e-7)
 
 
-def test_more_bends_need_more_hinges() -> None:
-    fits = (AnytimeRegressor(GROUPS, basis="auto").fit(each, each["y"]) for each in (frame(0), frame(3)))
-    assert [size_of(each.model_.groups) for each in fits] == ["linear", "hinge:7"]
-
-
 def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -> None:
     table = frame(1)
     classes = np.where(table["y"] > table["y"].median(), "up", "down")
@@ -130,45 +125,22 @@ def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
         AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y)
 
 
-def test_a_stream_selects_again_with_each_batch() -> None:
-    table = frame(3)
-    stream, whole = (AnytimeRegressor(GROUPS, basis="auto", cv=3, clamp="off") for _ in range(2))
-    whole.fit(table, table["y"])
-    for part in (table[:100], table[100:200], table[200:]):
-        stream.partial_fit(part, part["y"])
-    assert size_of(stream.model_.groups) == size_of(whole.model_.groups) == "hinge:7"
-    assert stream.model_.groups.bases["bent"].knots == whole.model_.groups.bases["bent"].knots
-    np.testing.assert_allclose(stream.predict(table), whole.predict(table), rtol=1e-9)
-
-
 @pytest.mark.usefixtures("desk")
-def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_validation_table(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_validation_table(capsys: Capture) -> None:
     frame(3).to_csv("t.csv", index=False)
     frame(3, 80).to_csv("v.csv", index=False)
     Path("g.json").write_text(str(GROUPS).replace("'", '"'))
     base = ["t.csv", "--groups", "g.json", "--target", "y", "--basis", "auto"]
-    assert main(["train", *base, "--out", "m.safetensors"]) == 0
-    assert main(["train", *base, "--out", "v.safetensors", "--validation", "v.csv", "--test", "v.csv"]) == 2
-    assert "--test is 'v.csv', which chooses where to stop" in capsys.readouterr().err
-    assert main(["train", *base, "--out", "v.safetensors", "--validation", "v.csv"]) == 0
-    assert main(["moments", *base, "--out", "t.moments"]) == 0
-    assert main(["train", "t.moments", "--out", "n.safetensors"]) == 0
-    assert main(["evaluate", "m.safetensors", "v.csv"]) == 0
+    output(capsys, "train", *base, "--out", "m.safetensors")
+    output(capsys, "train", *base, "--out", "v.safetensors", "--validation", "v.csv")
+    output(capsys, "moments", *base, "--out", "t.moments")
+    output(capsys, "train", "t.moments", "--out", "n.safetensors")
     models = [load(f"{name}.safetensors") for name in "mnv"]
     assert [size_of(model.groups) for model in models] == ["hinge:7"] * 3
     np.testing.assert_allclose(models[0].prefixes.packed, models[1].prefixes.packed, rtol=1e-7, atol=1e-11)
     unfolded = ["--folds", "0", "--alpha", "0.1", "--out", "x.safetensors"]
-    assert main(["train", *base, *unfolded]) == 0
+    output(capsys, "train", *base, *unfolded)
     assert load("x.safetensors").groups.bases["bent"].basis == "linear"
     Path("g.json").write_text(json.dumps({**GROUPS, "bases": {"bent": {"basis": "auto"}}}))
-    assert main(["train", *base, *unfolded]) == 2
-    assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in capsys.readouterr().err
-
-
-def test_octiles_that_are_not_seven_or_descend_are_refused() -> None:
-    given = {"basis": "auto", "knots": [1, 2, 3]}
-    groups = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}], "bases": {"x": given}})
-    with pytest.raises(GroupsError, match=r"column 'x': its knots are \[1.0, 2.0, 3.0\]; expected seven octiles in"):
-        learned_groups(groups, Sample({"x": np.arange(9.0)}))
+    said = refusal(capsys, "train", *base, *unfolded)
+    assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in said

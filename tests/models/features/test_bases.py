@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.errors import GroupsError, TrainingError
+from anytime.errors import GroupsError
 from anytime.features.bases import ColumnSample, Hinge
 from anytime.features.expansion import Column, Columns, Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.features.operations import Term, same_values
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
-from anytime.training.options import Options
 from anytime.types import Float
 
 
@@ -188,6 +187,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
         ("categories", "it holds numbers and has basis 'categories'; expected linear or hinge or poly"),
         ({"basis": "hinge", "knots": [2, 1]}, "its knots are [2.0, 1.0]; expected different numbers in"),
         ({"basis": "hinge", "knots": [1, 1]}, "its knots are [1.0, 1.0]; expected different numbers in"),
+        ({"basis": "auto", "knots": [1, 2, 3]}, "its knots are [1.0, 2.0, 3.0]; expected seven octiles in"),
         ({"basis": "hinge", "levels": ["a"]}, "its levels are ['a']; expected numbers for basis 'hinge'"),
         ({"basis": "poly", "scale": 0}, "its scale is 0; expected a number > 0"),
     ],
@@ -207,6 +207,10 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
             "column 'x': it states nots and has basis 'hinge'; expected of knots, levels",
         ),
         ({"x": {"basis": "categories", "levels": ["a", "a"]}}, "column 'x': it has level 'a' twice"),
+        (
+            {"x": {"basis": "categories", "levels": ["a", "b"], "other": True, "level_rows": [1, 2]}},
+            "column 'x': its level_rows are (1, 2); expected a number for each level, the largest first",
+        ),
         ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
         ({"x": {"range": [0, 1]}}, "column 'x': it has the range [0.0, 1.0] and basis 'categories'; expected no range"),
         ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
@@ -219,12 +223,6 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
 def test_an_invalid_groups_file_is_one_error(bases: Any, message: str) -> None:
     with pytest.raises(GroupsError, match="^" + re.escape(message)):
         learned_groups(groups_of(bases), Sample({"x": np.array(["a", "b"], dtype=object)}))
-
-
-@pytest.mark.parametrize("clamp", [-0.1, 0.5, True, "on"])
-def test_an_invalid_quantile_is_an_error(clamp: Any) -> None:
-    with pytest.raises(TrainingError, match=r"clamp is .*; expected a quantile Q from 0 to below 0\.5"):
-        Options(clamp=clamp)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
@@ -333,19 +331,10 @@ def test_the_ends_are_those_of_rounding_to_float32() -> None:
     assert (beyond.astype(np.float32) != form[:, np.newaxis]).all()
 
 
-def common_values(values: Any, rows: int) -> tuple[float, ...]:
-    return Hinge.learn(0, ColumnBasis(), ColumnSample(np.array(values), rows)).levels
-
-
 def test_forms_of_one_value_are_counted_together() -> None:
     single = float(np.float32(0.1))
-    assert common_values([0.1, single, single, *range(17)] * 5, 100) == (single,)
-
-
-def test_no_indicator_discloses_a_few_rows() -> None:
-    salaries = np.array([1000.0, 1000.0, *range(6)])
-    assert common_values(salaries, 8) == ()
-    assert common_values(np.repeat(salaries, 5), 40) == (1000.0,)
+    sample = ColumnSample(np.array([0.1, single, single, *range(17)] * 5), 100)
+    assert Hinge.learn(0, ColumnBasis(), sample).levels == (single,)
 
 
 def test_a_float32_form_of_an_end_of_the_range_is_not_clamped() -> None:

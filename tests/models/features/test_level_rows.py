@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anytime import AnytimeClassifier, AnytimeRegressor, load
-from anytime.cli.main import main
-from anytime.errors import GroupsError, TrainingError
+from anytime import AnytimeRegressor, load
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.groups import load_groups
 from anytime.moments.accumulate import moments_of
+from models.commands import Capture, output
 
 LEVEL_ROWS = (10, 5, 2)
 """The numbers that cross-validation compares."""
@@ -87,14 +86,6 @@ def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> Non
     np.testing.assert_allclose(sums.scatter, direct.scatter, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", ["binomial", "gaussian"])
-def test_classes_select_by_least_squares(family: Any) -> None:
-    X, y = table(gaps=0.1)
-    fitted = AnytimeClassifier(family=family).fit(X, y > 0)
-    assert fitted.score(X, y > 0) > 0.8
-    assert any("state=" in name for name in names_of(fitted))
-
-
 def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:
     X, y = table()
     by_default = AnytimeRegressor(alpha=1e-3, basis="linear").fit(X, y)
@@ -104,50 +95,18 @@ def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:
     assert AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y).curve_.cv_error is None
 
 
-def test_the_command_line_has_the_same_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_was_selected_and_selects_nothing_without_folds(desk: Path, capsys: Capture) -> None:
     X, y = table()
     X.assign(y=y).to_parquet("t.parquet")
-    X.assign(y=y)[:60].to_parquet("v.parquet")
     groups = {"groups": [{"name": c, "features": [c], "cost": 1} for c in X]}
     (desk / "g.json").write_text(json.dumps(groups))
     call = ["train", "t.parquet", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
-    assert main(call) == 0
-    said = capsys.readouterr().out
+    said = output(capsys, *call)
     assert said.count("by cross-validation (--min-level-rows): 'state' keeps") == 1
     assert "warning: levels" not in said
-    ours, theirs = load("m.safetensors").prefixes, AnytimeRegressor(groups).fit(X, y).fit_.prefixes
-    np.testing.assert_allclose(ours.packed, theirs.packed, rtol=1e-12)
-    assert main([*call, "--validation", "v.parquet"]) == 0
-    assert main([*call, "--min-level-rows", "3", "--test", "v.parquet"]) == 0
-    assert main([*call, "--min-level-rows", "1"]) == 2
-    assert "--min-level-rows is 1; expected a whole number, 2 or more, or 'auto'" in capsys.readouterr().err
-    # Without folds nothing is selected.
-    assert main([*call, "--folds", "0", "--alpha", ".001"]) == 0
+    output(capsys, *call, "--folds", "0", "--alpha", ".001")
     stated = AnytimeRegressor(alpha=1e-3, basis="linear", min_level_rows=10).fit(X, y)
     assert load("m.safetensors").terms.features == tuple(names_of(stated))
-
-
-def test_partial_fit_is_fit() -> None:
-    X, y = table()
-    parts = AnytimeRegressor(random_state=0).partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
-    whole = AnytimeRegressor(random_state=0).fit(X, y)
-    assert names_of(parts) == names_of(whole)
-    np.testing.assert_allclose(parts.predict(X), whole.predict(X), rtol=1e-8)
-
-
-@pytest.mark.parametrize("least", [1, 0, -3, 2.5, True, "10", "few", None])
-def test_fewer_than_two_rows_are_refused(least: Any) -> None:
-    with pytest.raises(TrainingError, match=r"min_level_rows is .*; expected a whole number, 2 or more, or 'auto'"):
-        AnytimeRegressor(min_level_rows=least).fit(FEW, Y)
-
-
-def test_invalid_rows_of_levels_are_refused() -> None:
-    levels = {"basis": "categories", "levels": ["a", "b"], "other": True, "level_rows": [1, 2]}
-    groups = {"groups": [{"name": "g", "features": ["state"], "cost": 1}], "bases": {"state": levels}}
-    with pytest.raises(
-        GroupsError, match=r"its level_rows are .*; expected a number for each level, the largest first"
-    ):
-        AnytimeRegressor(groups).fit(*table())
 
 
 # Of text, hinges and dates.
@@ -179,26 +138,6 @@ COUNTS = {
 def test_a_level_has_an_indicator_where_enough_rows_have_it(least: int) -> None:
     terms = names_of(AnytimeRegressor(basis="auto", cv=3, min_level_rows=least).fit(FEW, Y))
     assert {name for name in COUNTS if name in terms} == {name for name, count in COUNTS.items() if count >= least}
-
-
-@pytest.mark.usefixtures("desk")
-def test_the_commands_have_the_option(capsys: pytest.CaptureFixture[str]) -> None:
-    FEW.assign(y=Y).to_csv("t.csv", index=False)
-    options = ["--target", "y", "--basis", "auto", "--folds", "3", "--min-level-rows", "3"]
-    out = ["--out", "m.safetensors"]
-    expected = {*names_of(AnytimeRegressor(basis="auto", cv=3, min_level_rows=3).fit(FEW, Y))}
-    assert main(["train", "t.csv", *options, *out]) == 0
-    assert {*load("m.safetensors").terms.features} == expected
-    assert main(["moments", "t.csv", *options, "--out", "t.moments"]) == 0
-    assert main(["train", "t.moments", *out]) == 0
-    assert {*load("m.safetensors").terms.features} == expected
-    assert main(["compare", "t.csv", *options]) == 0
-    assert main(["train", "t.moments", "--min-level-rows", "3", *out]) == 2
-    assert "--min-level-rows requires a table" in capsys.readouterr().err
-    hinge = ["--target", "y", "--basis", "hinge", "--min-level-rows", "3"]
-    assert main(["basis", "t.csv", *hinge, "--out", "g.json"]) == 0
-    assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", *out]) == 0
-    assert "port=Cork" in load("m.safetensors").terms.features
 
 
 @pytest.mark.parametrize("basis", ["hinge", "hinge:0", "hinge:7", "auto", "linear"])

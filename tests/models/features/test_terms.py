@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime import load
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import LoadedModel
-from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Moments
 from anytime.target import Target
@@ -26,6 +23,7 @@ from anytime.training.likelihood import Observed
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import FamilyName, Float
+from models.opening import opened
 from models.present import present
 from models.problems import imputing
 from models.properties import quick
@@ -172,14 +170,6 @@ def test_a_resequenced_model_keeps_its_terms() -> None:
     np.testing.assert_allclose(alone.prefixes.packed, found.prefixes.packed, rtol=1e-9)
 
 
-def test_a_saved_model_predicts_as_before(tmp_path: Path) -> None:
-    model: Model = model_of(trained("gaussian"), "gaussian")
-    model.save(tmp_path / "m.safetensors")
-    loaded = load(tmp_path / "m.safetensors")
-    np.testing.assert_array_equal(loaded.prefixes.predict_all(X), model.prefixes.predict_all(X))
-    assert loaded.manifest.groups == model.manifest.groups
-
-
 @quick(max_examples=30)
 @given(st.integers(1, 90), st.sampled_from((1, 2)), st.integers(1, 399))
 def test_moments_of_terms_do_not_depend_on_the_chunks(chunk: int, jobs: int, cut: int) -> None:
@@ -200,26 +190,13 @@ def test_moments_of_terms_do_not_depend_on_the_chunks(chunk: int, jobs: int, cut
 
 
 def test_an_answer_lists_what_was_clamped_unknown_or_missing() -> None:
-    prediction = model_of(trained("gaussian"), "gaussian").open()
-    prediction.add("person", [999.0, "male"])
-    prediction.add("ticket", [20.0, "Paris", None])
-    prediction.add("family", [-1])
+    given = {"person": [999.0, "male"], "ticket": [20.0, "Paris", None], "family": [-1]}
+    prediction = opened(model_of(trained("gaussian"), "gaussian"), given)
     answer = prediction.answer()
     assert (answer.clamped, {*answer.imputed}) == (("age", "size"), {"port", "deck"})
     prediction.add("person", [30.0, None])
     answer = prediction.answer()
     assert (answer.clamped, {*answer.imputed}) == (("size",), {"port", "deck", "sex"})
-
-
-def test_a_clamped_value_counts_as_the_end_of_the_training_range() -> None:
-    model = model_of(trained("gaussian"), "gaussian")
-    oldest = float(np.nanmax(RAW["age"]))
-    answers = []
-    for age in (oldest, 1e9):
-        prediction = model.open()
-        prediction.add("person", [age, "male"])
-        answers.append(prediction.answer(policy="arrived").prediction)
-    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("code", [-2.0, 2.0, 0.5])

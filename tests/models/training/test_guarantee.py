@@ -123,22 +123,6 @@ def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Pro
     assert found == pytest.approx([whole, nu * whole], abs=1e-6)
 
 
-@pytest.mark.parametrize("method", ["fr", "omp"])
-def test_uncorrelated_groups_are_promised_as_much_as_submodular_ones(method: Method) -> None:
-    gram = Gram.of(moments_of(HADAMARD[:, 1:], HADAMARD[:, 1]))
-    assert spectral_gamma(gram, grouped([2, 3, 2], [1, 2, 3]), method, 0.25) == pytest.approx(1.0)
-
-
-def test_whitened_groups_have_the_constant_of_the_paper_with_both_methods() -> None:
-    """Theorem 3.2: with X_g'X_g/n = I in each group, gamma is (lambda* + lambda)/(1 + lambda)."""
-    rng = np.random.default_rng(2)
-    parts = [np.linalg.qr(part - part.mean(axis=0))[0] for part in rng.normal(size=(3, 60, 2))]
-    gram = Gram.of(moments_of(np.hstack(parts), rng.normal(size=60)))
-    expected = (np.linalg.eigvalsh(gram.S).min() + 0.25) / 1.25
-    for method in ("fr", "omp"):
-        assert spectral_gamma(gram, grouped([2, 2, 2], [1, 2, 3]), method, 0.25) == pytest.approx(expected)
-
-
 def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_penalty_nothing() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 3))

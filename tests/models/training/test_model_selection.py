@@ -240,13 +240,6 @@ def halves(rows: int = 40) -> Folding:
     return Folding(X, X[:, :1] + rng.normal(size=(rows, 1)), None, folds, 4, np.arange(3), np.arange(4))
 
 
-def test_each_fold_is_held_out_of_the_training_part_of_the_others() -> None:
-    table = halves()
-    for fold, held in enumerate(table.split()):
-        assert (held.train.weight, held.held.weight) == (30, 10)
-        np.testing.assert_allclose(held.train.x_mean, table.X[table.folds != fold].mean(axis=0), atol=1e-14)
-
-
 def test_folds_without_rows_or_weight_are_left_out() -> None:
     table = halves()
     assert len(replace(table, folds=table.folds * 2, count=8).split()) == 4
@@ -416,10 +409,6 @@ def test_the_choice_is_the_same_however_the_rows_are_read(
         assert found.sequence.columns.tolist() == expected.sequence.columns.tolist()
         assert found.alphas[1:].tolist() == expected.alphas[1:].tolist()
         assert found.errors == pytest.approx(expected.errors, rel=1e-9)
-
-
-def test_the_grid_is_twenty_values_from_1e_7_to_10() -> None:
-    np.testing.assert_allclose(GRID, np.geomspace(1e-7, 10.0, 20))
 
 
 def test_a_fixed_penalty_with_folds_has_errors_and_no_choice() -> None:

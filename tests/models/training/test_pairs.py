@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import TableError, TrainingError
-from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, load_groups
 from anytime.loaded import LoadedModel
@@ -28,6 +27,7 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
 from models.commands import Capture, document, output, refusal
+from models.opening import opened
 from models.properties import quick
 
 ALPHA = 0.01
@@ -160,7 +160,7 @@ def test_sequence_and_coefficients_are_those_of_multiplied_columns(seed: int) ->
 def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(seed: int) -> None:
     of, rng = case(seed), np.random.default_rng(seed)
     model, rows = of.model(), 7
-    opened = model.open(rows)
+    prediction = model.open(rows)
     received: set[str] = set()
     for name in [*rng.permutation(model.groups.names).tolist(), *rng.choice(model.groups.names, 2).tolist()]:
         columns = model.groups.slices[model.groups.position(name)]
@@ -168,13 +168,13 @@ def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(see
         for offset in (5, 0):
             values = of.X[offset : offset + rows, columns]
             categories = model.places[name].expansion.categories
-            opened.add_checked(name, opened.checked(name, np.array(values), coded=bool(categories)))
+            prediction.add_checked(name, prediction.checked(name, np.array(values), coded=bool(categories)))
         received.add(name)
         terms = of.terms(frozenset(received))
-        for policy, members in (("arrived", received), ("prefix", set(model.needed[opened.prefix]))):
+        for policy, members in (("arrived", received), ("prefix", set(model.needed[prediction.prefix]))):
             coef = of.solved(frozenset(members))[0]
             expected = of.y.mean() + sum(terms[term][:rows] * w for term, w in coef.items())
-            found = opened.answer(policy=policy)  # type: ignore[arg-type]
+            found = prediction.answer(policy=policy)  # type: ignore[arg-type]
             np.testing.assert_allclose(found.prediction, np.broadcast_to(expected, rows), rtol=1e-9, atol=1e-9)
             assert set(found.groups) == members
             assert set(found.missing) <= set(model.groups.names)
@@ -183,13 +183,13 @@ def test_any_order_of_arrival_is_answered_by_the_model_of_multiplied_columns(see
 def test_memory_counts_products_when_they_are_complete() -> None:
     of = case(3)
     model = of.model()
-    opened = model.open(2)
+    prediction = model.open(2)
     for name in model.places:
         values = of.X[:2, model.groups.slices[model.groups.position(name)]]
-        expected = opened.nbytes + opened.more_bytes({name: values})
-        opened.add_checked(name, opened.checked(name, values, coded=True))
-        assert opened.nbytes == expected
-    assert opened.nbytes > 8 * 2 * len(model.prefixes.mean)
+        expected = prediction.nbytes + prediction.more_bytes({name: values})
+        prediction.add_checked(name, prediction.checked(name, values, coded=True))
+        assert prediction.nbytes == expected
+    assert prediction.nbytes > 8 * 2 * len(model.prefixes.mean)
 
 
 @pytest.mark.parametrize("method", ["fr", "omp", "single", "no-whiten"])
@@ -236,20 +236,6 @@ def test_a_resequenced_model_keeps_the_pairs_of_its_groups() -> None:
     alone = rest.model()
     assert [step.pairs for step in without.manifest.steps] == [step.pairs for step in alone.manifest.steps]
     np.testing.assert_allclose(without.prefixes.packed, alone.prefixes.packed, rtol=1e-9, atol=1e-9)
-
-
-def test_certificates_refuse_pairs() -> None:
-    with pytest.raises(TrainingError, match="has pairs of columns, which certificates do not support"):
-        certify(case(1).model())
-
-
-def test_a_saved_model_answers_alike(tmp_path: Path) -> None:
-    of = case(4)
-    model = of.model()
-    model.save(tmp_path / "m.safetensors")
-    loaded = load(tmp_path / "m.safetensors")
-    assert loaded.manifest.steps == model.manifest.steps
-    np.testing.assert_array_equal(loaded.prefixes.predict_all(of.X), model.prefixes.predict_all(of.X))
 
 
 def interacting(rows: int, seed: int, strength: float = 1.0) -> tuple[Float, Float]:
@@ -329,10 +315,8 @@ def test_counts_with_pairs_answer_from_any_groups() -> None:
     X, y = interacting(2000, 4)
     counts = np.random.default_rng(0).poisson(np.exp(np.clip(y, -2, 2)))
     found = AnytimeRegressor(family="poisson", pairs=3).fit(X, counts)
-    opened = found.model_.open()
-    for name in found.model_.places:
-        opened.add(name, X[0, [int(name[1:])]])
-    assert opened.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
+    prediction = opened(found.model_, {name: X[0, [int(name[1:])]] for name in found.model_.places})
+    assert prediction.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
 
 
 def test_weights_and_folds_reach_the_screening() -> None:
@@ -344,20 +328,20 @@ def test_weights_and_folds_reach_the_screening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("method", "options", "why"),
     [
-        ({"pairs": 0}, "pairs is 0; expected a number from 1 to 256, or 'auto'"),
-        ({"pairs": 257}, "pairs is 257; expected a number from 1 to 256"),
-        ({"pairs": True}, "pairs is True; expected a number from 1 to 256"),
-        ({"pairs": "many"}, "pairs is 'many'; expected a number from 1 to 256"),
-        ({"pairs": 2, "method": "sparse"}, "method sparse does not support pairs; choose another method"),
-        ({"pairs": "auto", "cv": 2}, "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+        ("fit", {"pairs": 0}, "pairs is 0; expected a number from 1 to 256, or 'auto'"),
+        ("fit", {"pairs": 257}, "pairs is 257; expected a number from 1 to 256"),
+        ("fit", {"pairs": True}, "pairs is True; expected a number from 1 to 256"),
+        ("fit", {"pairs": "many"}, "pairs is 'many'; expected a number from 1 to 256"),
+        ("fit", {"pairs": 2, "method": "sparse"}, "method sparse does not support pairs; choose another method"),
+        ("fit", {"pairs": "auto", "cv": 2}, "pairs 'auto' needs 3 folds or more, to measure errors; there are 2"),
+        ("partial_fit", {"pairs": 2}, "pairs is 2; partial_fit expects None: use fit, which has all rows"),
     ],
 )
-def test_invalid_pairs_are_one_clear_error(options: dict[str, Any], why: str) -> None:
-    X, y = interacting(50, 0)
+def test_invalid_pairs_are_one_clear_error(method: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(TrainingError, match=why):
-        AnytimeRegressor(**options).fit(X, y)
+        getattr(AnytimeRegressor(**options), method)(*interacting(50, 0))
 
 
 def test_folds_without_rows_that_screen_are_refused() -> None:
@@ -366,12 +350,6 @@ def test_folds_without_rows_that_screen_are_refused() -> None:
     folds = [(np.setdiff1d(np.arange(50), rows), rows) for rows in tested]
     with pytest.raises(TrainingError, match="of the folds, the first 1, which screen pairs, have no rows of positive"):
         AnytimeRegressor(alpha=0.01, pairs="auto", cv=folds).fit(X, y)
-
-
-def test_streams_refuse_pairs() -> None:
-    X, y = interacting(50, 0)
-    with pytest.raises(TrainingError, match="pairs is 2; partial_fit expects None: use fit, which has all rows"):
-        AnytimeRegressor(pairs=2).partial_fit(X, y)
 
 
 def test_products_too_large_to_square_are_named() -> None:

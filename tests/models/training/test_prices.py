@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -134,30 +133,3 @@ def test_both_doors_say_what_was_too_expensive(
     assert AnytimeClassifier().fit(X, y).model_.manifest.decisions == (curves, classes)
     assert AnytimeRegressor().fit(X, X["a"]).model_.manifest.decisions == (curves,)
     assert AnytimeClassifier(family="binomial", basis="hinge:2").fit(X, y).model_.manifest.decisions == ()
-
-
-@pytest.mark.parametrize("options", [{}, {"basis": "linear"}, {"alpha": "0"}, {"method": "sparse"}], ids=str)
-@pytest.mark.parametrize("rows", [100, 3000])
-@pytest.mark.usefixtures("desk")
-def test_both_doors_choose_the_same_family(rows: int, options: dict[str, Any]) -> None:
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.normal(size=(rows, 4)), columns=list("abcd"))
-    y = np.where(X["a"] + rng.normal(size=rows) > 0, "yes", "no")
-    X.assign(y=y).to_parquet("t.parquet")
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    assert main(["train", "t.parquet", "--target", "y", "--out", "m.safetensors", *words]) == 0
-    model = load("m.safetensors")
-    stated: dict[str, Any] = {name: 0.0 if name == "alpha" else value for name, value in options.items()}
-    estimator = AnytimeClassifier(**stated).fit(X, y)
-    assert estimator.fit_.options.family == model.manifest.family
-    np.testing.assert_allclose(model.prefixes.packed, estimator.fit_.prefixes.packed, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.usefixtures("desk")
-def test_moments_are_trained_by_least_squares() -> None:
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.normal(size=(100, 2)), columns=["a", "b"])
-    X.assign(y=np.where(X["a"] > 0, "yes", "no")).to_csv("t.csv", index=False)
-    assert main(["moments", "t.csv", "--target", "y", "--out", "t.moments"]) == 0
-    assert main(["train", "t.moments", "--out", "m.safetensors"]) == 0
-    assert load("m.safetensors").manifest.family == "gaussian"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError, ValuesError
 from anytime.loaded import LoadedModel
+from models.commands import Capture, document, output
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -98,14 +98,11 @@ def desk(desk: Path, model: LoadedModel) -> Path:
     return desk
 
 
-def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: Capture) -> None:
     words = ["what-if", "m.safetensors", "--without", "c", "--cost", "a=9ms", "--budget", "6"]
     before = sorted(desk.iterdir())
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert "model, a costs 9, without c (ms); r2 on the training rows" in shown
-    assert main([*words, "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
+    assert "model, a costs 9, without c (ms); r2 on the training rows" in output(capsys, *words)
+    values = document(capsys, *words)
     found = load("m.safetensors").what_if(costs={"a": 9.0}, without=["c"], budgets=[6])
     expected = np.array([found.after.expected(k).r2 for k in range(found.after.steps + 1)], dtype=float)
     np.testing.assert_allclose([row["r2"] for row in values["after"]], expected)
@@ -113,33 +110,28 @@ def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: pyte
     assert sorted(desk.iterdir()) == before
 
 
-def test_a_group_is_left_out_once(model: LoadedModel) -> None:
+def test_one_group_or_budget_needs_no_list(model: LoadedModel) -> None:
     assert model.what_if(without=["c", "c"]).changes == model.what_if(without="c").changes == "without c"
-
-
-def test_one_budget_needs_no_list(model: LoadedModel) -> None:
     assert model.what_if(budgets=4).budgets == model.what_if(budgets=[4]).budgets
     with pytest.raises(ValuesError, match="budget is 'all'"):
         model.what_if(budgets="all")  # type: ignore[arg-type]
 
 
-def test_a_likelihood_needs_its_rows(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_likelihood_needs_its_rows(desk: Path, capsys: Capture) -> None:
     with pytest.raises(TrainingError, match="add data="):
         load("classes.safetensors").what_if(without=["c"])
-    assert main(["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]) == 0
-    assert "without c" in capsys.readouterr().out
+    words = ["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]
+    assert "without c" in output(capsys, *words)
 
 
-def test_show_says_what_a_budget_buys(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_what_a_budget_buys(desk: Path, capsys: Capture) -> None:
     model = load("m.safetensors")
     first = model.manifest.steps[0]
-    assert main(["show", "m.safetensors", "--budget", "0", "--budget", "100"]) == 0
-    shown = capsys.readouterr().out
+    shown = output(capsys, "show", "m.safetensors", "--budget", "0", "--budget", "100")
     assert "budget 0 ms: no group (the base rate)" in shown
     assert f"next: {' + '.join(first.adds)} costs {first.cost:g} ms and adds" in shown
     assert "these are all steps" in shown
-    assert main(["show", "m.safetensors", "--budget", "2", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["budgets"]
+    (row,) = document(capsys, "show", "m.safetensors", "--budget", "2")["budgets"]
     assert row["groups"] == list(model.computed[model.affordable(2)])
 
 
