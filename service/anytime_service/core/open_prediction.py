@@ -77,7 +77,6 @@ TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
     (State.OPEN, "end"): _SOLVE | _ANSWER,
     (State.OPEN, "deadline"): _ANSWER,
     (State.OPEN, "drain"): _ANSWER,
-    (State.SOLVING, "amend"): _ANY,
     (State.SOLVING, "groups"): _SOLVE | _ANSWER,
     (State.SOLVING, "took"): _SOLVE | _ANSWER,
     (State.SOLVING, "solved"): _SOLVE | _ANSWER,

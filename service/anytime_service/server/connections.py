@@ -208,11 +208,11 @@ class Connection(asyncio.BufferedProtocol, ABC):
         """Return whether data are unsent: those of TLS may lie in the transport below, and the system."""
         if self.transport.get_write_buffer_size():
             return True
+        sock = self.transport.get_extra_info("socket")
         try:
-            unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            return sock is not None and any(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
         except (OSError, ValueError):  # the socket is closed, or the system does not say
             return False
-        return any(unsent)
 
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""
