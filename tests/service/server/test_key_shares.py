@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.limits.tuning import Tuning
@@ -266,13 +264,6 @@ def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
         until(lambda: used(core) == (0, 0, 2 * sessions))
 
 
-def test_a_single_key_opens_up_to_the_full_limit() -> None:
-    with served(ANN, max_open=3) as (service, core), ExitStack() as stack:
-        assert [by_stream(service, core, ANN, stack) for _ in range(3)] == [None] * 3
-        assert "3 predictions are open already" in by_stream(service, core, ANN, stack)["detail"]
-        assert len(core.active) == 3
-
-
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
@@ -366,28 +357,6 @@ def test_one_key_stores_at_most_its_share_of_bytes() -> None:
             )
             assert answered.status_code == 200, "the other key has its own share"
         until(lambda: used(core) == (0, 0, 0))
-
-
-def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
-    async def main() -> None:
-        keys = KeyRing(read_keys(BOTH))
-        held = MemoryBudget(4 * MAX_BYTES)
-        account = Accounts(held, 0.25, keys).of_key(keys.current[0])
-        given_up: list[int] = []
-
-        async def never(_: object) -> None:
-            await asyncio.Event().wait()
-
-        boxes = [SendQueue(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
-        for box in boxes:
-            box.put({}, 1)
-            box.put({}, MAX_BYTES - 10)
-        assert given_up == [1], "the second, though each is below the limit of one client"
-        for box in boxes:
-            box.close()
-        assert (account.bytes, held.bytes) == (0, 0)
-
-    run(main())
 
 
 def test_a_key_removed_with_open_predictions_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import json
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 
 from anytime.model.model import Model
 from anytime_service.server.connections import READ
 from service.raw_stream import raw, read_frame, text
-from service.serving import LIMITS, VALUES, Running, expected, logged, run_service, timeless
+from service.serving import LIMITS, Running, expected, logged, run_service, timeless
 from waiting import until
 
 SIZES = [2_000, READ - 200, READ - 1, READ, READ + 1, 99_000]
@@ -27,15 +26,6 @@ def test_a_message_of_any_size_is_one_message(service: Running, size: int) -> No
             assert json.loads(read_frame(connection)[1])["id"] == "p"
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_body_of_any_size_is_one_body(service: Running, model: Model, size: int) -> None:
-    body = json.dumps({"groups": VALUES}).encode().ljust(size)
-    with httpx.Client(timeout=30) as client:
-        for _ in range(3):
-            answer = client.post(f"{service.url}/predict", content=body).json()
-            assert timeless(answer) == expected(model, VALUES)
-
-
 def test_many_messages_in_one_read_are_handled_in_order(service: Running, model: Model) -> None:
     count = 5_000
     groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(count)]
@@ -46,22 +36,6 @@ def test_many_messages_in_one_read_are_handled_in_order(service: Running, model:
         answer = json.loads(read_frame(connection)[1])
         assert timeless(answer) == expected(model, {"speed": [count - 1.0]}) | {"replaced": ["speed"]}
         assert [json.loads(read_frame(connection)[1])["id"] for _ in range(500)] == list(range(500))
-
-
-def test_pipelined_requests_in_one_read_are_answered_in_order(service: Running) -> None:
-    count = 200
-    bodies = [json.dumps({"groups": {"speed": [i]}}).encode() for i in range(count)]
-    head = "POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n"
-    with service.connect() as connection, logged() as records:
-        connection.send(b"".join(head.format(len(body)).encode() + body for body in bodies))
-        predictions = []
-        for _ in range(count):
-            status, _, answer = connection.response()
-            assert (status, answer["groups"]) == (200, ["speed"])
-            predictions.append(answer["prediction"])
-        assert sorted(predictions) in (predictions, predictions[::-1])
-        assert len(set(predictions)) == count
-    assert not records
 
 
 def test_thousands_of_pipelined_requests_after_a_large_body_are_answered(service: Running) -> None:
