@@ -509,13 +509,6 @@ def test_models_are_listed_and_described(client: Client, service: Running) -> No
         client.model()
 
 
-def test_a_plan_lists_the_groups_to_compute_next(client: Client) -> None:
-    plan = client.plan("brake", budget=5, have=["speed"])
-    assert (plan.prefix, [step.compute for step in plan.steps]) == (1, [("hog",)])
-    with pytest.raises(ProblemError, match="did you mean 'hog'"):
-        client.plan("brake", have=["hogs"])
-
-
 # both clients
 
 

@@ -568,15 +568,6 @@ def test_a_server_of_another_protocol_is_rejected(server: Running) -> None:
         assert nothing.value.status == 404
 
 
-def test_a_handshake_that_is_refused_without_a_reason_is_reported_with_its_status() -> None:
-    def refuse(connection: ServerConnection, request: Request) -> Response:
-        return connection.respond(502, "a proxy, perhaps")
-
-    lost = pytest.raises(ConnectionLostError, match="refused the connection with HTTP status 502")
-    with fake(answering, refuse) as url, Client(url) as client, lost:
-        client.predict(VALUES)
-
-
 def problem_reply(connection: ServerConnection, status: int, detail: str, **headers: str) -> Response:
     """Return a response with problem details."""
     problem = {"type": "about:blank", "title": "Refused", "status": status, "detail": detail}

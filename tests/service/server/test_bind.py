@@ -91,13 +91,9 @@ def test_a_unix_socket_is_removed_unless_it_is_that_of_another_server(tmp_path: 
     assert not path.exists()
     with bind(Settings(uds=path)) as first:
         first.close()  # it stops, and a newer server takes the address over
-        with bind(Settings(uds=path)) as second:
-            pass_on = second
+        with bind(Settings(uds=path)):
             assert path.exists()
-            path_before = path.stat()
-        assert pass_on.fileno() == -1
         path.touch()
-        assert path_before.st_mtime_ns != path.stat().st_mtime_ns
     assert path.exists(), "not the socket of this server"
 
 

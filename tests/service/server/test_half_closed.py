@@ -84,6 +84,7 @@ def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_send
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         until(lambda: service.metric("anytime_open_predictions") == 1)
         connection.sock.shutdown(socket.SHUT_WR)
+        assert interim_or_final(connection) is None, "by which the server learns of clients that are gone"
         for name, values in VALUES.items():
             assert service.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
         assert final(connection)[2]["reason"] == "complete"
@@ -97,15 +98,3 @@ def test_a_part_of_a_request_is_not_answered(service: Running) -> None:
             connection.sock.shutdown(socket.SHUT_WR)
             assert connection.at_end()
     until(lambda: service.metric("anytime_open_predictions") == 0)
-
-
-def test_a_client_that_waits_receives_interim_responses(service: Running) -> None:
-    session = service.post_to("/sessions").json()["id"]
-    with service.connect() as connection:
-        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        until(lambda: service.metric("anytime_open_predictions") == 1)
-        connection.sock.shutdown(socket.SHUT_WR)
-        assert interim_or_final(connection) is None
-        service.post_to(f"/sessions/{session}/groups", VALUES)
-        assert final(connection)[2]["prefix"] == 3
-        assert connection.at_end()

@@ -60,7 +60,7 @@ serve([Path({str(file)!r})], uds=Path({str(path)!r}))
 """
     with subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert f"serving 'brake' on unix:{path}" in present(process.stderr).readline()
+            assert f"on unix:{path}" in next(line for line in present(process.stderr) if "serving 'brake'" in line)
             with Client(f"unix:{path}") as client:
                 assert client.predict(VALUES).complete
                 assert client.models()[0].name == "brake"

@@ -280,20 +280,13 @@ def test_the_base_rate_of_a_session_has_the_rows_of_the_session(
         assert sorted(answer["ranking"]) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("admits", [False, True])
-def test_an_inference_may_request_the_base_rate_in_its_body_or_query(
-    overloaded: Running, switch: Switch, admits: bool
-) -> None:
-    switch.admits = admits
+def test_an_inference_may_request_the_base_rate_in_its_body_or_query(overloaded: Running, switch: Switch) -> None:
     path = "/v2/models/brake/infer"
 
     def ask(query: str = "", **parameters: Any) -> httpx.Response:
         body: dict[str, Any] = {"inputs": tensors({"speed": [[2.0]]})}
         return overloaded.post_to(path + query, body | ({"parameters": parameters} if parameters else {}))
 
-    if admits:
-        assert [each.json()["parameters"]["prefix"] for each in (ask(), ask(**PRIOR))] == [1, 1]
-        return
     for response in (ask(), ask(overload="refuse"), ask(budget=3, overload=None)):
         assert is_refusal(response)
         assert response.json()["error"] == response.json()["detail"]
@@ -389,13 +382,9 @@ def test_an_admitted_request_waits_until_it_has_had_its_turn(
 
 
 def test_overload_is_refuse_or_prior(overloaded: Running, switch: Switch) -> None:
-    switch.admits = True
-    problem = overloaded.post({"groups": {}}, overload="panic").json()
+    problem = overloaded.post_to("/predict?overload=panic", {"groups": {}}).json()
     assert (problem["status"], problem["field"]) == (422, "overload")
     assert "refuse, prior" in problem["detail"]
-    with overloaded.stream() as stream:
-        stream.say("begin", 1, overload="panic")
-        assert "overload" in stream.problem()["detail"]
 
 
 def test_a_refused_client_returns_the_base_rate_at_once(overloaded: Running, switch: Switch) -> None:
@@ -489,7 +478,7 @@ def test_a_request_that_was_shed_before_is_401_once_its_key_is_removed(
 ) -> None:
     file = tmp_path / "keys"
     file.write_text(PREDICTING, encoding="utf-8")
-    app, limits = keyed_app("", api_keys_file=file)
+    app, limits = keyed_app(api_keys=(), api_keys_file=file)
     monkeypatch.setattr(app.state.service.admission, "admits", Switch())
     with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
 

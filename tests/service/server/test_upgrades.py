@@ -275,13 +275,6 @@ def test_no_route_reads_a_request_from_the_body_of_another(runner: asyncio.Runne
             assert not any(b'{"status":"ok"}' in content for content in answers) or door.path in LIVE
 
 
-@pytest.mark.parametrize("target", [b"test:80", b"/livez", b"http://test/livez"])
-def test_connect_is_refused_and_the_connection_closes(service: Running, target: bytes) -> None:
-    for body in (b"", b"Content-Length: %d\r\n" % len(HIDDEN)):
-        received, end = _exchanged(service, b"CONNECT %b HTTP/1.1\r\nHost: test\r\n%b\r\n" % (target, body) + HIDDEN)
-        assert ([status for status, _ in responses(received)], end) == ([400], "FIN")
-
-
 def _exchanged(service: Running, content: bytes) -> tuple[bytes, str]:
     """Return what the service answers, and how the connection ends."""
     with connect(service.port) as sock:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,12 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.workers import Workers
 from anytime.loaded import load
 from anytime_service.client import Client
 from anytime_service.client.engine import Call, Connection
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Network
-from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.models.registry import load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.serving import GROUPS, VALUES, Running, rows_of, run_service, small_model
@@ -36,17 +32,10 @@ EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name i
 LONG_MS = 20_000.0
 
 
-@contextmanager
-def serving(registry: ModelRegistry, **options: Any) -> Iterator[Running]:
-    settings = Settings(port=0, **options)
-    with run_service(registry, settings) as service:
-        yield service
-
-
 @pytest.fixture
 def fresh() -> Iterator[Running]:
     """A service that has measured nothing yet."""
-    with serving(ModelRegistry.of([small_model()])) as service:
+    with run_service([small_model()], Settings(port=0)) as service:
         yield service
 
 
@@ -79,14 +68,6 @@ def test_a_group_that_no_answer_waited_for_teaches_what_it_took_to_its_end(fresh
     assert counted(fresh, "lab") == 0, "nothing is begun after the answer"
 
 
-def test_what_is_still_at_work_when_a_budget_is_complete_teaches_too(fresh: Running) -> None:
-    with Client(fresh.url) as client:
-        for _ in range(3):
-            client.run(EXTRACTORS, VALUES, LONG_MS)
-        until(lambda: counted(fresh, "lab") == 3)
-    assert [counted(fresh, name) for name in VALUES] == [3, 3, 3]
-
-
 def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it_counts_as_late(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1, deadline_ms=0)
@@ -100,31 +81,6 @@ def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it
         stream.say("group", 2, group="hog", values=[], took_ms=7)
         assert "hog" in stream.problem()["detail"], "before the answer, values are needed"
     assert counted(fresh, "hog", "sum") >= 0.007
-
-
-def test_a_worker_tells_what_was_computed_for_nobody() -> None:
-    entered, free, late = threading.Event(), threading.Event(), list[Arrival]()
-
-    def stuck(_: Any) -> Any:
-        entered.set()
-        free.wait(30)
-        return [1.0]
-
-    def receive(arrival: Arrival) -> bool:
-        late.append(arrival)
-        return True
-
-    with Workers({"first": lambda _: [0.0], "second": stuck, "third": stuck}) as workers:
-        extraction = Extraction([Task("first"), Task("second"), Task("third")], None, receive)
-        workers.start(extraction)
-        assert entered.wait(30)
-        extraction.cancel()
-        assert [arrival.group for arrival in late] == ["first"]
-        assert list(workers.abandoned()) == ["second"]
-        free.set()
-        until(lambda: len(late) == 2)
-        until(lambda: not workers.abandoned())
-    assert late[1].group == "second"
 
 
 def saved(path: Path) -> None:
@@ -144,8 +100,9 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
     path, learned, kept = tmp_path / "brake.safetensors", tmp_path / "learned.yaml", tmp_path / "kept.txt"
     saved(path)
     extractors = EXTRACTORS | {"hog": slow}
+    settings = Settings(port=0, metrics_port=0 if side else None)
     assert load(path).manifest.steps[0].group == "hog"
-    with serving(load_registry((path,)), metrics_port=0 if side else None) as service, Client(service.url) as client:
+    with run_service(load_registry((path,)), settings) as service, Client(service.url) as client:
         url = f"http://127.0.0.1:{service.metrics_port or service.port}/metrics"
         client.warm_up(extractors)
         ask_until(service, client, extractors, 6, budget=1.0)  # hog alone
@@ -170,8 +127,8 @@ def test_a_key_is_taken_from_the_environment(
 ) -> None:
     path = tmp_path / "brake.safetensors"
     saved(path)
-    keys = "a-key-that-predicts-only,admin:a-key-that-reads-metrics"
-    with serving(load_registry((path,)), api_keys=keys) as service:
+    settings = Settings(port=0, api_keys="a-key-that-predicts-only,admin:a-key-that-reads-metrics")
+    with run_service(load_registry((path,)), settings) as service:
         call = ["costs", "--from", service.url, "--model", str(path)]
         monkeypatch.delenv("ANYTIME_KEY", raising=False)
         assert main(call) == 2
