@@ -159,8 +159,8 @@ def test_a_message_of_any_size_up_to_eight_megabytes_is_one_message(server: Serv
         connection.send(Frame(Opcode.BINARY, msgspec.msgpack.encode(group)).serialize(mask=True))
         error = msgspec.msgpack.decode(read_frame(connection)[1])
         assert (error["id"], error["problem"]["field"]) == ("nobody", "id")
-        for size in (2_000, READ - 200, READ - 1, READ, READ + 1, 99_000) * 2:
-            connection.send(text(json.dumps({"type": "begin", "id": size, "deadline_ms": 0}).encode().ljust(size)))
+        for name, size in enumerate((2_000, READ - 200, READ - 1, READ, READ + 1, 99_000) * 2):
+            connection.send(text(json.dumps({"type": "begin", "id": name, "deadline_ms": 0}).encode().ljust(size)))
             assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE
     until(lambda: server.held == (0, 0, 0))
 

@@ -382,6 +382,7 @@ def test_an_admitted_request_waits_until_it_has_had_its_turn(
 
 
 def test_overload_is_refuse_or_prior(overloaded: Running, switch: Switch) -> None:
+    switch.admits = True
     problem = overloaded.post_to("/predict?overload=panic", {"groups": {}}).json()
     assert (problem["status"], problem["field"]) == (422, "overload")
     assert "refuse, prior" in problem["detail"]

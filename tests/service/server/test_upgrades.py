@@ -370,7 +370,7 @@ async def _streamed(server: Server, pieces: Sequence[bytes], turns: int) -> byte
 
 async def _closed(server: Server, transport: MemoryTransport) -> None:
     """Close a WebSocket in order."""
-    transport.feed(Frame(Opcode.CLOSE, b"").serialize(mask=True))
+    await _feed(transport, [Frame(Opcode.CLOSE, b"").serialize(mask=True)], 0)
     while server.server_state.tasks:
         await asyncio.sleep(0)
     transport.get_protocol().connection_lost(None)
@@ -434,6 +434,7 @@ def test_a_connection_that_became_a_websocket_no_longer_decides_when_to_read(
         transport.pause_reading()
         before.update_reading()
         resumed = transport.reading
+        transport.resume_reading()
         await _closed(server, transport)
         return resumed
 
