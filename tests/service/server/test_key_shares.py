@@ -184,9 +184,9 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
 
 
 @contextmanager
-def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, PredictionService]]:
-    """A service with these keys, and its core."""
-    settings = Settings(port=0, api_keys=keys, **limits)
+def served(**limits: Any) -> Iterator[tuple[Running, PredictionService]]:
+    """A service with two keys, and its core."""
+    settings = Settings(port=0, api_keys=BOTH, session_store_timeout_ms=5_000, **limits)
     app = create_app(ModelRegistry.of([MODEL]), settings)
     with running(app, settings) as service:
         yield service, app.state.service
@@ -274,14 +274,11 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 def test_one_key_begins_at_most_its_share_of_sessions(store: str) -> None:
-    limits: dict[str, Any] = {
-        "max_sessions": 5,
-        "session_store": store,
-        "session_store_timeout_ms": 5_000,
-        "session_ttl_s": 600,
-    }
     with ExitStack() as stack:
-        replicas = [stack.enter_context(served(**limits))[0] for _ in range(1 if store == "memory" else 2)]
+        replicas = [
+            stack.enter_context(served(max_sessions=5, session_store=store, session_ttl_s=600))[0]
+            for _ in range(1 if store == "memory" else 2)
+        ]
 
         def begin(key: str) -> httpx.Response:
             replicas.append(replicas.pop(0))
@@ -306,13 +303,7 @@ def test_one_key_begins_at_most_its_share_of_sessions(store: str) -> None:
 
 
 def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
-    limits: dict[str, Any] = {
-        "max_sessions": 2,
-        "session_store": store,
-        "session_store_timeout_ms": 5_000,
-        "session_ttl_s": 1.0,
-    }
-    with served(**limits) as (service, _):
+    with served(max_sessions=2, session_store=store, session_ttl_s=1.0) as (service, _):
         assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 201
         assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 503
         until(lambda: service.post_to("/sessions", headers=bearer(ANN)).status_code == 201)
@@ -320,12 +311,7 @@ def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
 
 def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: RedisServer) -> None:
     shared_redis.execute("FLUSHDB", database=6)
-    limits: dict[str, Any] = {
-        "max_sessions": 4,
-        "session_store": shared_redis.url(6),
-        "session_store_timeout_ms": 5_000,
-    }
-    with served(**limits) as (service, core):
+    with served(max_sessions=4, session_store=shared_redis.url(6)) as (service, core):
         owner = core.accounts.of_key(read_keys(ANN)[0]).owner
         shared_redis.execute("SET", f"anytime:sessions:{owner}", "something", database=6)
         for status in (201, 201, 503):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import uvloop
@@ -85,9 +85,6 @@ def cut(content: bytes, places: Sequence[int]) -> list[bytes]:
 
 ROUTES = doors(create_app(ModelRegistry.of([MODEL]), SETTINGS))
 LIVE = ("/livez", "/v2/health/live")
-
-T = TypeVar("T")
-Run = Callable[[Coroutine[Any, Any, T]], T]
 
 
 @pytest.fixture(scope="module")
@@ -228,12 +225,12 @@ TURNS = st.integers(0, 3)
 
 
 def assert_ignored(
-    run: Run[bytes], server: Server, requests: Sequence[Request], cuts: list[int], turns: int
+    runner: asyncio.Runner, server: Server, requests: Sequence[Request], cuts: list[int], turns: int
 ) -> list[Any]:
     """Assert that requests are answered as those without Upgrade fields, which arrive whole; return the responses."""
     plain = b"".join(bytes(replace(request, upgrade=without_upgrade(request.upgrade))) for request in requests)
-    found = responses(run(_sent(server, cut(b"".join(map(bytes, requests)), cuts), turns)))
-    assert found == responses(run(_sent(server, [plain])))
+    found = responses(runner.run(_sent(server, cut(b"".join(map(bytes, requests)), cuts), turns)))
+    assert found == responses(runner.run(_sent(server, [plain])))
     return found
 
 
@@ -242,7 +239,7 @@ def assert_ignored(
 def test_requests_are_answered_in_turn_as_if_they_had_no_upgrade_field(
     runner: asyncio.Runner, server: Server, requests: list[Request], cuts: list[int], turns: int
 ) -> None:
-    found = assert_ignored(runner.run, server, requests, cuts, turns)
+    found = assert_ignored(runner, server, requests, cuts, turns)
     if any(status == 400 for status, _ in found):  # an error in a body may close the connection
         return
     assert len(found) == len(requests)
@@ -260,7 +257,7 @@ def test_a_last_request_with_an_upgrade_field_is_answered_once_and_none_behind_i
 ) -> None:
     for cuts in ([], [60], [100, 120, 140, 160], list(range(0, 400, 7))):
         requests = [framed(request_, upgrade, []), Request(b"GET /livez HTTP/1.1")]
-        found = assert_ignored(runner.run, server, requests, cuts, 1)
+        found = assert_ignored(runner, server, requests, cuts, 1)
         assert len(found) == 1
 
 

@@ -24,6 +24,7 @@ from anytime_service.client.transport import Network
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
+from models.commands import Capture, ran, refusal
 from service.serving import GROUPS, VALUES, Running, rows_of, run_service, small_model
 from service.slowness import SLOW_S, slow
 from waiting import until
@@ -95,7 +96,7 @@ def saved(path: Path) -> None:
 
 @pytest.mark.parametrize("side", [False, True], ids=["main port", "metrics port"])
 def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_loaded_again(
-    side: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    side: bool, tmp_path: Path, capsys: Capture
 ) -> None:
     path, learned, kept = tmp_path / "brake.safetensors", tmp_path / "learned.yaml", tmp_path / "kept.txt"
     saved(path)
@@ -107,8 +108,7 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
         client.warm_up(extractors)
         ask_until(service, client, extractors, 6, budget=1.0)  # hog alone
         call = ["costs", "--from", url, "--model", str(path), "--least", "6", "--check"]
-        assert main([*call, "--out", str(learned), "--keep", str(kept)]) == 3
-        out = capsys.readouterr().out
+        out = ran(capsys, *call, "--out", str(learned), "--keep", str(kept), code=3).out
         assert "unchanged: fewer than 6 values were measured" in out
         groups = load_groups(learned)
         cost = dict(zip(groups.names, groups.costs.tolist(), strict=True))
@@ -122,23 +122,18 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
         assert main([*call, "--since", str(kept), "--least", "1000"]) == 0, "too little has come since"
 
 
-def test_a_key_is_taken_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     path = tmp_path / "brake.safetensors"
     saved(path)
     settings = Settings(port=0, api_keys="a-key-that-predicts-only,admin:a-key-that-reads-metrics")
     with run_service(load_registry((path,)), settings) as service:
         call = ["costs", "--from", service.url, "--model", str(path)]
         monkeypatch.delenv("ANYTIME_KEY", raising=False)
-        assert main(call) == 2
-        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in capsys.readouterr().err
+        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in refusal(capsys, *call)
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-predicts-only")
-        assert main(call) == 2
-        assert "returned 403" in capsys.readouterr().err
+        assert "returned 403" in refusal(capsys, *call)
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-reads-metrics")
-        assert main(call) == 2
-        assert "no group of any model was timed yet" in capsys.readouterr().err
+        assert "no group of any model was timed yet" in refusal(capsys, *call)
 
 
 @pytest.mark.parametrize(("answered", "expected"), [(True, []), (False, [1.0, 2.0])])

@@ -101,14 +101,6 @@ def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
     assert metrics.of(model) is not metrics.of(trained_model())
 
 
-def test_each_service_has_its_own_metrics() -> None:
-    first, second = Metrics(), Metrics()
-    first.of(small_model()).dropped(3)
-    late = 'anytime_groups_late_total{model="brake"} 3.0'
-    assert late in scraped(first)
-    assert late not in scraped(second)
-
-
 def many() -> Metrics:
     """Return the metrics of many models and groups."""
     metrics = Metrics()
