@@ -7,7 +7,6 @@ import inspect
 import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -18,8 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
-from heapq import nsmallest
 from operator import itemgetter
 from pathlib import Path
 from ssl import create_default_context
@@ -48,8 +45,10 @@ from anytime_service.client import (
 )
 from anytime_service.client import running as runs
 from anytime_service.settings import Settings
+from models.inference.extracting import awaiting
 from models.unreadable import Unreadable
-from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, run_service, small_model
+from service.commands import ENVIRONMENT
+from service.serving import BASE_RATE, VALUES, Running, columns_model, picky_model, run_service
 from waiting import until
 
 LONG_MS = 20_000.0
@@ -118,12 +117,6 @@ def server(model: Model) -> Iterator[Running]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def classes() -> Iterator[Running]:
-    with run_service([small_model(classes=("go", "stop"))], Settings(port=0)) as service:
-        yield service
-
-
 @pytest.fixture
 def client(server: Running) -> Iterator[Client]:
     with Client(server.url) as client:
@@ -167,25 +160,15 @@ def test_predict_gives_the_models_own_answer(client: Client, model: Model, budge
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_, np.float16])
-def test_arrays_of_every_type_give_the_prediction_for_their_numbers(client: Client, model: Model, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    "layout", [np.asarray, np.asfortranarray, np.ndarray.tolist, list, lambda a: a.astype(a.dtype.newbyteorder())]
+)
+def test_arrays_of_every_type_and_layout_give_the_prediction_for_their_numbers(
+    client: Client, model: Model, layout: Callable[[Any], Any], dtype: Any
+) -> None:
     groups = arrays(300, dtype)
-    answer = client.predict(groups, model="brake")
+    answer = client.predict({name: layout(each) for name, each in groups.items()}, model="brake")
     assert answer.prediction == pytest.approx(local(model, groups, 300), rel=1e-12)
-
-
-def test_arrays_of_any_layout_and_lists_give_the_same_prediction(client: Client) -> None:
-    groups = arrays(20)
-    expected = client.predict(groups, model="brake").prediction
-    layouts: list[Callable[[Any], Any]] = [np.asfortranarray, lambda a: a.tolist(), list, lambda a: a.astype(">f8")]
-    for layout in layouts:
-        assert client.predict({n: layout(a) for n, a in groups.items()}, model="brake").prediction == expected
-
-
-def test_missing_values_are_none_or_nan_in_arrays_and_lists(client: Client) -> None:
-    hogs: list[Any] = [[None, -1.0], [np.nan, -1.0], np.array([np.nan, -1.0]), np.array([None, -1.0], dtype=object)]
-    answers = [client.predict({**VALUES, "hog": values}, model="brake") for values in hogs]
-    assert [answer.imputed for answer in answers] == [("h0",)] * 4
-    assert len({answer.prediction for answer in answers}) == 1
 
 
 def test_strings_and_none_are_sent_as_they_are() -> None:
@@ -215,16 +198,21 @@ def test_strings_and_none_are_sent_as_they_are() -> None:
             assert (answer.prediction, answer.imputed, answer.clamped) == expected
 
 
-def test_rows_are_ranked_on_request(client: Client) -> None:
-    answer = client.predict(arrays(50), model="brake", ranking=True)
-    assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
-    assert client.predict(arrays(50), model="brake").ranking is None
-
-
-def test_the_policy_arrived_answers_for_any_set(client: Client) -> None:
-    answer = client.predict({"lab": [1.0]}, model="learned", policy="arrived")
-    assert (answer.policy, answer.groups) == ("arrived", ("lab",))
-    assert client.predict({}, model="brake").prediction == BASE_RATE
+def test_rows_are_answered_and_ranked_on_request(client: Client, model: Model) -> None:
+    groups = arrays(30)
+    with client.session(model="brake", rows=30) as session:
+        session.add_many(groups)
+        answers = [
+            session.predict(ranking=True),
+            client.predict(groups, model="brake", ranking=True),
+            client.run(EXTRACTORS, groups, LONG_MS, model="brake", rows=30, ranking=True),
+        ]
+        with pytest.raises(ValuesError, match="expected 30"):
+            session.add("hog", np.zeros((4, 2)))
+    for answer in answers:
+        assert answer.prediction == pytest.approx(local(model, groups, 30), rel=1e-12)
+        assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
+    assert client.predict(groups, model="brake").ranking is None
 
 
 @pytest.mark.parametrize("how", ["predict", "run"])
@@ -240,14 +228,10 @@ def test_many_threads_share_one_client(client: Client, model: Model, how: str) -
     assert found == pytest.approx([local(model, groups) for groups in requests], rel=1e-12)
 
 
-def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client, classes: Running) -> None:
+def test_a_deadline_of_0_returns_the_base_rate_for_every_row(client: Client) -> None:
     answer = client.predict(arrays(3), deadline_ms=0, model="brake", ranking=True)
     assert (answer.prediction, answer.ranking, answer.reason) == ([BASE_RATE] * 3, [0, 1, 2], "deadline")
     assert (answer.prefix, answer.complete, answer.note) == (0, False, None)
-    with Client(classes.url) as other:
-        two = other.predict(arrays(2), deadline_ms=0)
-        assert two.prediction == ["go", "go"]
-        assert two.probabilities == [[0.6, 0.4]] * 2
 
 
 CONTAINERS: dict[str, tuple[Any, list[float | None]]] = {
@@ -257,6 +241,9 @@ CONTAINERS: dict[str, tuple[Any, list[float | None]]] = {
     "a masked array": (np.ma.masked_array([1.0, 1e21], [False, True]), [1.0, None]),
     "pandas.NA": ([1.0, pd.NA], [1.0, None]),
     "decimals": ([Decimal("1.5"), Fraction(1, 4)], [1.5, 0.25]),
+    "nan in a list": ([np.nan, -1.0], [None, -1.0]),
+    "nan in an array": (np.array([np.nan, -1.0]), [None, -1.0]),
+    "None in an array": (np.array([None, -1.0], dtype=object), [None, -1.0]),
 }
 
 
@@ -272,7 +259,9 @@ def test_containers_keep_their_meaning_on_every_way_to_the_server(client: Client
     with client.session("brake") as session:
         session.add_many({**VALUES, "hog": values})
         answers.append(session.predict())
-    assert [(each.prediction, each.imputed) for each in answers] == [(expected.prediction, expected.imputed)] * 4
+    imputed = tuple(f"h{i}" for i, value in enumerate(plain) if value is None)
+    assert expected.imputed == imputed
+    assert [(each.prediction, each.imputed) for each in answers] == [(expected.prediction, imputed)] * 4
 
 
 @pytest.mark.parametrize(
@@ -312,12 +301,6 @@ def test_an_invalid_call_is_an_error_that_says_why_and_breaks_nothing(
     assert client.predict(VALUES, model="brake").complete
 
 
-def test_a_problem_names_the_field(client: Client) -> None:
-    with pytest.raises(ProblemError) as unknown:
-        client.predict(VALUES, model="brakes")
-    assert (unknown.value.status, unknown.value.field, unknown.value.title) == (404, "model", "Unknown model")
-
-
 def test_every_error_is_a_branch_of_the_librarys_tree() -> None:
     for name in package.__all__:
         if name.endswith("Error"):
@@ -332,27 +315,6 @@ def test_run_computes_every_group_and_answers_as_soon_as_it_can(client: Client, 
     answer = client.run(EXTRACTORS, VALUES, LONG_MS, model="brake", worker=worker)
     assert answer.prediction == pytest.approx(local(model, VALUES), rel=1e-12)
     assert (answer.reason, answer.complete, answer.note) == ("complete", True, None)
-
-
-async def awaiting(x: Any) -> Any:
-    return x["lab"]
-
-
-def forgetting(x: Any) -> Any:
-    x["lab"]
-
-
-@pytest.mark.parametrize(("extractor", "why"), [(awaiting, "is async and returned a coroutine"), (forgetting, "None")])
-@pytest.mark.parametrize("worker", ["thread", "process"])
-def test_a_result_that_is_not_values_is_named(
-    client: Client, extractor: Callable[[Any], Any], why: str, worker: Worker
-) -> None:
-    extractors = but(lab=extractor)
-    client.warm_up(extractors, model="brake", worker=worker)
-    answer = client.run(extractors, VALUES, LONG_MS, model="brake", worker=worker)
-    assert answer.groups == ("speed", "hog")
-    assert "group 'lab' failed: its extractor " in (answer.note or "")
-    assert why in (answer.note or "")
 
 
 @pytest.mark.parametrize("worker", ["thread", "process"])
@@ -375,15 +337,6 @@ def test_an_example_is_computed_in_advance_as_by_a_runner(
     assert client.run(extractors, x, LONG_MS, model="brake", worker=worker).complete
     client.warm_up(extractors, model="brake", worker=worker)
     assert counts() == dict.fromkeys(VALUES, 1), "without an example nothing is computed in advance"
-
-
-def test_an_example_whose_extractor_fails_is_logged_and_the_client_works(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    extractors = but(lab=broken)
-    client.warm_up(extractors, model="brake", example=VALUES)
-    assert "no light" in caplog.text
-    assert client.run(extractors, VALUES, LONG_MS, model="brake").groups == ("speed", "hog")
 
 
 def test_run_answers_at_the_deadline_while_the_extractor_still_works(client: Client, stuck: Stuck) -> None:
@@ -427,14 +380,6 @@ def test_run_with_nothing_to_compute_or_no_time_returns_the_base_rate(client: Cl
     assert (late.prediction, late.reason, late.complete) == (BASE_RATE, "deadline", False)
 
 
-def test_run_accepts_many_rows_and_ranks_them(client: Client, model: Model) -> None:
-    query = arrays(40, np.float32)
-    answer = client.run(EXTRACTORS, query, LONG_MS, model="brake", rows=40, ranking=True)
-    assert answer.prediction == pytest.approx(local(model, query, 40), rel=1e-9)
-    assert answer.ranking is not None
-    assert len(answer.ranking) == 40
-
-
 @pytest.mark.parametrize(
     ("failing", "why"),
     [
@@ -442,6 +387,7 @@ def test_run_accepts_many_rows_and_ranks_them(client: Client, model: Model) -> N
         (too_wide, "values of group 'hog' are"),
         (words, "column 'h0' has 'fast'; expected a number"),
         (lambda _: Unreadable(), "are not an array (RuntimeError: not without a gradient)"),
+        (awaiting, "its extractor is async and returned a coroutine"),
     ],
 )
 @pytest.mark.parametrize("name", ["learned", "brake"])
@@ -456,16 +402,6 @@ def test_run_answers_without_a_group_that_fails(
     assert answer.note is not None
     assert answer.note.startswith("group 'hog' failed: ")
     assert why in answer.note
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there is no SIGUSR1 here")
-def test_a_process_that_dies_is_a_group_that_fails(client: Client) -> None:
-    # The input is the signal that kills the process; the others take the smallest few of [0.5], which is all of it.
-    half: Callable[[Any], Any] = partial(nsmallest, iterable=[0.5])
-    extractors = {"speed": half, "hog": signal.raise_signal, "lab": half}
-    answer = client.run(extractors, int(signal.SIGUSR1), LONG_MS, model="learned", worker="process")
-    assert answer.note == f"group 'hog' failed: the worker process ended (killed by signal {int(signal.SIGUSR1)})"
-    assert (answer.groups, answer.reason) == (("speed", "lab"), "end"), "another process computes the rest"
 
 
 @pytest.mark.parametrize("name", ["brake", "learned"])
@@ -541,17 +477,6 @@ def test_a_session_accepts_groups_over_time_and_answers_in_between(client: Clien
             closed.predict()
 
 
-def test_a_session_of_many_rows_ranks_them(client: Client, model: Model) -> None:
-    groups = arrays(30)
-    with client.session(model="brake", rows=30) as session:
-        session.add_many(groups)
-        answer = session.predict(ranking=True)
-        assert answer.prediction == pytest.approx(local(model, groups, 30), rel=1e-12)
-        assert answer.ranking is not None
-        with pytest.raises(ValuesError, match="expected 30"):
-            session.add("hog", np.zeros((4, 2)))
-
-
 def test_a_session_that_has_ended_is_a_problem_and_closes_quietly(client: Client) -> None:
     with client.session(model="brake") as session:
         client._portal.call(client._async._transport.request, "DELETE", f"/sessions/{session.id}")
@@ -582,13 +507,6 @@ def test_models_are_listed_and_described(client: Client, service: Running) -> No
         assert only.plan(have=["speed"]).steps[0].group == "hog"
     with pytest.raises(ProblemError, match="several models"):
         client.model()
-
-
-def test_a_plan_lists_the_groups_to_compute_next(client: Client) -> None:
-    plan = client.plan("brake", budget=5, have=["speed"])
-    assert (plan.prefix, [step.compute for step in plan.steps]) == (1, [("hog",)])
-    with pytest.raises(ProblemError, match="did you mean 'hog'"):
-        client.plan("brake", have=["hogs"])
 
 
 # both clients
@@ -810,32 +728,9 @@ def test_an_unreachable_server_is_one_clear_error() -> None:
             assert "\n" not in str(refused.value)
 
 
-def test_a_unix_socket_is_an_address(model: Model, tmp_path: Path) -> None:
-    settings = Settings(uds=tmp_path / "a.sock")
-    code = f"""
-from pathlib import Path
-from anytime_service.cli import serve
-serve([Path({str(tmp_path / "m.safetensors")!r})], uds=Path({str(settings.uds)!r}))
-"""
-    model.save(tmp_path / "m.safetensors")
-    server = subprocess.Popen([sys.executable, "-c", code], env=_environment(), stderr=subprocess.DEVNULL)
-    try:
-        with Client(f"unix:{settings.uds}") as client:
-            until((settings.uds or tmp_path).exists)
-            assert client.models()[0].name == "brake"
-            assert client.predict(VALUES).complete
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONWARNINGS": "error"}
-
-
 def _python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -19,9 +19,8 @@ from websockets.http11 import Request, Response
 from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, engine
 from anytime_service.client.engine import Connection
 from anytime_service.client.transport import Network as Way
-from anytime_service.settings import Settings
 from service.client.test_network import Network, answer_to, fake, frames, problem_reply
-from service.serving import VALUES, Running, run_service, small_model
+from service.serving import VALUES, Running
 from waiting import until
 
 CALLS: dict[str, Callable[[Client], Any]] = {
@@ -218,15 +217,6 @@ def connected_again(client: Client, before: Any) -> Any:
     """Wait until the client, which is not called, has a new open WebSocket."""
     until(lambda: socket_of(client) not in (before, None), "the client connects again")
     return socket_of(client)
-
-
-def test_a_connection_that_the_idle_timeout_closes_is_opened_again_without_a_call() -> None:
-    with run_service([small_model()], Settings(port=0, idle_timeout_s=0.2)) as service, Client(service.url) as client:
-        client.warm_up()
-        open_socket = socket_of(client)
-        for _ in range(3):  # the pause may be longer than several timeouts
-            open_socket = connected_again(client, open_socket)
-        assert client.predict(VALUES, deadline_ms=60_000).complete
 
 
 def test_a_connection_that_breaks_is_opened_again_without_a_call(server: Running) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.app import create_app
 from anytime_service.client import (
     AsyncClient,
     Client,
@@ -26,20 +25,8 @@ from anytime_service.client import (
     NoAnswerError,
     ProblemError,
 )
-from anytime_service.keys import read_keys
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.settings import Settings
-from service.serving import VALUES, expected, small_model
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return small_model()
-
-
-@pytest.fixture
-def app(model: Model) -> AnytimeAPI:
-    return create_app(ModelRegistry.of([model]), Settings())
+from service.doors import PREDICTING, WRONG, keyed_app
+from service.serving import VALUES, expected
 
 
 @pytest.fixture
@@ -142,10 +129,10 @@ def test_an_application_that_ends_the_loop_ends_every_call() -> None:
                 call()
 
 
-@pytest.mark.parametrize("key", [None, "wrong", "right"])
+@pytest.mark.parametrize("key", [None, WRONG, PREDICTING])
 @pytest.mark.parametrize("call", [predict, Client.models])
-def test_keys_are_checked(model: Model, key: str | None, call: Callable[[Client], object]) -> None:
-    app = create_app(ModelRegistry.of([model]), Settings(api_keys=read_keys("right")))
-    refused = nullcontext() if key == "right" else pytest.raises(ProblemError, match=r"\(401\)")
+def test_keys_are_checked(key: str | None, call: Callable[[Client], object]) -> None:
+    app, _ = keyed_app()
+    refused = nullcontext() if key == PREDICTING else pytest.raises(ProblemError, match=r"\(401\)")
     with Client(transport=app, api_key=key) as client, refused:
         assert call(client)

@@ -528,20 +528,6 @@ def test_answers_for_unknown_ids_are_ignored_and_errors_without_an_id_are_logged
     assert "no such thing" in caplog.text
 
 
-def test_memory_is_bounded_in_a_flood_of_updates() -> None:
-    async def flooding(socket: ServerConnection) -> None:
-        async for frame in frames(socket):
-            if frame["type"] == "begin":
-                updates = [reply("update", frame["id"])] * (20_000 if frame.get("updates") else 0)
-                for message in (*updates, answer_to(frame)):
-                    await socket.send(message)
-
-    with fake(flooding) as url, Client(url) as client:
-        assert client.predict(VALUES, deadline_ms=LONG_MS).reason == "deadline"
-        assert not client._async._connection._open
-        assert not client._async._connection._abandoned
-
-
 def test_the_number_of_abandoned_predictions_is_bounded() -> None:
     async def silent(socket: ServerConnection) -> None:
         async for frame in frames(socket):
@@ -580,15 +566,6 @@ def test_a_server_of_another_protocol_is_rejected(server: Running) -> None:
         with pytest.raises(ProblemError) as nothing:
             client.models()
         assert nothing.value.status == 404
-
-
-def test_a_handshake_that_is_refused_without_a_reason_is_reported_with_its_status() -> None:
-    def refuse(connection: ServerConnection, request: Request) -> Response:
-        return connection.respond(502, "a proxy, perhaps")
-
-    lost = pytest.raises(ConnectionLostError, match="refused the connection with HTTP status 502")
-    with fake(answering, refuse) as url, Client(url) as client, lost:
-        client.predict(VALUES)
 
 
 def problem_reply(connection: ServerConnection, status: int, detail: str, **headers: str) -> Response:

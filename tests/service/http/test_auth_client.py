@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
-from time import sleep
 from typing import Any
 
+import httpx
 import pytest
 
 from anytime_service.client import Client, ProblemError
 from anytime_service.client.transport import Network
 from anytime_service.limits.tuning import Tuning
-from service.doors import HASHED, MANAGING, PREDICTING, WRONG, keyed
+from service.doors import HASHED, MANAGING, PREDICTING, WRONG, bearer, keyed
 from service.serving import BASE_RATE, VALUES, Running
 from waiting import until
 
-EXTRACTORS: dict[str, Callable[[Any], Any]] = {
-    "speed": lambda _: VALUES["speed"],
-    "hog": lambda _: VALUES["hog"],
-    "lab": lambda _: VALUES["lab"],
-}
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +30,7 @@ def guarded() -> Iterator[Running]:
 CALLS: dict[str, Callable[[Client], Any]] = {
     "predict": lambda client: client.predict(VALUES),
     "predict by a deadline": lambda client: client.predict(VALUES, deadline_ms=50),
-    "run": lambda client: client.run(EXTRACTORS, None, deadline_ms=50),
+    "run": lambda client: client.run(EXTRACTORS, VALUES, deadline_ms=50),
     "warm_up": lambda client: client.warm_up(),
     "models": lambda client: client.models(),
     "model": lambda client: client.model("brake"),
@@ -59,7 +56,7 @@ def test_a_valid_key_works_over_http_and_websocket(guarded: Running) -> None:
     for key in (PREDICTING, HASHED, MANAGING):
         with Client(guarded.url, api_key=key) as client:
             assert client.predict(VALUES).complete
-            assert client.run(EXTRACTORS, None, deadline_ms=2_000).complete
+            assert client.run(EXTRACTORS, VALUES, deadline_ms=2_000).complete
             assert client.models()[0].name == "brake"
             with client.session() as session:
                 session.add("speed", VALUES["speed"])
@@ -87,20 +84,18 @@ def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(tmp_path
     file.write_text(PREDICTING)
 
     def rotate(_: Any) -> Any:
-        sleep(0.3)  # the server has begun the prediction
+        until(lambda: service.scrape(**bearer(HASHED)).text.count("\nanytime_open_predictions 1.0\n"))
         file.write_text(MANAGING)
-        sleep(1)
+        until(lambda: httpx.get(f"{service.url}/models", headers=bearer(PREDICTING)).status_code == 401)
         return VALUES["hog"]
 
     with (
-        keyed(
-            f"admin:{HASHED.replace('=', '').replace('/', '')}", Tuning(key_check_s=0.05), api_keys_file=file
-        ) as service,
+        keyed(f"admin:{HASHED}", Tuning(key_check_s=0.05), api_keys_file=file, max_deadline_ms=3_600_000) as service,
         Client(service.url, api_key=PREDICTING) as client,
     ):
-        assert client.run(EXTRACTORS, None, deadline_ms=0).prediction == BASE_RATE
+        assert client.run(EXTRACTORS, VALUES, deadline_ms=0).prediction == BASE_RATE
         assert client.predict(VALUES).complete, "connected before the key is removed"
-        answer = client.run(EXTRACTORS | {"hog": rotate}, None, deadline_ms=1_900)
+        answer = client.run(EXTRACTORS | {"hog": rotate}, VALUES, deadline_ms=3_600_000)
         assert answer.reason == "draining", "the open prediction is answered from the groups received"
         with pytest.raises(ProblemError, match="the API key is invalid"):
             client.predict(VALUES, deadline_ms=500)

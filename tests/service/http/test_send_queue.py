@@ -7,43 +7,45 @@ from typing import Any
 import pytest
 
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.keys import KeyRing, read_keys
+from anytime_service.limits.memory import Account, Accounts, MemoryBudget
 from service.loops import run
+from waiting import WAIT_S
 
 
 class Reader:
-    """A client that reads while `reads` is set, and the messages that it received."""
+    """A client that reads while `reads` is set, the messages that it received, and the queue of those to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool = True, memory: MemoryBudget | Account | None = None) -> None:
         self.got: list[Any] = []
         self.reads = asyncio.Event()
-        self.reads.set()
+        if reads:
+            self.reads.set()
         self.error: Exception | None = None
         self.given_up = 0
+        self.box = SendQueue(self._send, self._give_up, memory or MemoryBudget())
 
-    async def send(self, message: Any) -> None:
+    def put(self, text: str) -> None:
+        self.box.put({"type": "websocket.send", "text": text}, len(text))
+
+    async def _send(self, message: Any) -> None:
         await self.reads.wait()
         if self.error is not None:
             raise self.error
         self.got.append(message["text"])
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         self.given_up += 1
-
-
-def put(box: SendQueue, text: str) -> None:
-    box.put({"type": "websocket.send", "text": text}, len(text))
 
 
 def test_messages_to_a_client_that_reads_are_sent_at_once() -> None:
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for text in "abc":
-            put(box, text)
+            reader.put(text)
             assert reader.got[-1] == text
-            assert not box.slow
-        await box.flushed()
+            assert not reader.box.slow
+        await reader.box.flushed()
 
     run(main())
 
@@ -51,19 +53,18 @@ def test_messages_to_a_client_that_reads_are_sent_at_once() -> None:
 def test_messages_arrive_in_order_however_the_client_reads() -> None:
     async def main(seed: int) -> None:
         rng, reader = random.Random(seed), Reader()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         said = []
         for i in range(200):
             said.append(str(i))
-            put(box, str(i))
+            reader.put(str(i))
             if rng.random() < 0.3:
                 (reader.reads.clear if reader.reads.is_set() else reader.reads.set)()
             for _ in range(rng.randrange(3)):
                 await asyncio.sleep(0)
         reader.reads.set()
-        await asyncio.wait_for(box.flushed(), 5)
+        await asyncio.wait_for(reader.box.flushed(), WAIT_S)
         assert reader.got == said
-        assert not box.slow
+        assert not reader.box.slow
         assert not reader.given_up
 
     for seed in range(20):
@@ -73,13 +74,11 @@ def test_messages_arrive_in_order_however_the_client_reads() -> None:
 def test_the_queue_gives_up_once_on_a_client_that_does_not_read() -> None:
 
     async def main() -> None:
-        reader = Reader()
-        reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
+        reader = Reader(reads=False)
         for i in range(50):
-            put(box, "x" * (MAX_BYTES // 10))
+            reader.put("x" * (MAX_BYTES // 10))
             assert reader.given_up == (i > 10)
-        assert not box._queue
+        assert not reader.box._queue
         await asyncio.sleep(0)
         reader.reads.set()
         await asyncio.sleep(0.001)
@@ -92,13 +91,12 @@ def test_a_slow_client_that_catches_up_has_its_full_limit_again() -> None:
 
     async def main() -> None:
         reader = Reader()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(5):
             reader.reads.clear()
             for _ in range(10):
-                put(box, "x" * (MAX_BYTES // 10))
+                reader.put("x" * (MAX_BYTES // 10))
             reader.reads.set()
-            await asyncio.wait_for(box.flushed(), 5)
+            await asyncio.wait_for(reader.box.flushed(), WAIT_S)
         assert (len(reader.got), reader.given_up) == (50, 0)
 
     run(main())
@@ -107,16 +105,13 @@ def test_a_slow_client_that_catches_up_has_its_full_limit_again() -> None:
 @pytest.mark.parametrize("slow", [False, True])
 def test_the_queue_gives_up_once_on_an_unreachable_client(slow: bool) -> None:
     async def main() -> None:
-        reader = Reader()
+        reader = Reader(reads=not slow)
         reader.error = OSError("gone")
-        if slow:
-            reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
         for _ in range(3):
-            put(box, "x")
+            reader.put("x")
         reader.reads.set()
-        await asyncio.wait_for(box.flushed(), 5)
-        put(box, "x")
+        await asyncio.wait_for(reader.box.flushed(), WAIT_S)
+        reader.put("x")
         assert (reader.given_up, reader.got) == (1, [])
 
     run(main())
@@ -124,18 +119,36 @@ def test_the_queue_gives_up_once_on_an_unreachable_client(slow: bool) -> None:
 
 def test_a_closed_queue_sends_nothing_and_does_not_give_up() -> None:
     async def main() -> None:
-        reader = Reader()
-        reader.reads.clear()
-        box = SendQueue(reader.send, reader.give_up, MemoryBudget())
-        put(box, "a")
-        put(box, "b")
-        waiting = asyncio.ensure_future(box.flushed())
+        reader = Reader(reads=False)
+        reader.put("a")
+        reader.put("b")
+        waiting = asyncio.ensure_future(reader.box.flushed())
         await asyncio.sleep(0)
-        box.close()
-        box.close()
+        reader.box.close()
+        reader.box.close()
         reader.reads.set()
-        put(box, "c")
-        await asyncio.wait_for(waiting, 5)
+        reader.put("c")
+        await asyncio.wait_for(waiting, WAIT_S)
         assert (reader.got, reader.given_up) == ([], 0)
+
+    run(main())
+
+
+def test_unread_messages_are_counted_on_the_share_of_a_key_and_released_with_their_reader() -> None:
+    async def main() -> None:
+        keys, held = KeyRing(read_keys("ann-0123456789abcdef,bob-0123456789abcdef")), MemoryBudget(8 * MAX_BYTES)
+        account = Accounts(held, 0.25, keys).of_key(keys.current[0])
+        readers = [Reader(reads=False, memory=account) for _ in range(4)]
+        for reader in readers[:3]:
+            reader.put("x")
+            reader.put("x" * (MAX_BYTES - 1_000))
+        assert account.bytes == held.bytes == 2 * (MAX_BYTES - 1_000)
+        assert [reader.given_up for reader in readers] == [0, 0, 1, 0], "together they were too much for one key"
+        readers[0].reads.set()
+        await readers[0].box.flushed()
+        assert account.bytes == MAX_BYTES - 1_000
+        for reader in readers:
+            reader.box.close()
+        assert (account.bytes, held.bytes) == (0, 0)
 
     run(main())

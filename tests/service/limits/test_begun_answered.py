@@ -19,7 +19,7 @@ from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.settings import Settings
 from service.inferring import binary, post
 from service.serving import Running, Stream, packed, run_service, small_model
-from waiting import until
+from waiting import WAIT_S, until
 
 ROWS = 3_000
 ANSWER = ROWS * BYTES_A_NUMBER
@@ -70,6 +70,12 @@ def ends(stream: Stream, count: int) -> tuple[set[Any], set[Any]]:
         else:
             answered.add(message["id"])
     return refused, answered
+
+
+def sent(service: Running, path: str, body: Any) -> int:
+    """Post a body in MessagePack; return the status of the response."""
+    content, headers = msgspec.msgpack.encode(body), {"content-type": MSGPACK.media_type}
+    return httpx.post(service.url + path, content=content, headers=headers, timeout=WAIT_S).status_code
 
 
 def test_an_account_reserves_the_largest_of_its_answers() -> None:
@@ -127,9 +133,7 @@ def test_an_answer_for_which_there_is_no_memory_is_refused_before_it_begins(tiny
         assert stream.problem()["status"] == 503
         stream.say("group", 2, group="speed", values=few)
         assert stream.answer(2)["groups"] == ["speed"], "the prediction has no rows yet, as before the refusal"
-    content = msgspec.msgpack.encode({"groups": {"speed": packed(SPEED)}})
-    headers = {"content-type": MSGPACK.media_type}
-    assert httpx.post(f"{tiny.url}/predict", content=content, headers=headers).status_code == 503
+    assert sent(tiny, "/predict", {"groups": {"speed": packed(SPEED)}}) == 503
     assert tiny.get("/metrics").status_code == 200
     line = json.dumps({"group": "speed", "values": SPEED.tolist()}).encode() + b"\n"
     lines = {"content-type": "application/x-ndjson"}
@@ -141,13 +145,11 @@ def test_an_answer_for_which_there_is_no_memory_is_refused_before_it_begins(tiny
 
 def test_a_session_refuses_the_groups_whose_answer_would_not_fit(tiny: Running) -> None:
     session = tiny.post_to("/sessions").json()["id"]
-    content = msgspec.msgpack.encode({"speed": packed(SPEED)})
-    headers = {"content-type": MSGPACK.media_type}
     url = f"{tiny.url}/sessions/{session}"
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60)
         until(lambda: tiny.metric("anytime_open_predictions") == 1)
-        assert httpx.post(f"{url}/groups", content=content, headers=headers).status_code == 503
+        assert sent(tiny, f"/sessions/{session}/groups", {"speed": packed(SPEED)}) == 503
         assert httpx.post(f"{url}/groups", json={"speed": [[1.0]]}).status_code == 200
         httpx.delete(url)
         answer = waiting.result(60)
@@ -157,13 +159,11 @@ def test_a_session_refuses_the_groups_whose_answer_would_not_fit(tiny: Running) 
 
 def test_a_session_that_fits_answers_all_who_wait(tight: Running) -> None:
     session = tight.post_to("/sessions").json()["id"]
-    content = msgspec.msgpack.encode({"speed": packed(SPEED)})
-    headers = {"content-type": MSGPACK.media_type}
     url = f"{tight.url}/sessions/{session}"
     with ThreadPoolExecutor(6) as threads:
         waiting = [threads.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60) for _ in range(6)]
         until(lambda: tight.metric("anytime_open_predictions") == 6)
-        assert httpx.post(f"{url}/groups", content=content, headers=headers).status_code == 200
+        assert sent(tight, f"/sessions/{session}/groups", {"speed": packed(SPEED)}) == 200
         httpx.delete(url)
         assert {each.result(60).status_code for each in waiting} == {200}
 

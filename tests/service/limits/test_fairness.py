@@ -118,12 +118,6 @@ def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(slow
     until(lambda: slow.metric("anytime_held_bytes") == 0)
 
 
-def test_bursts_are_not_slowed(service: Running) -> None:
-    with raw(service) as connection:
-        connection.send(asked(1_500))
-        assert [json.loads(read_frame(connection)[1])["id"] for _ in range(1_500)] == list(range(1_500))
-
-
 class Work:
     """Pieces of work of .6 ms, in a millisecond of each turn of the loop."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +15,6 @@ from websockets.frames import Frame, Opcode
 from anytime._files import memory_limit
 from anytime.model.model import Model
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
@@ -214,50 +211,6 @@ def test_nothing_is_counted_after_an_end_of_any_kind(tight: Running, end: str) -
     with tight.connect() as plain:
         plain.head("deadline_ms=5000", length=5_000)
         plain.send(b" " * 300)
-
-
-class Slow:
-    """A channel that accepts nothing until `reads` is set."""
-
-    def __init__(self) -> None:
-        self.reads = asyncio.Event()
-        self.given_up = 0
-
-    async def send(self, _message: Any) -> None:
-        await self.reads.wait()
-
-    def give_up(self) -> None:
-        self.given_up += 1
-
-
-def test_unread_replies_are_counted_and_released_with_their_reader() -> None:
-    async def main() -> None:
-        account, slow = MemoryBudget(2 * MAX_BYTES), Slow()
-        boxes = [SendQueue(slow.send, slow.give_up, account) for _ in range(4)]
-        for box in boxes[:3]:
-            box.put({}, 1)
-            box.put({}, MAX_BYTES - 1_000)
-        assert account.bytes == 2 * (MAX_BYTES - 1_000), "the third was given up: together they were too much"
-        assert slow.given_up == 1
-        slow.reads.set()
-        await boxes[0].flushed()
-        assert account.bytes == MAX_BYTES - 1_000 or account.bytes == 0
-        for box in boxes:
-            box.close()
-        assert account.bytes == 0
-
-    run(main())
-
-
-def test_a_budget_refuses_bytes_that_do_not_fit_and_counts_the_refusal() -> None:
-    refused: list[None] = []
-    account = MemoryBudget(100, lambda: refused.append(None))
-    account.check(100)
-    account.add(60)
-    assert account.fits(40)
-    with pytest.raises(OverloadedError, match=r"stores 60 bytes, and 41 more .* limit of 100") as error:
-        account.check(41, "groups.hog")
-    assert (error.value.field, len(refused)) == ("groups.hog", 1)
 
 
 def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-from hashlib import sha256
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
 from anytime_service.core.service import PredictionService
 from anytime_service.http.exchange import STORE_REPLY, Reply
-from anytime_service.keys import Key, KeyRing
+from anytime_service.keys import KeyRing
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import find
@@ -42,12 +42,6 @@ def test_the_guide_has_the_table_of_limits() -> None:
         r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text.split("## Limits of requests")[1], re.MULTILINE
     )
     assert rows[1:] == [(each.element, shown(each.limit), each.reaction, each.counted) for each in TABLE]
-
-
-def test_each_element_has_a_positive_limit() -> None:
-    assert len({each.element for each in TABLE}) == len(TABLE)
-    limits = [getattr(Settings(), each.limit) if isinstance(each.limit, str) else each.limit for each in TABLE]
-    assert all(limit > 0 for limit in limits)
 
 
 @pytest.mark.parametrize(("count", "status"), [(int(HEADERS), b"200"), (int(HEADERS) + 1, b"431")])
@@ -76,8 +70,6 @@ def packed(groups: dict[str, bytes]) -> bytes:
     ids=["long", "many"],
 )
 def test_names_are_bounded_before_they_are_looked_up(service: Running, content: bytes) -> None:
-    import httpx  # noqa: PLC0415
-
     headers = {"Content-Type": "application/msgpack", "Accept": "application/json"}
     answer = httpx.post(f"{service.url}/predict", content=content, headers=headers)
     assert answer.status_code == 400
@@ -95,18 +87,6 @@ def test_an_unknown_name_is_compared_with_few_names_and_by_its_beginning() -> No
     assert suggestion("gruop-123", known) == "did you mean 'group-123'?"
     assert suggestion("y" * 10_000_000, known).startswith("known: 'group-0'")
     assert suggestion("a" * LONGEST_COMPARED + "b" * 1000, ["a" * LONGEST_COMPARED]).startswith("did you mean")
-
-
-def test_a_key_is_found_by_its_hash_with_its_widest_scope() -> None:
-    digests = [sha256(f"key {i}".encode()).digest() for i in range(50)]
-    ring = KeyRing([*map(Key, digests), Key(digests[7], "admin"), Key(digests[7])])
-    for i, digest in enumerate(digests):
-        found = ring.find(f"key {i}".encode())
-        assert found == Key(digest, "admin" if i == 7 else "predict")
-        assert ring.contains(Key(digest))
-    assert ring.find(b"key 50") is None
-    assert not ring.contains(Key(sha256(b"key 50").digest()))
-    assert ring.several
 
 
 def literal_usable(prediction: Prediction, budget: float) -> frozenset[str]:
@@ -142,20 +122,6 @@ def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
         assert sum(len(groups) > 0 for groups in subsets.solved_sets(model).sets) == 1
     assert cached_arrived_model(model, sets[-1]) is not None
     assert subsets.solved_sets(model).nbytes == arrived_model(model, sets[-1]).nbytes
-
-
-def test_columns_that_never_arrive_use_no_memory() -> None:
-    def resident() -> int:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096
-
-    model = trained_model("tall", width=40)
-    values = np.zeros((10_000, 40))
-    predictions = [Prediction(model, None) for _ in range(8)]
-    before = resident()
-    for prediction in predictions:
-        prediction.add("a", values)
-    assert resident() - before < 1.2 * sum(each.nbytes for each in predictions) + (8 << 20)
 
 
 def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The worker thread: one job at a time, answers first, and bounded pages."""
+"""The worker threads: the most urgent answer is next, in its time slot, and no page holds it up; bounded pages."""
 
 from __future__ import annotations
 
@@ -8,43 +8,100 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.table import PAGES
-from anytime_service.limits.worker import Worker
+from anytime_service.limits.worker import Slot, Worker
+from waiting import WAIT_S
 
 
 def run(act: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
     async def running() -> None:
         worker = Worker()
         try:
-            await asyncio.wait_for(act(worker), 30.0)
+            await asyncio.wait_for(act(worker), WAIT_S)
         finally:
             worker.close()
 
     asyncio.run(running())
 
 
-def test_answers_come_before_pages() -> None:
-    order: list[str] = []
-    gate = threading.Event()
-
+def test_slots_end_by_their_deadlines_and_do_not_overlap() -> None:
     async def act(worker: Worker) -> None:
-        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0)))
-        await asyncio.sleep(0)
-        pages = [asyncio.create_task(worker.page(lambda i=i: order.append(f"page {i}"))) for i in range(3)]  # type: ignore[misc]
-        await asyncio.sleep(0)
-        answers = [worker.answer(lambda i=i: order.append(f"answer {i}")) for i in range(3)]  # type: ignore[misc]
-        assert worker.waiting == 3
-        gate.set()
-        await asyncio.gather(first, *pages, *answers)
-        assert worker.waiting == 0
+        assert worker.reserve(100.0, 10.0) == (90.0, 100.0)
+        assert worker.reserve(100.0, 10.0) == (80.0, 90.0)
+        assert worker.reserve(97.0, 5.0) == (75.0, 80.0)
+        assert worker.reserve(130.0, 10.0) == (120.0, 130.0)
+        assert worker.begin_ms(120.0, 20.0) == 100.0, "it fits between two"
+        assert worker.begin_ms(125.0, 15.0) == 105.0
+        assert worker.begin_ms(125.0, 21.0) == 54.0
+        worker.free((80.0, 90.0))
+        assert worker.begin_ms(99.0, 10.0) == 80.0
+        for slot in ((90.0, 100.0), (75.0, 80.0), (120.0, 130.0)):
+            worker.free(slot)
+        assert worker.begin_ms(125.0, 21.0) == 104.0
 
     run(act)
-    assert order == [*(f"answer {i}" for i in range(3)), *(f"page {i}" for i in range(3))]
+
+
+def test_a_random_timetable_has_disjoint_slots_before_their_deadlines() -> None:
+    async def act(worker: Worker) -> None:
+        rng, made = np.random.default_rng(0), list[Slot]()
+        for _ in range(300):
+            due, took = float(rng.uniform(0, 500)), float(rng.uniform(0.1, 5))
+            made.append(worker.reserve(due, took))
+            assert made[-1][1] <= due + 1e-9
+            if rng.random() < 0.3:
+                worker.free(made.pop(int(rng.integers(len(made)))))
+        made.sort()
+        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(made))
+        assert worker._slots == made
+
+    run(act)
+
+
+def test_the_answer_with_the_nearest_deadline_is_next_and_no_page_holds_it_up() -> None:
+    order: list[str] = []
+    page, first = threading.Event(), threading.Event()
+
+    async def act(worker: Worker) -> None:
+        slow = asyncio.create_task(worker.page(lambda: order.extend(["page"] * page.wait(60))))
+        await asyncio.sleep(0)
+        later: list[Any] = [worker.answer(lambda: first.wait(60), 1.0, 3.0)]
+        for name, due in (("third", 30.0), ("second", 20.0), ("also second", 20.0), ("last", np.inf)):
+            later.append(worker.answer(partial(order.append, name), due, 2.0))
+        last = asyncio.create_task(worker.page(partial(order.append, "another page")))
+        await asyncio.sleep(0)
+        assert worker.queued_ms == 11.0
+        first.set()
+        await asyncio.gather(*later)
+        assert (worker.queued_ms, worker.waiting) == (0.0, 0)
+        page.set()
+        await asyncio.gather(slow, last)
+
+    run(act)
+    assert order == ["second", "also second", "third", "last", "page", "another page"]
+
+
+def test_a_cancelled_answer_is_not_made_and_does_not_count() -> None:
+    gate, made = threading.Event(), list[int]()
+
+    async def act(worker: Worker) -> None:
+        running = worker.answer(lambda: gate.wait(60), 1.0, 5.0)
+        worker.answer(partial(made.append, 1), 2.0, 5.0).cancel()
+        after = worker.answer(partial(made.append, 2), 3.0, 5.0)
+        gate.set()
+        await asyncio.gather(running, after)
+        assert worker.queued_ms == 0.0
+
+    run(act)
+    assert made == [2]
 
 
 class Result:
@@ -72,7 +129,7 @@ def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made()
 
     async def act(worker: Worker) -> None:
         worker._refused = lambda: refused.append(1)
-        first = asyncio.create_task(worker.page(lambda: gate.wait(20.0)))
+        first = asyncio.create_task(worker.page(lambda: gate.wait(60.0)))
         await asyncio.sleep(0)
         waiting = [asyncio.create_task(worker.page(lambda: made.append(1))) for _ in range(int(PAGES))]
         await asyncio.sleep(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
@@ -25,8 +24,10 @@ from anytime_service.server.http_protocol import Transaction
 from anytime_service.settings import Settings
 from drills.accounting import PROBE_S, faults_of, target
 from drills.attacks.wire import connect, receive, replies, send_all
+from models.present import present
+from service.doors import PREDICTING, keyed
 from service.raw_stream import HANDSHAKE, read_frame, text
-from service.serving import PLAIN, Running, logged, run_service, running, small_model
+from service.serving import PLAIN, Running, logged, running, small_model
 from waiting import until
 
 HEAD_BYTES = 4096
@@ -34,6 +35,7 @@ SETTINGS = Settings(
     port=0, metrics_port=0, max_header_bytes=HEAD_BYTES, idle_timeout_s=1.0, max_connections=4, max_deadline_ms=60_000
 )
 CHUNKED = b"%b HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST_CHUNK = b"2\r\n{}\r\n0\r\n"
 ENDLESS = 64 << 20
 """Bytes that a server which limits nothing would read."""
 
@@ -51,13 +53,6 @@ def app() -> AnytimeAPI:
     return app
 
 
-@pytest.fixture(scope="module")
-def keyed() -> Iterator[Running]:
-    settings = Settings(port=0, max_header_bytes=HEAD_BYTES, api_keys="a-key-of-the-tests")
-    with run_service([small_model()], settings) as service:
-        yield service
-
-
 def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
     """Send a beginning and then pieces without end; return the number of bytes read, and the response."""
     with connect(port) as sock:
@@ -72,27 +67,26 @@ def read_of(port: int, begin: bytes, piece: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    "piece", [b"X: %b\r\n" % (b"y" * 1000), b"y" * 65_536, b"\r" * 65_536], ids=["trailers", "one trailer", "line ends"]
+    ("begin", "piece"),
+    [
+        (LAST_CHUNK, b"X: %b\r\n" % (b"y" * 1000)),
+        (LAST_CHUNK, b"y" * 65_536),
+        (LAST_CHUNK, b"\r" * 65_536),
+        (b"2;", b"y" * 65_536),
+    ],
+    ids=["trailers", "one trailer", "line ends", "a chunk extension"],
 )
 @pytest.mark.parametrize("request_line", [b"POST /predict", b"GET /livez", b"POST /nowhere", b"POST /sessions"])
-def test_trailers_count_against_the_limit_of_heads(service: Running, request_line: bytes, piece: bytes) -> None:
-    size, _ = read_of(service.port, CHUNKED % request_line + b"2\r\n{}\r\n0\r\n", piece)
+def test_trailers_and_extensions_count_against_the_limit_of_heads(
+    service: Running, request_line: bytes, begin: bytes, piece: bytes
+) -> None:
+    size, _ = read_of(service.port, CHUNKED % request_line + begin, piece)
     assert size < 16 << 20, "a few socket buffers at most"
-
-
-def test_trailers_of_a_request_without_a_key_count_too(keyed: Running) -> None:
-    size, _ = read_of(keyed.port, CHUNKED % b"POST /predict" + b"2\r\n{}\r\n0\r\n", b"X: %b\r\n" % (b"y" * 1000))
-    assert size < 16 << 20
-
-
-def test_chunk_extensions_count_against_the_limit_of_heads(service: Running) -> None:
-    size, _ = read_of(service.port, CHUNKED % b"POST /predict" + b"2;", b"y" * 65_536)
-    assert size < 16 << 20
 
 
 def test_too_many_trailers_are_refused_by_a_problem(service: Running) -> None:
     with service.connect() as client:
-        client.send(CHUNKED % b"POST /predict" + b"2\r\n{}\r\n0\r\n")
+        client.send(CHUNKED % b"POST /predict" + LAST_CHUNK)
         sleep(0.05)  # a slice of its own, or its share of the trailers would not be known
         client.send(b"X: %b\r\n" % (b"y" * 2 * HEAD_BYTES))
         status, _, problem = client.response()
@@ -109,15 +103,15 @@ def test_many_small_chunks_are_not_too_much_framing(service: Running) -> None:
         assert (status, answer["prefix"]) == (200, 1)
 
 
-def test_trailers_are_not_headers(service: Running, keyed: Running) -> None:
+def test_trailers_are_not_headers(service: Running) -> None:
     body = b'1c\r\n{"groups": {"speed": [2.0]}}\r\n0\r\n'
     with service.connect() as client:
         client.head(content_type="application/json")
         client.send(body + b"Origin: https://elsewhere.example\r\n\r\n")
         assert client.response()[0] == 200
-    with keyed.connect() as client:
+    with keyed() as guarded, guarded.connect() as client:
         client.head(content_type="application/json")
-        client.send(body + b"Authorization: Bearer a-key-of-the-tests\r\n\r\n")
+        client.send(body + f"Authorization: Bearer {PREDICTING}\r\n\r\n".encode())
         assert client.response()[0] == 401
 
 
@@ -207,8 +201,7 @@ def test_a_websocket_does_not_inherit_the_timeout_of_an_earlier_reply(service: R
 
 
 def test_the_metrics_port_has_the_limits_of_the_main_port(service: Running) -> None:
-    side = service.metrics_port
-    assert side is not None
+    side = present(service.metrics_port)
     size, _ = read_of(side, b"GET /metrics HTTP/1.1\r\nHost: test\r\n", b"X: %b\r\n" % (b"y" * 1000))
     assert size < 16 << 20
     with connect(side) as sock:
@@ -217,8 +210,7 @@ def test_the_metrics_port_has_the_limits_of_the_main_port(service: Running) -> N
 
 
 def test_slow_connections_of_the_metrics_port_close_and_do_not_block_scrapes(service: Running) -> None:
-    side = service.metrics_port
-    assert side is not None
+    side = present(service.metrics_port)
     with ExitStack() as stack:
         slow = [stack.enter_context(connect(side)) for _ in range(2 * SIDE_CONNECTIONS)]
         for sock in slow:

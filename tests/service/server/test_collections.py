@@ -119,20 +119,10 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return certificate(tmp_path_factory.mktemp("own"), "own")
 
 
-def serve(**settings: object) -> Iterator[Running]:
-    given = Settings(port=0, **settings)  # type: ignore[arg-type]
-    with run_service([small_model()], given) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Running]:
-    yield from serve()
-
-
 @pytest.fixture(scope="module")
 def secure(own: Certificate) -> Iterator[Running]:
-    yield from serve(ssl_certfile=own.file, ssl_keyfile=own.key)
+    with run_service([small_model()], Settings(port=0, ssl_certfile=own.file, ssl_keyfile=own.key)) as service:
+        yield service
 
 
 def remains() -> list[object]:
@@ -158,8 +148,8 @@ def leaves_nothing(connect: Callable[[], socket.socket], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_connection_leaves_nothing_to_the_garbage_collector(kind: str, plain: Running) -> None:
-    leaves_nothing(lambda: socket.create_connection(("127.0.0.1", plain.port), timeout=30), kind)
+def test_a_closed_connection_leaves_nothing_to_the_garbage_collector(kind: str, server: Running) -> None:
+    leaves_nothing(lambda: socket.create_connection(("127.0.0.1", server.port), timeout=30), kind)
 
 
 @pytest.mark.parametrize("kind", ["an answer", "a WebSocket with an open prediction"])
@@ -174,7 +164,7 @@ def test_an_encrypted_connection_leaves_nothing_to_the_garbage_collector(
     leaves_nothing(connect, kind)
 
 
-def test_a_server_is_idle_while_no_client_is_connected(plain: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_idle_while_no_client_is_connected(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[bool] = []
 
     def tick(*, idle: bool) -> None:
@@ -182,7 +172,7 @@ def test_a_server_is_idle_while_no_client_is_connected(plain: Running, monkeypat
 
     monkeypatch.setattr(run, "collect_when_due", tick)
     until(lambda: bool(ticks) and all(ticks[-4:]))
-    with plain.connect():
+    with server.connect():
         until(lambda: not all(ticks[-4:]))  # another server of this process may tick too
     until(lambda: all(ticks[-4:]))
 

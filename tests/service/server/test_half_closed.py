@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,11 @@ import pytest
 
 from anytime_service.settings import Settings
 from service.inferring import tensors
-from service.serving import VALUES, Connection, Running, run_service, small_model
+from service.serving import VALUES, Connection, Running
 from waiting import until
 
-LIMITS: dict[str, Any] = {"port": 0, "max_deadline_ms": 20_000, "max_lateness_ms": 5_000, "max_json_values": 100_000}
+SETTINGS = Settings(port=0, max_deadline_ms=20_000, max_lateness_ms=5_000, max_json_values=100_000)
 BODY = json.dumps({"groups": VALUES}).encode()
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[Running]:
-    with run_service([small_model()], Settings(**LIMITS)) as running:
-        yield running
 
 
 def request(target: str, body: bytes, kind: str = "application/json", version: str = "1.1") -> bytes:
@@ -91,6 +84,7 @@ def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_send
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         until(lambda: service.metric("anytime_open_predictions") == 1)
         connection.sock.shutdown(socket.SHUT_WR)
+        assert interim_or_final(connection) is None, "by which the server learns of clients that are gone"
         for name, values in VALUES.items():
             assert service.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
         assert final(connection)[2]["reason"] == "complete"
@@ -104,25 +98,3 @@ def test_a_part_of_a_request_is_not_answered(service: Running) -> None:
             connection.sock.shutdown(socket.SHUT_WR)
             assert connection.at_end()
     until(lambda: service.metric("anytime_open_predictions") == 0)
-
-
-def test_a_client_that_has_gone_leaves_nothing_open(service: Running) -> None:
-    """Its connection is closed in both directions, which the server learns when it sends something."""
-    session = service.post_to("/sessions").json()["id"]
-    with service.connect() as connection:
-        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        until(lambda: service.metric("anytime_open_predictions") == 1)
-    until(lambda: service.metric("anytime_open_predictions") == 0)
-    assert service.post_to(f"/sessions/{session}/groups", VALUES).json()["prefix"] == 3, "its deadline has not expired"
-
-
-def test_a_client_that_waits_receives_interim_responses(service: Running) -> None:
-    session = service.post_to("/sessions").json()["id"]
-    with service.connect() as connection:
-        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        until(lambda: service.metric("anytime_open_predictions") == 1)
-        connection.sock.shutdown(socket.SHUT_WR)
-        assert interim_or_final(connection) is None
-        service.post_to(f"/sessions/{session}/groups", VALUES)
-        assert final(connection)[2]["prefix"] == 3
-        assert connection.at_end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import checked_groups
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KEY, KeyRing, read_keys
 from anytime_service.limits.memory import Accounts, MemoryBudget
 from anytime_service.limits.tuning import Tuning
@@ -186,9 +184,9 @@ def test_use_by_key_is_counted_exactly_and_is_zero_at_the_end(events: list[tuple
 
 
 @contextmanager
-def served(keys: str = BOTH, **limits: Any) -> Iterator[tuple[Running, PredictionService]]:
-    """A service with these keys, and its core."""
-    settings = Settings(port=0, api_keys=keys, **limits)
+def served(**limits: Any) -> Iterator[tuple[Running, PredictionService]]:
+    """A service with two keys, and its core."""
+    settings = Settings(port=0, api_keys=BOTH, session_store_timeout_ms=5_000, **limits)
     app = create_app(ModelRegistry.of([MODEL]), settings)
     with running(app, settings) as service:
         yield service, app.state.service
@@ -266,13 +264,6 @@ def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
         until(lambda: used(core) == (0, 0, 2 * sessions))
 
 
-def test_a_single_key_opens_up_to_the_full_limit() -> None:
-    with served(ANN, max_open=3) as (service, core), ExitStack() as stack:
-        assert [by_stream(service, core, ANN, stack) for _ in range(3)] == [None] * 3
-        assert "3 predictions are open already" in by_stream(service, core, ANN, stack)["detail"]
-        assert len(core.active) == 3
-
-
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
@@ -283,14 +274,11 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 def test_one_key_begins_at_most_its_share_of_sessions(store: str) -> None:
-    limits: dict[str, Any] = {
-        "max_sessions": 5,
-        "session_store": store,
-        "session_store_timeout_ms": 5_000,
-        "session_ttl_s": 600,
-    }
     with ExitStack() as stack:
-        replicas = [stack.enter_context(served(**limits))[0] for _ in range(1 if store == "memory" else 2)]
+        replicas = [
+            stack.enter_context(served(max_sessions=5, session_store=store, session_ttl_s=600))[0]
+            for _ in range(1 if store == "memory" else 2)
+        ]
 
         def begin(key: str) -> httpx.Response:
             replicas.append(replicas.pop(0))
@@ -315,13 +303,7 @@ def test_one_key_begins_at_most_its_share_of_sessions(store: str) -> None:
 
 
 def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
-    limits: dict[str, Any] = {
-        "max_sessions": 2,
-        "session_store": store,
-        "session_store_timeout_ms": 5_000,
-        "session_ttl_s": 1.0,
-    }
-    with served(**limits) as (service, _):
+    with served(max_sessions=2, session_store=store, session_ttl_s=1.0) as (service, _):
         assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 201
         assert service.post_to("/sessions", headers=bearer(ANN)).status_code == 503
         until(lambda: service.post_to("/sessions", headers=bearer(ANN)).status_code == 201)
@@ -329,12 +311,7 @@ def test_expired_sessions_of_a_key_are_not_counted(store: str) -> None:
 
 def test_a_damaged_count_of_a_keys_sessions_in_redis_is_corrected(shared_redis: RedisServer) -> None:
     shared_redis.execute("FLUSHDB", database=6)
-    limits: dict[str, Any] = {
-        "max_sessions": 4,
-        "session_store": shared_redis.url(6),
-        "session_store_timeout_ms": 5_000,
-    }
-    with served(**limits) as (service, core):
+    with served(max_sessions=4, session_store=shared_redis.url(6)) as (service, core):
         owner = core.accounts.of_key(read_keys(ANN)[0]).owner
         shared_redis.execute("SET", f"anytime:sessions:{owner}", "something", database=6)
         for status in (201, 201, 503):
@@ -366,28 +343,6 @@ def test_one_key_stores_at_most_its_share_of_bytes() -> None:
             )
             assert answered.status_code == 200, "the other key has its own share"
         until(lambda: used(core) == (0, 0, 0))
-
-
-def test_a_client_that_does_not_read_uses_the_share_of_its_key() -> None:
-    async def main() -> None:
-        keys = KeyRing(read_keys(BOTH))
-        held = MemoryBudget(4 * MAX_BYTES)
-        account = Accounts(held, 0.25, keys).of_key(keys.current[0])
-        given_up: list[int] = []
-
-        async def never(_: object) -> None:
-            await asyncio.Event().wait()
-
-        boxes = [SendQueue(never, lambda n=number: given_up.append(n), account) for number in range(2)]  # type: ignore[misc]
-        for box in boxes:
-            box.put({}, 1)
-            box.put({}, MAX_BYTES - 10)
-        assert given_up == [1], "the second, though each is below the limit of one client"
-        for box in boxes:
-            box.close()
-        assert (account.bytes, held.bytes) == (0, 0)
-
-    run(main())
 
 
 def test_a_key_removed_with_open_predictions_leaves_nothing_behind(tmp_path: Path) -> None:

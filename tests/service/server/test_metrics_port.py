@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from anytime.cli.main import main
-from anytime_service.errors import AddressError
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.server.run import bind, bind_side
 from anytime_service.settings import Settings
+from models.commands import Capture, ran
+from models.present import present
 from service.commands import command
 from service.serving import Running, run_service, small_model
 
@@ -42,38 +43,31 @@ def test_without_a_model_readiness_fails_on_both_ports() -> None:
             assert (response.status_code, response.json()["detail"]) == (503, "no model is loaded")
 
 
-def test_the_address_is_that_of_the_service_unless_another_is_set() -> None:
-    with bind_side(Settings(metrics_port=0)) as side:
-        assert side is not None
-        assert side.getsockname()[0] == "127.0.0.1"
-    with bind_side(Settings(metrics_port=0, host="127.0.0.2")) as side:
-        assert side is not None
-        assert side.getsockname()[0] == "127.0.0.2"
-    with bind_side(Settings(metrics_port=0, host="127.0.0.2", metrics_host="127.0.0.3")) as side:
-        assert side is not None
-        assert side.getsockname()[0] == "127.0.0.3"
-    with bind_side(Settings()) as side:
+@pytest.mark.parametrize(
+    ("told", "address"),
+    [
+        ({}, "127.0.0.1"),
+        ({"host": "127.0.0.2"}, "127.0.0.2"),
+        ({"host": "127.0.0.2", "metrics_host": "127.0.0.3"}, "127.0.0.3"),
+        ({"metrics_host": "0.0.0.0"}, "0.0.0.0"),  # without a key, since metrics have none
+        ({"host": "0.0.0.0", "uds": Path("s")}, "0.0.0.0"),
+    ],
+)
+def test_the_address_is_that_of_the_service_unless_another_is_set(told: dict[str, Any], address: str) -> None:
+    with bind_side(Settings(metrics_port=0, **told)) as side:
+        assert present(side).getsockname()[0] == address
+    with bind_side(Settings(**told)) as side:
         assert side is None
 
 
-def test_metrics_have_no_key_and_listen_exactly_where_they_are_set_to(tmp_path: Path) -> None:
-    for told in ({"metrics_host": "0.0.0.0"}, {"host": "0.0.0.0", "uds": tmp_path / "s"}):
-        with bind_side(Settings(metrics_port=0, **told)) as side:
-            assert side is not None
-            assert side.getsockname()[0] == "0.0.0.0"
-
-
 def test_a_metrics_port_in_use_is_one_line_and_exit_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_model().save(tmp_path / "m.safetensors")
     with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("ANYTIME_METRICS_PORT", str(port))
-        assert main(["serve", str(tmp_path), "--port", "0"]) == 1
-        with pytest.raises(AddressError), bind_side(Settings(metrics_port=port)):
-            pass
-    told = capsys.readouterr().err
+        told = ran(capsys, "serve", str(tmp_path), "--port", "0", code=1).err
     assert told.count("\n") == 1
     assert f"cannot listen on 127.0.0.1:{port} for metrics: address already in use" in told
     assert "ANYTIME_METRICS_PORT" in told

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,12 +18,14 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from anytime.inference import deadline
+from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.connections import READ
 from anytime_service.settings import Settings
 from service.certificates import Certificate, certificate
-from service.raw_stream import HANDSHAKE, raw, read_frame, shake_hands, text
-from service.serving import BASE_RATE, VALUES, Connection, Running, running, small_model
+from service.raw_stream import read_frame, shake_hands, text
+from service.serving import BASE_RATE, VALUES, Connection, Running, expected, running, small_model, timeless
 from waiting import WAIT_S, until
 
 ROWS = 10_000
@@ -79,16 +80,11 @@ def request(line: str, body: bytes = b"", *fields: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def session_of(server: Server) -> str:
-    with server.connect() as connection:
-        connection.send(request("POST /sessions"))
-        name: str = connection.response()[2]["id"]
-        return name
-
-
 @pytest.mark.parametrize("pipelined", [0, 3], ids=["one request", "more behind it"])
 def test_clients_that_close_while_they_wait_leave_nothing_open(server: Server, pipelined: int) -> None:
-    wait = request(f"GET /sessions/{session_of(server)}/predict?deadline_ms=59000")
+    with server.connect() as connection:
+        connection.send(request("POST /sessions"))
+        wait = request(f"GET /sessions/{connection.response()[2]['id']}/predict?deadline_ms=59000")
     with ExitStack() as stack:
         for _ in range(MANY):
             stack.enter_context(server.connect()).send(wait + request("GET /livez") * pipelined)
@@ -122,13 +118,14 @@ def test_a_body_is_sent_after_100_continue_and_an_answer_before_its_end(server: 
 
 
 def test_requests_of_any_size_are_answered_in_order(server: Server) -> None:
-    sizes = [100, 70_000, 200, 1_000_000, 65_536, 65_400, 3, 130_000]
+    sizes = [100, 70_000, 200, 1_000_000, READ - 200, READ - 1, READ, READ + 1, 3, 130_000]
     bodies = [json.dumps({"groups": {"speed": [i]}}).encode().ljust(size) for i, size in enumerate(sizes)]
     with server.connect() as connection:
         connection.send(b"".join(request("POST /predict", body) for body in bodies))
         answers = [connection.response() for _ in bodies]
         assert [status for status, _, _ in answers] == [200] * len(sizes)
-        assert len({answer["prediction"] for _, _, answer in answers}) == len(sizes)
+        predictions = [answer["prediction"] for _, _, answer in answers]
+        assert sorted(set(predictions)) in (predictions, predictions[::-1])
 
 
 @pytest.mark.parametrize("times", [1, 4], ids=["300 KB", "1 MB"])
@@ -155,48 +152,31 @@ def test_groups_behind_a_pause_of_the_loop_are_all_used(
         assert set(answer["groups"]) == set(VALUES) - ({"lab"} if times == 1 else set())
 
 
-def test_a_message_of_eight_megabytes_in_one_frame_is_read(server: Server) -> None:
+def test_a_message_of_any_size_up_to_eight_megabytes_is_one_message(server: Server) -> None:
     group = {"type": "group", "id": "nobody", "group": "speed", "dtype": "f8", "values": bytes(LONG)}
     with server.connect() as connection:
         shake_hands(connection)
         connection.send(Frame(Opcode.BINARY, msgspec.msgpack.encode(group)).serialize(mask=True))
         error = msgspec.msgpack.decode(read_frame(connection)[1])
         assert (error["id"], error["problem"]["field"]) == ("nobody", "id")
-        connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
-        assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE
+        for name, size in enumerate((2_000, READ - 200, READ - 1, READ, READ + 1, 99_000) * 2):
+            connection.send(text(json.dumps({"type": "begin", "id": name, "deadline_ms": 0}).encode().ljust(size)))
+            assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE
     until(lambda: server.held == (0, 0, 0))
 
 
-def test_many_small_messages_in_one_segment_do_not_hold_up_another_client(server: Server) -> None:
-    count = 20_000
-    name = "anytime_predictions_total"
-    before = server.service.metric(name)
+def test_many_small_messages_in_one_segment_are_handled_in_order_and_do_not_hold_up_another_client(
+    server: Server, model: Model
+) -> None:
+    groups = [{"type": "group", "id": "p", "group": "speed", "values": [float(i)]} for i in range(5_000)]
+    log: list[dict[str, Any]] = [{"type": "begin", "id": "p"}, *groups, {"type": "end", "id": "p"}]
+    log += [{"type": "begin", "id": i, "deadline_ms": 0} for i in range(500)]
     with server.connect() as connection, server.connect() as other:
         shake_hands(connection)
         shake_hands(other)
-        connection.sock.setblocking(True)
-        content = b"".join(text({"type": "begin", "id": i, "deadline_ms": 0}) for i in range(count))
-        connection.send(content[:60_000])
+        connection.send(b"".join(map(text, log)))
         other.send(text({"type": "begin", "id": "other", "deadline_ms": 0}))
         assert json.loads(read_frame(other)[1])["id"] == "other"
+        answer = json.loads(read_frame(connection)[1])
+        assert timeless(answer) == expected(model, {"speed": [4_999.0]}) | {"replaced": ["speed"]}
         assert [json.loads(read_frame(connection)[1])["id"] for _ in range(500)] == list(range(500))
-    assert server.service.metric(name) > before
-
-
-def test_a_client_that_reads_nothing_is_answered_when_it_does(tmp_path: Path) -> None:
-    settings = Settings(**LIMITS)
-    with running(create_app(ModelRegistry.of([small_model()]), settings), settings, send_buffer=65_536) as service:
-        page = request("GET /console/swagger-ui-bundle.js")
-        with service.connect() as connection:
-            connection.send(page * 5 + HANDSHAKE)
-            time.sleep(0.05)
-            for _ in range(5):
-                head = b""
-                while line := connection.file.readline().strip():
-                    head += line.lower() + b"\n"
-                length = int(head.partition(b"content-length:")[2].split()[0])
-                assert len(connection.file.read(length)) == length
-            assert b" 101 " in connection.file.readline()
-        with raw(service) as connection:
-            connection.send(text({"type": "begin", "id": 1, "deadline_ms": 0}))
-            assert json.loads(read_frame(connection)[1])["prediction"] == BASE_RATE

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError
-from anytime_service.server.requests import MAX_CHUNKS, MAX_HEADERS, Body, Head
+from anytime_service.server.requests import MAX_CHUNKS, Body, Head
 
 MAX = 1_000
 HEAD = b"POST /predict?rows=2 HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"
@@ -46,24 +46,6 @@ def test_the_target_of_a_head_that_is_too_large_is_known() -> None:
     with pytest.raises(HeadTooLargeError):
         head.read(b"\r\nPOST /v2/models/m/infer HTTP/1.1\r\nX: " + b"y" * MAX, MAX)
     assert head.url == b"/v2/models/m/infer", "the form of the error depends on it"
-
-
-def test_a_head_has_a_limited_number_of_headers_from_the_first_one_beyond_it() -> None:
-    with pytest.raises(HeadTooLargeError, match=f"more than {MAX_HEADERS} headers"):
-        head_of(b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * (MAX_HEADERS + 2))
-
-
-def test_a_handshake_with_a_body_is_none_and_its_framing_is_checked() -> None:
-    fields = b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
-    assert head_of(b"GET / HTTP/1.1\r\nHost: test\r\n" + fields + b"\r\n").becomes_websocket()
-    body = head_of(b"GET / HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n" + fields + b"\r\n")
-    assert not body.becomes_websocket()
-    framing = body.body(MAX)
-    assert framing is not None
-    assert framing.read(b"abcd") == (b"abc", 3)
-    assert framing.complete
-    with pytest.raises(MalformedBodyError):
-        head_of(b"GET / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: gzip\r\n" + fields + b"\r\n")
 
 
 def chunked(parts: list[bytes], extension: bytes = b"", trailers: bytes = b"") -> bytes:

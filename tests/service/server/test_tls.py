@@ -23,12 +23,12 @@ from anytime_service.errors import CertificateError
 from anytime_service.server.run import build_server
 from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
 from anytime_service.settings import Settings
+from models.present import present
 from service.certificates import Certificate, certificate
 from service.commands import command
-from service.doors import PREDICTING, bearer, exchanged, flood, keyed
-from service.raw_stream import read_frame, shake_hands, text
-from service.serving import BASE_RATE, VALUES, Connection, Running, small_model
-from waiting import WAIT_S, until
+from service.doors import PREDICTING, bearer, exchanged, keyed
+from service.serving import VALUES, Connection, Running, small_model
+from waiting import until
 
 DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
 PASSWORD = "a password that nobody is told"
@@ -50,11 +50,6 @@ def secure(own: Certificate) -> Iterator[Running]:
         yield service
 
 
-def encrypted(service: Running, own: Certificate) -> Connection:
-    plain = socket.create_connection(("127.0.0.1", service.port), timeout=WAIT_S)
-    return Connection(own.trusted().wrap_socket(plain, server_hostname="localhost"))
-
-
 def test_every_binding_answers_over_tls(secure: Running, own: Certificate) -> None:
     base = f"https://127.0.0.1:{secure.port}"
     with httpx.Client(base_url=base, verify=own.trusted(), headers=bearer(PREDICTING)) as client:
@@ -63,47 +58,6 @@ def test_every_binding_answers_over_tls(secure: Running, own: Certificate) -> No
         assert client.post(f"{session}/groups", json=VALUES).json()["prefix"] == 3
         assert client.get("/models", headers={"Origin": base}).status_code == 200
         assert client.get("/models", headers={"Origin": base.replace("https", "http")}).status_code == 403
-
-
-def test_an_answer_is_sent_before_its_request_ends_and_the_connection_stays_open(
-    secure: Running, own: Certificate
-) -> None:
-    with encrypted(secure, own) as connection:
-        connection.head("deadline_ms=20", 50_000, **bearer(PREDICTING))
-        assert connection.response()[2]["prediction"] == BASE_RATE
-        connection.send(b"x" * 50_000)
-        assert exchanged(connection, "GET /models", f"Authorization: Bearer {PREDICTING}")[0] == 200
-        connection.head("deadline_ms=20", None, **bearer(PREDICTING))
-        assert connection.response()[2]["reason"] == "deadline"
-        flood(connection)
-
-
-def test_many_small_messages_and_large_ones_are_handled_over_tls(secure: Running, own: Certificate) -> None:
-    # One thread reads and writes: the client of websockets uses two, which the ssl module of Python 3.11 does not bear.
-    def received() -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(read_frame(connection)[1])
-        return message
-
-    with encrypted(secure, own) as connection:
-        shake_hands(connection, PREDICTING)
-        for first in range(0, 2_000, 200):
-            names = list(range(first, first + 200))
-            connection.send(b"".join(text({"type": "begin", "id": name, "deadline_ms": 0}) for name in names))
-            assert [received()["id"] for _ in names] == names
-        hog = [[1.123456789012345, -1.123456789012345]] * 50
-        connection.send(text({"type": "begin", "id": "rows", "rows": 50}))
-        connection.send(text({"type": "group", "id": "rows", "group": "hog", "values": hog}))
-        connection.send(text({"type": "end", "id": "rows", "padding": "x" * 90_000}))
-        assert received()["problem"]["status"] == 400
-        connection.send(text({"type": "end", "id": "rows"}))
-        assert len(received()["prediction"]) == 50
-
-
-def test_the_client_connects_over_tls(secure: Running, own: Certificate) -> None:
-    url = f"https://127.0.0.1:{secure.port}"
-    with Client(url, api_key=PREDICTING, ssl=own.trusted()) as client:
-        assert client.predict(VALUES).complete
-        assert client.models()[0].name == "brake"
 
 
 def test_the_health_check_of_the_image_connects_over_tls(secure: Running, own: Certificate) -> None:
@@ -175,50 +129,35 @@ def test_an_invalid_file_is_a_one_line_error_before_the_server_listens(
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
         assert PASSWORD not in repr(refused.value)
-    locked_settings: dict[str, Any] = {
-        "ssl_certfile": locked.file,
-        "ssl_keyfile": locked.key,
-        "ssl_keyfile_password": PASSWORD,
-    }
-    assert tls_context(Settings(**locked_settings)) is not None
+    unlocked: dict[str, Any] = {"ssl_keyfile_password": PASSWORD}
+    assert tls_context(Settings(ssl_certfile=locked.file, ssl_keyfile=locked.key, **unlocked)) is not None
 
 
 async def small_app(_scope: Any, _receive: Any, _send: Any) -> None:
     """Do nothing."""
 
 
-def test_a_pair_that_does_not_match_leaves_the_current_one_in_use(
+def test_a_pair_that_cannot_be_used_leaves_the_current_one_in_use(
     own: Certificate, other: Certificate, tmp_path: Path
 ) -> None:
-    pair = Certificate(tmp_path / "c.pem", tmp_path / "c.key")
-    shutil.copy(own.file, pair.file)
-    shutil.copy(own.key, pair.key)
-    settings = Settings(ssl_certfile=pair.file, ssl_keyfile=pair.key)
-    context = tls_context(settings)
-    assert context is not None
-    shutil.copy(other.file, pair.file)
-    with pytest.raises(CertificateError, match="mismatch"):
-        reload_certificates(context, settings)
-    assert shaken(context, own)
-    shutil.copy(other.key, pair.key)
-    reload_certificates(context, settings)
-    assert shaken(context, other)
-
-
-def test_a_pipe_is_refused_and_leaves_the_current_certificate_in_use(own: Certificate, tmp_path: Path) -> None:
     """Reading a pipe that nobody writes would stop the server on SIGHUP."""
     pair = Certificate(tmp_path / "c.pem", tmp_path / "k.pem")
     shutil.copy(own.file, pair.file)
     shutil.copy(own.key, pair.key)
     settings = Settings(ssl_certfile=pair.file, ssl_keyfile=pair.key)
-    context = tls_context(settings)
-    assert context is not None
-    current = context.current
+    context = present(tls_context(settings))
+    shutil.copy(other.file, pair.file)
+    with pytest.raises(CertificateError, match="mismatch"):
+        reload_certificates(context, settings)
     pair.key.unlink()
     os.mkfifo(pair.key)
     with pytest.raises(CertificateError, match=r"ANYTIME_SSL_KEYFILE: '.*k.pem' is a pipe or a device; expected a reg"):
         reload_certificates(context, settings)
-    assert context.current is current
+    assert shaken(context, own)
+    pair.key.unlink()
+    shutil.copy(other.key, pair.key)
+    reload_certificates(context, settings)
+    assert shaken(context, other)
 
 
 def shaken(context: TLSContext, shown: Certificate) -> bool:
@@ -255,6 +194,7 @@ def test_the_command_prints_https_and_uses_a_new_certificate_after_sighup(
         until(lambda: other.seen_by(service.port))
         with Client(f"https://127.0.0.1:{service.port}", ssl=other.trusted()) as client:
             assert client.predict(VALUES).complete
+            assert client.models()[0].name == "brake"
 
 
 def test_after_sighup_only_the_new_authorities_are_accepted(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,15 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
-from anytime.inference.extraction import Arrival, Extraction, Task
-from anytime.inference.workers import Workers
 from anytime.loaded import load
 from anytime_service.client import Client
 from anytime_service.client.engine import Call, Connection
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Network
-from anytime_service.models.registry import ModelRegistry, load_registry
+from anytime_service.models.registry import load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
+from models.commands import Capture, ran, refusal
 from service.serving import GROUPS, VALUES, Running, rows_of, run_service, small_model
 from service.slowness import SLOW_S, slow
 from waiting import until
@@ -36,17 +33,10 @@ EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name i
 LONG_MS = 20_000.0
 
 
-@contextmanager
-def serving(registry: ModelRegistry, **options: Any) -> Iterator[Running]:
-    settings = Settings(port=0, **options)
-    with run_service(registry, settings) as service:
-        yield service
-
-
 @pytest.fixture
 def fresh() -> Iterator[Running]:
     """A service that has measured nothing yet."""
-    with serving(ModelRegistry.of([small_model()])) as service:
+    with run_service([small_model()], Settings(port=0)) as service:
         yield service
 
 
@@ -79,14 +69,6 @@ def test_a_group_that_no_answer_waited_for_teaches_what_it_took_to_its_end(fresh
     assert counted(fresh, "lab") == 0, "nothing is begun after the answer"
 
 
-def test_what_is_still_at_work_when_a_budget_is_complete_teaches_too(fresh: Running) -> None:
-    with Client(fresh.url) as client:
-        for _ in range(3):
-            client.run(EXTRACTORS, VALUES, LONG_MS)
-        until(lambda: counted(fresh, "lab") == 3)
-    assert [counted(fresh, name) for name in VALUES] == [3, 3, 3]
-
-
 def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it_counts_as_late(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1, deadline_ms=0)
@@ -102,31 +84,6 @@ def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it
     assert counted(fresh, "hog", "sum") >= 0.007
 
 
-def test_a_worker_tells_what_was_computed_for_nobody() -> None:
-    entered, free, late = threading.Event(), threading.Event(), list[Arrival]()
-
-    def stuck(_: Any) -> Any:
-        entered.set()
-        free.wait(30)
-        return [1.0]
-
-    def receive(arrival: Arrival) -> bool:
-        late.append(arrival)
-        return True
-
-    with Workers({"first": lambda _: [0.0], "second": stuck, "third": stuck}) as workers:
-        extraction = Extraction([Task("first"), Task("second"), Task("third")], None, receive)
-        workers.start(extraction)
-        assert entered.wait(30)
-        extraction.cancel()
-        assert [arrival.group for arrival in late] == ["first"]
-        assert list(workers.abandoned()) == ["second"]
-        free.set()
-        until(lambda: len(late) == 2)
-        until(lambda: not workers.abandoned())
-    assert late[1].group == "second"
-
-
 def saved(path: Path) -> None:
     """A model of the groups of these tests, in which hog is thought to be as cheap as speed."""
     repriced = json.loads(json.dumps(GROUPS))
@@ -139,19 +96,19 @@ def saved(path: Path) -> None:
 
 @pytest.mark.parametrize("side", [False, True], ids=["main port", "metrics port"])
 def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_loaded_again(
-    side: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    side: bool, tmp_path: Path, capsys: Capture
 ) -> None:
     path, learned, kept = tmp_path / "brake.safetensors", tmp_path / "learned.yaml", tmp_path / "kept.txt"
     saved(path)
     extractors = EXTRACTORS | {"hog": slow}
+    settings = Settings(port=0, metrics_port=0 if side else None)
     assert load(path).manifest.steps[0].group == "hog"
-    with serving(load_registry((path,)), metrics_port=0 if side else None) as service, Client(service.url) as client:
+    with run_service(load_registry((path,)), settings) as service, Client(service.url) as client:
         url = f"http://127.0.0.1:{service.metrics_port or service.port}/metrics"
         client.warm_up(extractors)
         ask_until(service, client, extractors, 6, budget=1.0)  # hog alone
         call = ["costs", "--from", url, "--model", str(path), "--least", "6", "--check"]
-        assert main([*call, "--out", str(learned), "--keep", str(kept)]) == 3
-        out = capsys.readouterr().out
+        out = ran(capsys, *call, "--out", str(learned), "--keep", str(kept), code=3).out
         assert "unchanged: fewer than 6 values were measured" in out
         groups = load_groups(learned)
         cost = dict(zip(groups.names, groups.costs.tolist(), strict=True))
@@ -165,23 +122,18 @@ def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_load
         assert main([*call, "--since", str(kept), "--least", "1000"]) == 0, "too little has come since"
 
 
-def test_a_key_is_taken_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     path = tmp_path / "brake.safetensors"
     saved(path)
-    keys = "a-key-that-predicts-only,admin:a-key-that-reads-metrics"
-    with serving(load_registry((path,)), api_keys=keys) as service:
+    settings = Settings(port=0, api_keys="a-key-that-predicts-only,admin:a-key-that-reads-metrics")
+    with run_service(load_registry((path,)), settings) as service:
         call = ["costs", "--from", service.url, "--model", str(path)]
         monkeypatch.delenv("ANYTIME_KEY", raising=False)
-        assert main(call) == 2
-        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in capsys.readouterr().err
+        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in refusal(capsys, *call)
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-predicts-only")
-        assert main(call) == 2
-        assert "returned 403" in capsys.readouterr().err
+        assert "returned 403" in refusal(capsys, *call)
         monkeypatch.setenv("ANYTIME_KEY", "a-key-that-reads-metrics")
-        assert main(call) == 2
-        assert "no group of any model was timed yet" in capsys.readouterr().err
+        assert "no group of any model was timed yet" in refusal(capsys, *call)
 
 
 @pytest.mark.parametrize(("answered", "expected"), [(True, []), (False, [1.0, 2.0])])

@@ -23,7 +23,7 @@ from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Histograms, Metrics
 from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
-from service.serving import VALUES, Running, run_service, small_model, trained_model
+from service.serving import Running, run_service, small_model, trained_model
 from waiting import until
 
 LIMITS = Settings(port=0)
@@ -99,14 +99,6 @@ def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     assert metrics.of(model) is metrics.of(newer)
     assert metrics.of(model) is not metrics.of(trained_model())
-
-
-def test_each_service_has_its_own_metrics() -> None:
-    first, second = Metrics(), Metrics()
-    first.of(small_model()).dropped(3)
-    late = 'anytime_groups_late_total{model="brake"} 3.0'
-    assert late in scraped(first)
-    assert late not in scraped(second)
 
 
 def many() -> Metrics:
@@ -236,10 +228,6 @@ def test_reloads_are_counted_by_outcome(tmp_path: Path) -> None:
         assert counted == {"ok": 1.0, "failed": 1.0}
 
 
-def oip_refused(service: Running) -> None:
-    assert service.post_to("/v2/models/nobody/infer", {"inputs": []}).status_code == 404
-
-
 def message_refused(service: Running) -> None:
     with service.stream() as stream:
         stream.say("end", "never begun")
@@ -268,7 +256,7 @@ def long_head_refused(service: Running) -> None:
     [
         ("malformed-body", lambda service: service.post([1, 2])),
         ("unknown-model", lambda service: service.post({"groups": {}}, model="nobody")),
-        ("unknown-model", oip_refused),
+        ("unknown-model", lambda service: service.post_to("/v2/models/nobody/infer", {"inputs": []})),
         ("unknown-session", lambda service: service.get("/sessions/none/predict")),
         ("unusable-values", message_refused),
         ("unusable-values", lambda service: service.get("/models/brake/plan", budget=-1)),
@@ -324,12 +312,3 @@ def test_no_text_of_a_client_becomes_a_label() -> None:
         assert {name for name in new if not name.startswith(("anytime_group_seconds", "anytime_group_rows"))} == {
             "anytime_errors_total"
         }
-
-
-def test_reported_times_do_not_change_the_answer(service: Running) -> None:
-    with service.stream() as stream:
-        for took in ({}, {"took_ms": 0}, {"took_ms": 12.5}):
-            stream.say("begin", str(took))
-            for name, values in VALUES.items():
-                stream.say("group", str(took), group=name, values=values, **took)
-            assert stream.answer(str(took))["complete"]

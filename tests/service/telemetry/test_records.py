@@ -13,10 +13,11 @@ import pytest
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.serving import VALUES, Running, run_service, small_model
-from waiting import until
+from waiting import WAIT_S, until
 
 LIMITS = Settings(port=0)
-PAUSE_S = 0.03
+PAUSE_S = 0.1
+"""A thousand of them are more than the longest wait: a time in another unit would be found."""
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ def test_the_reported_time_counts_and_else_the_time_since_the_previous_event(fre
         stream.answer(1)
     assert [count(fresh, name) for name in VALUES] == [1, 1, 1]
     assert seconds(fresh, "hog") == pytest.approx(0.0075)
-    assert PAUSE_S * 0.9 < seconds(fresh, "speed") < 5
-    assert PAUSE_S * 0.9 < seconds(fresh, "lab") < 5
+    assert PAUSE_S * 0.9 < seconds(fresh, "speed") < WAIT_S
+    assert PAUSE_S * 0.9 < seconds(fresh, "lab") < WAIT_S
     assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.01") == 1
     assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.005") == 0
 
@@ -82,9 +83,12 @@ def test_late_groups_are_timed_too(fresh: Running) -> None:
     assert fresh.metric("anytime_groups_late_total", model="brake") == 3
 
 
-def test_a_group_that_is_sent_twice_is_timed_only_by_the_client(fresh: Running) -> None:
+def test_a_group_that_is_sent_twice_is_timed_only_by_the_client_and_a_refused_one_is_not(fresh: Running) -> None:
     with fresh.stream() as stream:
         stream.say("begin", 1)
+        for values, took_ms in ([1.0, 2.0], 4), ([1.0], -4):
+            stream.say("group", 1, group="speed", values=values, took_ms=took_ms)
+            stream.problem()
         stream.say("group", 1, group="speed", values=[1.0], took_ms=4)
         stream.say("group", 1, group="speed", values=[2.0])
         stream.say("group", 1, group="speed", values=[3.0], took_ms=6)
@@ -92,18 +96,6 @@ def test_a_group_that_is_sent_twice_is_timed_only_by_the_client(fresh: Running) 
         stream.answer(1)
     assert count(fresh) == 2
     assert seconds(fresh) == pytest.approx(0.01)
-
-
-def test_a_refused_group_is_not_timed(fresh: Running) -> None:
-    with fresh.stream() as stream:
-        stream.say("begin", 1)
-        stream.say("group", 1, group="speed", values=[1.0, 2.0], took_ms=4)
-        stream.problem()
-        stream.say("group", 1, group="speed", values=[1.0], took_ms=-4)
-        stream.problem()
-        stream.say("end", 1)
-        stream.answer(1)
-    assert count(fresh) == 0
 
 
 def test_lines_are_timed_also_after_the_answer(fresh: Running) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import os
 import signal
 import socket
@@ -23,15 +21,13 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from anytime_service.telemetry import tracing
-from anytime_service.telemetry.logs import JsonFormatter
 from anytime_service.telemetry.tracing import collector, load_tracing
 from service.collecting import Collector, collecting
 from service.commands import ENVIRONMENT, command
 from service.serving import VALUES, Running, logged, running, small_model
+from service.telemetry.test_logs import SPAN, TRACE, TRACEPARENT, written
 from waiting import until
 
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 LIMITS = Settings(port=0)
 
 
@@ -174,18 +170,10 @@ def test_predictions_belong_to_the_trace_that_the_caller_sends_with_the_handshak
 
 
 def test_lines_of_the_log_have_the_ids_of_our_own_span(service: Running, here: Collector) -> None:
-    sink, logger = io.StringIO(), logging.getLogger("anytime_service")
-    handler = logging.StreamHandler(sink)
-    handler.setFormatter(JsonFormatter())
-    logger.addHandler(handler)
-    logger.setLevel("DEBUG")
-    try:
+    with written(Settings(log_format="json", log_level="debug")) as sink:
         httpx.post(f"{service.url}/predict", json={"groups": {}}, headers={"traceparent": TRACEPARENT})
         [request] = here.named("POST /predict")
         until(lambda: bool(sink.getvalue()))
-    finally:
-        logger.setLevel("INFO")
-        logger.removeHandler(handler)
     line = json.loads(sink.getvalue().splitlines()[0])
     assert (line["trace_id"], line["span_id"]) == (TRACE, request.id)
 
