@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from inspect import iscoroutinefunction, signature
 
 import pytest
 
@@ -10,11 +11,21 @@ from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
+from service.loops import run
 from service.redis_server import RedisServer, redis_server
 from service.serving import LIMITS, Running, run_service, running, several_models, small_model
 
 # Clients share an interpreter with the services here, which are late for that reason alone.
 os.environ.setdefault("ANYTIME_MAX_LATENESS_MS", "1000")
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, of the kind that its argument `loop` names."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
+    run(pyfuncitem.obj(**arguments), arguments.get("loop", "uvloop"))
+    return True
 
 
 @pytest.fixture(scope="module", autouse=True)

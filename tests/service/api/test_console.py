@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -216,13 +214,6 @@ def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
     assert "every set of selected groups" in str(curve(certifying(model, left_out=("other",))).certified)
 
 
-def test_a_model_that_is_not_certified_has_no_such_line(service: Running) -> None:
-    found = service.get("/models/brake/curve").json()
-    assert found["certified"] is None
-    assert {(point["certified_r2"], point["certified_share"]) for point in found["points"]} == {(None, None)}
-    assert service.get("/models/brake").json()["certificate"] is None
-
-
 def test_the_summary_has_the_certificate(model: Model, settings: Settings) -> None:
     sure = certifying(model)
     with run_service([sure], settings) as service:
@@ -292,20 +283,7 @@ def test_duplicate_columns_and_gaps_do_not_stop_a_sample(learned: Model) -> None
     assert sample(Model(learned.manifest, learned.prefixes, doubled), 0).correlated
 
 
-@pytest.mark.parametrize("path", ["/models/none/sample", "/models/none/curve"])
-def test_what_there_is_no_model_for_is_a_problem(service: Running, path: str) -> None:
-    response = service.get(path)
-    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
-
-
 @pytest.mark.parametrize("seed", [-1, "x", 2**32])
 def test_a_seed_that_cannot_be_is_a_problem(service: Running, seed: Any) -> None:
     response = service.get("/models/brake/sample", seed=seed)
     assert (response.status_code, response.json()["field"]) == (422, "seed")
-
-
-def test_a_file_is_stored_packed_only() -> None:
-    asset = pages.page_assets()["console.js"]
-    content = (Path(pages.STATIC) / "console.js").read_bytes()
-    assert gzip.decompress(asset.packed) == content
-    assert len(asset.packed) < len(content) / 2

@@ -265,12 +265,6 @@ def test_a_play_whose_base_rate_alone_is_refused_goes_on(
     expect(visit.play).to_have_text("Play")
 
 
-def test_an_empty_value_is_missing_and_the_answer_says_what_took_its_place(visit: Visit) -> None:
-    visit.page.get_by_label("v", exact=True).fill("")
-    expect(visit.facts.filter(has_text="filled by training means: v")).to_be_visible()
-    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
-
-
 def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
     before = visit.values()
     visit.tick("speed")
@@ -374,14 +368,6 @@ def test_a_count_is_a_number_without_the_error_bar_of_least_squares(visit: Visit
     assert visit.complaints == []
 
 
-def test_a_wide_group_is_typed_as_one_list(visit: Visit) -> None:
-    visit.choose("light")
-    values = visit.group("many").get_by_role("textbox")
-    assert len(values.input_value().split(",")) == 20
-    values.fill("1, 2")
-    expect(visit.group("many").locator(".problem")).to_contain_text("20")
-
-
 def options(visit: Visit, column: str) -> list[str]:
     """The choices of a column."""
     return visit.page.get_by_label(column, exact=True).locator("option").all_text_contents()
@@ -445,16 +431,6 @@ def test_a_list_of_numbers_next_to_text_is_refused_by_its_length_until_it_is_com
     expect(visit.page.locator("#prediction")).to_have_text("60")
 
 
-def test_a_row_with_text_is_played(visit: Visit, console: Running) -> None:
-    visit.choose("trips")
-    row = console.get("/models/trips/sample", seed=0).json()["groups"]
-    visit.play.click()
-    expect(visit.facts.first).to_have_text("step 3 of 3, 7 of 7 ms")
-    expect(visit.play).to_have_text("Play")
-    answer = console.post({"groups": row}, model="trips").json()
-    assert float(visit.page.locator("#prediction").inner_text()) == pytest.approx(answer["prediction"], rel=1e-3)
-
-
 def test_names_are_text_and_never_markup(visit: Visit) -> None:
     visit.choose("light")
     expect(visit.group(TAGGED)).to_be_visible()
@@ -484,13 +460,6 @@ def test_everything_that_takes_input_has_a_name_and_every_chart_a_table(visit: V
     assert visit.page.locator("table:not(:has(caption))").count() == 0
     assert visit.page.locator("html[lang]").count() == 1
     assert visit.page.locator("h1").count() == 1
-
-
-def test_long_levels_do_not_widen_the_page(visit: Visit) -> None:
-    visit.page.set_viewport_size({"width": 380, "height": 800})
-    enter_trip(visit)
-    visit.page.get_by_label("port").select_option(BONN)
-    assert visit.page.evaluate("document.documentElement.scrollWidth") == 380
 
 
 def test_the_page_needs_no_more_than_a_narrow_screen(visit: Visit) -> None:

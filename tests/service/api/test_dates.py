@@ -106,16 +106,6 @@ def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, fol
     assert_near(opened.answer().prediction, predictions)
 
 
-def test_an_evaluation_measures_the_predictions(
-    folder: Path, predictions: Float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for suffix in ("csv", "parquet", "arrow"):
-        capsys.readouterr()
-        assert main(["evaluate", str(folder / "csv.safetensors"), str(folder / f"t.{suffix}"), "--json"]) == 0
-        mse = json.loads(capsys.readouterr().out)["prefixes"][-1]["mse"]
-        assert mse == pytest.approx(np.mean((predictions - Y) ** 2), rel=1e-9)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_values_in_every_form_are_one_date(name: str, model: LoadedModel, predictions: Float, service: Running) -> None:
     groups = {"visit": FORMS[name], "rest": REST}

@@ -76,15 +76,6 @@ def test_what_is_open_is_answered_before_its_connection_closes(tmp_path: Path) -
     assert "ERROR" not in errors
 
 
-def test_a_service_without_anything_open_stops_at_once(tmp_path: Path) -> None:
-    small_model().save(tmp_path / "m.safetensors")
-    with command(tmp_path / "m.safetensors") as (served, service), service.stream() as stream:
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
-        served.process.send_signal(signal.SIGTERM)
-        served.stopped()
-
-
 def test_a_draining_service_begins_nothing_more(model: Model) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), limits)

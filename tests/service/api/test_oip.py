@@ -39,13 +39,6 @@ def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
         assert service.get(f"/v2/health/{probe}").json() == {"live": True, "ready": True}
 
 
-def test_a_server_without_models_is_live_and_not_ready(settings: Settings) -> None:
-    with run_service([], settings) as service:
-        assert service.get("/v2/health/live").json() == {"live": True, "ready": False}
-        assert_refused(service.get("/v2/health/ready"), 503, None, "no model is loaded")
-        assert_refused(post(service, b'{"inputs": []}'), 404, "model")
-
-
 @pytest.mark.parametrize("path", ["/v2/models/brake", "/v2/models/brake/versions/v1", "/v2/models/brake@v1"])
 def test_a_model_tells_its_inputs_in_the_order_of_the_sequence(service: Running, path: str) -> None:
     told = service.get(path).json()
@@ -212,18 +205,6 @@ def test_outputs_are_sent_as_bytes_where_that_was_asked_for(service: Running, ev
         else output(reply, "probabilities")
     )
     np.testing.assert_array_equal(likely, expected(MODELS["kind"], TWO_ROWS, rows=2)["probabilities"])
-
-
-def test_policy_and_ranking_are_parameters(service: Running) -> None:
-    lens, groups = MODELS["lens"], {"lab": [[0.5], [1.5]], "hog": [[1.0, -1.0], [0.0, 4.0]]}
-    reply = infer(service, tensors(groups), "lens", parameters={"policy": "arrived", "ranking": True})
-    answer = expected(lens, groups, rows=2, policy="arrived", ranking=True)
-    assert_told(reply, answer)
-    assert answer["policy"] == "arrived"
-    assert output(reply, "ranking").tolist() == answer["ranking"]
-    reply = infer(service, tensors(groups), parameters={"policy": "arrived"})
-    assert reply["parameters"]["policy"] == "prefix"
-    assert "moments" in reply["parameters"]["note"]
 
 
 def test_the_query_says_what_the_json_does_not(service: Running) -> None:

@@ -1,11 +1,10 @@
-"""Predictions of many rows: their total cost on every binding, the plan for them, and the rows of measured calls."""
+"""Predictions of many rows: their total cost, the plan for them, and the rows of measured calls."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from anytime_service.client import Client
 from anytime_service.schemas.catalogue import plan
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.inferring import infer
 from service.serving import GROUPS, VALUES, Running, packed, run_service, small_model
 from waiting import until
 
@@ -28,9 +26,9 @@ COSTS: dict[str, Any] = {"speed": 1.0, "hog": {"fixed": 60.0, "per_row": 3.4}, "
 ROWS = 100
 
 
-def page_model() -> Model:
+def page_model(name: str = "brake") -> Model:
     """The small model at costs of calls, which are those of its steps for pages of a hundred rows."""
-    model = small_model()
+    model = small_model(name)
     groups = [{**each, "cost": COSTS[each["name"]]} for each in GROUPS["groups"]]
     content = GROUPS | {"rows": ROWS, "groups": groups}
     return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(content)}))
@@ -69,37 +67,11 @@ def test_costs_of_the_model_are_per_row_for_its_rows() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, ROWS])
-def test_every_binding_states_the_cost_of_all_rows(pages: Running, rows: int) -> None:
-    two, all_three = total("speed", "hog", rows=rows), total("speed", "hog", "blood", "lab", rows=rows)
+def test_an_answer_states_the_cost_of_all_rows(pages: Running, rows: int) -> None:
     values = {name: page(name, rows) for name in VALUES}
-    for form in (JSON, MSGPACK):
-        with pages.stream(form) as stream:
-            stream.say("begin", 1, rows=rows, updates=True)
-            stream.say("group", 1, group="speed", values=values["speed"])
-            update = stream.hear()
-            assert (update["type"], update["cost_total"]) == ("update", pytest.approx(total("speed", rows=rows)))
-            stream.say("group", 1, group="hog", values=values["hog"])
-            stream.hear()
-            stream.say("end", 1)
-            answer = stream.hear()
-            assert (answer["cost"], answer["cost_total"]) == (5.0, pytest.approx(two))
-    assert pages.post({"groups": values}).json()["cost_total"] == pytest.approx(all_three)
-    assert pages.post({"groups": values}, budget=5).json()["cost_total"] == pytest.approx(two)
-    assert pages.post({"groups": {}}).json()["cost_total"] == 0
-    where = pages.post_to("/sessions", {"rows": rows}).json()["id"]
-    pages.post_to(f"/sessions/{where}/groups", values)
-    assert pages.get(f"/sessions/{where}/predict").json()["cost_total"] == pytest.approx(all_three)
-    inputs = [
-        {"name": name, "datatype": "FP64", "shape": [rows, len(VALUES[name])], "data": [*chain(*values[name])]}
-        for name in VALUES
-    ]
-    assert infer(pages, inputs)["parameters"]["cost_total"] == pytest.approx(all_three)
-    with Client(pages.url) as client:
-        assert client.predict(values).cost_total == pytest.approx(all_three)
-        extractors = {name: (lambda _, name=name: values[name]) for name in VALUES}
-        ran = client.run(extractors, None, deadline_ms=20_000, rows=rows)
-        assert ran.prefix == 3
-        assert ran.cost_total == pytest.approx(all_three)
+    for budget, groups in ((0, ()), (5, ("speed", "hog")), (10, ("speed", "hog", "blood", "lab"))):
+        answer = pages.post({"groups": values}, budget=budget).json()
+        assert (answer["cost"], answer["cost_total"]) == (budget, pytest.approx(total(*groups, rows=rows)))
 
 
 def test_a_plan_states_the_costs_of_the_rows_that_are_requested(pages: Running) -> None:

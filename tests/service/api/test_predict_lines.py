@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from time import sleep
 from typing import Any
@@ -87,24 +86,6 @@ def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Mode
 
 
 @pytest.mark.parametrize(
-    ("content", "names"),
-    [
-        (b"", []),
-        (b"\n\n  \n\r\n", []),
-        (LINES["speed"], ["speed"]),
-        (LINES["speed"] + b"\n", ["speed"]),
-        (b"\n\n" + LINES["speed"] + b"\n\n\n" + LINES["lab"], ["speed", "lab"]),
-    ],
-)
-def test_blank_lines_and_a_last_line_without_its_end_are_no_mistakes(
-    service: Running, model: Model, content: bytes, names: list[str]
-) -> None:
-    response = post(service, content)
-    assert timeless(response.json()) == expected(model, {name: VALUES[name] for name in names})
-    assert response.json()["reason"] == "end"
-
-
-@pytest.mark.parametrize(
     ("line", "status", "field", "words"),
     [
         (b"{", 400, None, "line 3 is not JSON"),
@@ -174,23 +155,3 @@ def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Runn
                 connection.send(chunk(LINES["speed"] + b'\n{"group'))
         until(lambda: service.metric("anytime_open_predictions") == 0)
     assert not records
-
-
-def test_random_pieces_are_read_like_the_whole(service: Running, model: Model) -> None:
-    rng = random.Random(5)
-    with service.connect() as connection:
-        for _ in range(30):
-            names = [name for name in VALUES if rng.random() < 0.6]
-            rng.shuffle(names)
-            content = b"".join(b"\n" * rng.randrange(3) + LINES[name] + b"\n" for name in names)
-            head(connection)
-            while content:
-                size = rng.randrange(1, 40)
-                connection.send(chunk(content[:size]))
-                content = content[size:]
-            if len(names) < len(VALUES):
-                connection.send(b"0\r\n\r\n")
-            answer = connection.response()[2]
-            assert timeless(answer) == expected(model, {name: VALUES[name] for name in names})
-            if len(names) == len(VALUES):
-                connection.send(b"0\r\n\r\n")

@@ -9,7 +9,6 @@ import pytest
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
-from service.inferring import infer, output, tensors
 from service.serving import Running, expected, timeless
 
 GROUPS = {
@@ -53,19 +52,6 @@ def test_it_answers_as_the_library_does(model: Model, service: Running, names: l
     told = httpx.post(f"{service.url}/predict", **given).json()  # type: ignore[arg-type]
     assert timeless(told) == expected(model, {name: v[0] for name, v in values.items()}, policy=policy)
     assert np.isfinite(told["prediction"])
-
-
-def test_it_plans_its_curve_and_a_sample(service: Running) -> None:
-    for path in ("plan", "curve", "sample"):
-        assert httpx.get(f"{service.url}/models/model/{path}").status_code == 200
-
-
-def test_the_open_inference_protocol_knows_its_groups_alone(service: Running) -> None:
-    inputs = httpx.get(f"{service.url}/v2/models/model").json()["inputs"]
-    assert {each["name"] for each in inputs} == {"test", "hog"}
-    told = expected(stopped_model(), {name: values[0] for name, values in VALUES.items()}, policy="arrived")
-    reply = infer(service, tensors(VALUES), "model")
-    assert output(reply).ravel().tolist() == pytest.approx([told["prediction"]])
 
 
 def test_a_group_that_was_left_out_is_refused_by_name(service: Running) -> None:

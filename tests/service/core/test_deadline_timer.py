@@ -68,40 +68,34 @@ def test_alarms_strike_once_in_order_and_at_most_the_slack_early(
 
 
 @every_loop
-def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
-    async def main() -> None:
-        here = asyncio.get_running_loop()
-        fired: list[int] = []
-        alarms = [DeadlineTimer(here, now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
-        for alarm in alarms[:4]:
-            alarm.cancel()
-        for _ in range(3):  # it has woken meanwhile, and looks again
-            await asyncio.sleep(0.0005)
-        alarms[4].cancel()
-        alarms[4].cancel()
-        await asyncio.sleep(0.03)
-        assert not fired
-
-    run(main(), loop)
+async def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
+    here = asyncio.get_running_loop()
+    fired: list[int] = []
+    alarms = [DeadlineTimer(here, now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
+    for alarm in alarms[:4]:
+        alarm.cancel()
+    for _ in range(3):  # it has woken meanwhile, and looks again
+        await asyncio.sleep(0.0005)
+    alarms[4].cancel()
+    alarms[4].cancel()
+    await asyncio.sleep(0.03)
+    assert not fired
 
 
 @every_loop
-def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
-    async def main() -> None:
-        fired: list[DeadlineTimer] = []
+async def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
+    fired: list[DeadlineTimer] = []
 
-        def strike() -> None:
-            fired.append(alarm)
-            alarm.cancel()
-
-        alarm = DeadlineTimer(asyncio.get_running_loop(), now_ms() + 1, strike)
-        while not fired:
-            await asyncio.sleep(0.001)
+    def strike() -> None:
+        fired.append(alarm)
         alarm.cancel()
-        await asyncio.sleep(0.01)
-        assert len(fired) == 1
 
-    run(main(), loop)
+    alarm = DeadlineTimer(asyncio.get_running_loop(), now_ms() + 1, strike)
+    while not fired:
+        await asyncio.sleep(0.001)
+    alarm.cancel()
+    await asyncio.sleep(0.01)
+    assert len(fired) == 1
 
 
 @every_loop

@@ -93,21 +93,6 @@ def test_any_replica_accepts_groups_and_answers(replicas: list[Running], model: 
         assert timeless(answer) == expected(model, VALUES) | {"replaced": ["hog"]}
 
 
-def test_the_last_group_at_one_replica_answers_a_prediction_at_another(
-    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
-) -> None:
-    a, b, c = replicas
-    session = begin(b)
-    post_groups(c, session, {"speed": VALUES["speed"]})
-    waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, c, a)]
-    post_groups(b, session, {"lab": VALUES["lab"]})
-    post_groups(c, session, {"hog": VALUES["hog"]})
-    for each in waiting:
-        answer = each.result(20).json()
-        assert answer["reason"] == "complete"
-        assert timeless(answer) == expected(model, VALUES)
-
-
 def test_concurrent_posts_have_the_same_order_on_every_replica(
     replicas: list[Running], model: Model, threads: ThreadPoolExecutor
 ) -> None:
@@ -128,15 +113,6 @@ def test_concurrent_posts_have_the_same_order_on_every_replica(
     assert timeless(waiting.result(20).json()) == answers[0], (
         "the prediction that received the posts one by one has the same answer"
     )
-
-
-def test_every_replica_reports_the_sessions_in_health_and_metrics(replicas: list[Running]) -> None:
-    session = begin(replicas[0])
-    for replica in replicas:
-        assert replica.get("/readyz", sessions="required").json() == {"status": "ok", "sessions": "redis"}
-        assert replica.metric("anytime_session_store_up") == 1
-    until(lambda: all(replica.metric("anytime_sessions") >= 1 for replica in replicas))
-    replicas[0].delete(f"/sessions/{session}")
 
 
 def test_no_group_is_lost_when_a_replica_dies(

@@ -175,14 +175,6 @@ def test_an_invalid_body_names_the_place(
 
 
 @BEFORE_THE_STORE
-@pytest.mark.parametrize("path", ["/sessions", "/sessions/{}/groups"])
-@pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
-def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[str, str]) -> None:
-    url = service.url + path.format(begin(service))
-    refused(httpx.post(url, content=b"{}", headers=headers, timeout=30, verify=PLAIN), 415)
-
-
-@BEFORE_THE_STORE
 @pytest.mark.parametrize(
     ("parameters", "field"),
     [
@@ -215,21 +207,6 @@ def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
     plain = httpx.get(f"{service.url}/sessions/{session}/predict", verify=PLAIN)
     assert (plain.headers["content-type"], timeless(plain.json())) == (JSON.media_type, expected(model, values, rows=3))
-
-
-def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefix(
-    service: Running, model: Model, predict_in_thread: Predict
-) -> None:
-    session = begin(service)
-    waiting = predict_in_thread(session, deadline_ms=LONG_MS, budget=5)
-    post_groups(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
-    sleep(0.02)
-    assert not waiting.done()
-    post_groups(service, session, {"speed": VALUES["speed"]})
-    answer = waiting.result(20).json()
-    assert answer["reason"] == "budget"
-    assert timeless(answer) == expected(model, VALUES, 5)
-    assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
 
 
 def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
