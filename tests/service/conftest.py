@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction, signature
 
 import pytest
@@ -66,6 +67,13 @@ def shared_redis() -> Iterator[RedisServer]:
     """A Redis that several tests use; each that counts what is there takes a database of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads in which clients wait."""
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
 
 
 @pytest.fixture(scope="module")

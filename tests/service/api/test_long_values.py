@@ -131,8 +131,8 @@ def test_lists_above_their_limit_are_refused(service: Running, path: str, conten
 
 
 def test_packed_values_and_lines_together_may_be_above_the_limit_of_lists(service: Running) -> None:
-    wide = {"hog": np.ones((9_000, 2))}
-    content = MSGPACK.encode({"groups": {"hog": packed(wide["hog"])}})
+    wide = {"hog": np.ones((9_000, 2)), "speed": np.ones((9_000, 1))}
+    content = MSGPACK.encode({"groups": {name: packed(values) for name, values in wide.items()}})
     many = b"\n".join([line_of(LISTS["hog"])] * 3)
     assert min(len(content), len(many), len(BODY)) > LIMIT
     answer = posted(service, "/predict", content, MSGPACK.media_type).json()
