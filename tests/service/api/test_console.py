@@ -120,7 +120,8 @@ def test_a_curve_has_every_prefix_in_training_and_held_out(service: Running) -> 
     assert [point["r2"] for point in found["points"]] == pytest.approx([0.0, 0.2, 0.4, 0.6])
     assert [point["cv_r2"] for point in found["points"]] == pytest.approx([-1.0, 0.0, 0.5, 2 / 3])  # of a variance of 1
     assert [point["guaranteed_r2"] for point in found["points"]] == [None] * 4
-    assert found["promise"] == "No guarantee is known."
+    assert (found["promise"], found["certified"]) == ("No guarantee is known.", None)
+    assert {(point["certified_r2"], point["certified_share"]) for point in found["points"]} == {(None, None)}
 
 
 def test_the_shape_of_a_column_is_that_of_the_library(several: Running) -> None:
@@ -137,9 +138,6 @@ def test_a_shape_is_drawn_for_one_score(several: Running) -> None:
     shape = column_shapes(trained_model(), None, "h1")[0]
     (drawn,) = several.get("/models/lens/shape", column="h1", score=0).json()["charts"]
     assert drawn == next(shape_charts(trained_model(), shape, (0,))).svg()
-    problem = several.get("/models/lens/shape", column="h1", score=9).json()
-    assert (problem["status"], problem["field"]) == (422, "score")
-    assert problem["detail"] == "score is 9; expected 0 to 0"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +149,7 @@ def test_a_shape_is_drawn_for_one_score(several: Running) -> None:
         ({"column": "h1", "prefix": 9}, "prefix", "prefix is 9; expected 0 to 3"),
         ({"column": "h9", "prefix": 9}, "prefix", "prefix is 9; expected 0 to 3"),
         ({"column": "h9", "prefix": -1}, "prefix", "prefix is -1; expected 0 to 3"),
+        ({"column": "h1", "score": 9}, "score", "score is 9; expected 0 to 0"),
         ({}, "column", ""),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import subprocess
@@ -20,8 +19,8 @@ from anytime import AnytimeRegressor, LoadedModel, load
 from anytime.cli.main import main
 from anytime.types import Float
 from anytime_service.api.console import pages
-from anytime_service.client import AsyncClient, Client
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.client import Client
+from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.settings import Settings
 from service.serving import Running, packed
 from system import program
@@ -116,29 +115,17 @@ def test_values_in_every_form_are_one_date(name: str, model: LoadedModel, predic
     with Client(service.url) as client:
         assert_near(client.predict(groups).prediction, predictions)
 
-    async def main() -> Any:
-        async with AsyncClient(service.url) as client:
-            return (await client.predict(groups)).prediction
 
-    assert_near(asyncio.run(main()), predictions)
+@pytest.mark.parametrize("name", ["seconds", "ISO text", "ISO text of a zone"])
+def test_the_server_reads_seconds_and_iso_text(name: str, service: Running, predictions: Float) -> None:
+    groups = {"visit": FORMS[name], "rest": REST.tolist()}
+    assert_near(service.post({"groups": groups}).json()["prediction"], predictions)
 
 
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "msgpack"])
-def test_the_server_reads_seconds_and_iso_text(form: Form, service: Running, predictions: Float) -> None:
-    for name in ("seconds", "ISO text", "ISO text of a zone"):
-        groups = {"visit": FORMS[name], "rest": REST.tolist()}
-        assert_near(service.post({"groups": groups}).json()["prediction"], predictions)
-        with service.stream(form) as stream:
-            stream.say("begin", 1, rows=ROWS)
-            for group, values in groups.items():
-                stream.say("group", 1, group=group, values=values)
-            stream.say("end", 1)
-            assert_near(stream.hear()["prediction"], predictions)
+def test_packed_dates_are_seconds(service: Running, predictions: Float) -> None:
     with service.stream(MSGPACK) as stream:
         stream.say("begin", 1, rows=ROWS)
-        stream.say("group", 1, group="visit", **packed(SECONDS[:, np.newaxis]))
-        stream.say("group", 1, group="rest", **packed(REST))
-        stream.say("end", 1)
+        stream.groups(1, {"visit": packed(SECONDS[:, np.newaxis]), "rest": packed(REST)})
         assert_near(stream.hear()["prediction"], predictions)
 
 

@@ -28,7 +28,7 @@ from service.inferring import (
     tensors,
     unpacked,
 )
-from service.serving import BASE_RATE, VALUES, Running, expected, run_service, small_model
+from service.serving import VALUES, Running, expected, run_service, small_model
 
 
 def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
@@ -208,12 +208,16 @@ def test_outputs_are_sent_as_bytes_where_that_was_asked_for(service: Running, ev
 
 
 def test_the_query_says_what_the_json_does_not(service: Running) -> None:
-    plain = json.dumps({"inputs": tensors(VALUES)}).encode()
-    assert post(service, plain, budget=1).json()["parameters"]["prefix"] == 1
     said = json.dumps({"inputs": tensors(VALUES), "parameters": {"budget": 5}}).encode()
-    assert post(service, said, budget=5).json()["parameters"]["prefix"] == 2
-    twice = post(service, said, budget=1)
-    assert (twice.status_code, twice.json()["field"]) == (422, "budget")
-    assert twice.json()["error"] == "budget is 5.0 in the body and 1.0 in the query; send it once"
-    assert output(post(service, b'{"inputs": []}', rows=3).json()).tolist() == [[BASE_RATE]] * 3
-    assert output(infer(service, [], parameters={"rows": 2})).tolist() == [[BASE_RATE]] * 2
+    assert post(service, said, rows=1).json()["parameters"]["prefix"] == 2
+    twice = "budget is 5.0 in the body and 1.0 in the query; send it once"
+    assert_refused(post(service, said, budget=1), 422, "budget", twice)
+
+
+def test_contributions_are_json_in_a_parameter(service: Running) -> None:
+    reply = infer(service, tensors(VALUES), parameters={"explain": True})
+    assert (
+        json.loads(reply["parameters"]["contributions"])
+        == expected(MODELS["brake"], VALUES, explain=True)["contributions"]
+    )
+    assert "contributions" not in infer(service, tensors(VALUES))["parameters"]

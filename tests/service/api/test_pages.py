@@ -92,12 +92,6 @@ def test_a_plan_states_the_costs_of_the_rows_that_are_requested(pages: Running) 
         assert client.model().rows == ROWS
 
 
-@pytest.mark.parametrize("rows", ["0", "-1", "1.5", "x", "10000000000"])
-def test_a_plan_for_wrong_rows_is_a_problem(pages: Running, rows: str) -> None:
-    response = pages.get("/models/brake/plan", rows=rows)
-    assert (response.status_code, response.json()["field"]) == (422, "rows")
-
-
 def measured(service: Running, group: str, label: str) -> tuple[float, float]:
     """Calls of a group with a range of rows, and their rows."""
     labels = {"model": "brake", "group": group, "rows": label}
