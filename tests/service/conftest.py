@@ -25,7 +25,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
-    run(pyfuncitem.obj(**arguments), arguments.get("loop", "uvloop"))
+    run(pyfuncitem.obj(**arguments), str(arguments.get("loop", "uvloop")))
     return True
 
 

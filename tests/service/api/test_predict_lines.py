@@ -64,10 +64,6 @@ def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: R
         connection.send(chunk(LINES["hog"] + b"\n") + chunk(LINES["speed"] + b"\n"))
         answer = connection.response()[2]
         assert (answer["reason"], answer["groups"]) == ("budget", ["speed", "hog"])
-        connection.send(chunk(b"whatever comes\n") + b"0\r\n\r\n")
-        head(connection, "deadline_ms=0")
-        connection.send(b"0\r\n\r\n")
-        assert connection.response()[0] == 200
 
 
 def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Model) -> None:

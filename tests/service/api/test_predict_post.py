@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -11,11 +10,9 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, timeless
-from waiting import until
 
 JSON_TYPE, MSGPACK_TYPE = JSON.media_type, MSGPACK.media_type
 DTYPE_TWICE = b"\x83\xa5dtype\xa2f8\xa5dtype\xa2f4\xa6values\xc4\x10" + bytes(16)
@@ -109,17 +106,3 @@ def test_a_body_that_is_not_messagepack_is_told(service: Running, content: bytes
         response = post(service, content, accept=MSGPACK_TYPE)
     assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
     assert not records
-
-
-def test_a_fault_at_the_deadline_is_told_and_logged(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("the secret of the house")
-
-    monkeypatch.setattr(OpenPrediction, "deadline", fail)
-    with logged() as records, service.connect() as connection:
-        connection.head("deadline_ms=10", 100)
-        status, headers, problem = connection.response()
-        assert (status, headers["content-type"]) == (500, MEDIA_TYPE)
-        assert "secret" not in json.dumps(problem)
-    assert records
-    until(lambda: service.metric("anytime_open_predictions") == 0)

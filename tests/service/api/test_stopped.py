@@ -21,18 +21,13 @@ GROUPS = {
 VALUES = {"test": [1.5], "hog": [0.5, -1.0]}
 
 
-def stopped_model() -> Model:
+@pytest.fixture(scope="module")
+def model() -> Model:
     """Three steps were to be had; the noise was left out."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 5))
     y = X @ [0.01, 0.0, 2.0, 1.0, -1.0] + 0.1 * rng.normal(size=80)
-    fitted = AnytimeRegressor(load_groups(GROUPS), epsilon=0.05, alpha=1e-4).fit(X, y)
-    return fitted.model_
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return stopped_model()
+    return AnytimeRegressor(load_groups(GROUPS), epsilon=0.05, alpha=1e-4).fit(X, y).model_
 
 
 def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -> None:

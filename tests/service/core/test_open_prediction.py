@@ -320,16 +320,6 @@ def test_the_first_values_set_the_number_of_rows() -> None:
     assert len(opened.drain(3.0).prediction) == 3
 
 
-def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
-    opened = began(rows=2)
-    opened.groups(1.0, {"speed": [[1.0], [2.0]]})
-    opened.groups(1.0, {"hog": [[1.0, 2.0], [3.0, 4.0]]})
-    opened.prepare()
-    ready = opened.prediction._ready
-    assert ready is not None
-    assert ready[0] == opened.prediction.prefix == 2
-
-
 def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
     opened = began(rows=None)
     with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
@@ -496,8 +486,7 @@ def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
     shared = Prediction(trained_model())
     shared.add("hog", VALUES["hog"])
-    opened = OpenPrediction(trained_model(), shared)
-    opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
+    opened = began(trained_model(), shared, budget=6.0, policy="arrived")
     lab = frozenset({"lab"})
     opened.solved(1.0, lab, arrived_model(trained_model(), lab))
     opened.end(2.0)
@@ -526,11 +515,8 @@ def test_every_transition_of_the_table_occurs() -> None:
                 log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
                 replay(log, seen)
     full = Prediction(trained_model())
-    for name in VALUES:
-        full.add(name, VALUES[name])
-    opened = OpenPrediction(trained_model(), full)
-    opened.begin(0.0, PredictionOptions(policy="arrived"))
-    seen.add((State.NEW, "begin", opened.state))
+    full.add_all({name: np.array([values]) for name, values in VALUES.items()})
+    seen.add((State.NEW, "begin", began(trained_model(), full, policy="arrived").state))
     for options in ({}, {"budget": 0.0}, {"policy": "arrived"}):
         opened = OpenPrediction(trained_model(), Prediction(trained_model()))
         opened.begin(0.0)
