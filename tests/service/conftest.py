@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction, signature
 
 import pytest
 
@@ -10,11 +12,21 @@ from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
+from service.loops import run
 from service.redis_server import RedisServer, redis_server
 from service.serving import LIMITS, Running, run_service, running, several_models, small_model
 
 # Clients share an interpreter with the services here, which are late for that reason alone.
 os.environ.setdefault("ANYTIME_MAX_LATENESS_MS", "1000")
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, of the kind that its argument `loop` names."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
+    run(pyfuncitem.obj(**arguments), str(arguments.get("loop", "uvloop")))
+    return True
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,6 +67,13 @@ def shared_redis() -> Iterator[RedisServer]:
     """A Redis that several tests use; each that counts what is there takes a database of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads in which clients wait."""
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,9 @@ def test_a_model_describes_its_columns_by_what_they_take() -> None:
     assert (columns["wet"]["type"], sorted(columns["wet"]["levels"])) == ("bool", [False, True])
 
 
-@pytest.mark.parametrize("path", ["/models/none", "/models/none/plan"])
+@pytest.mark.parametrize("path", ["", "/plan", "/sample", "/curve"])
 def test_an_unknown_model_is_a_problem(service: Running, path: str) -> None:
-    response = service.get(path)
+    response = service.get(f"/models/none{path}")
     assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
 
 
@@ -105,6 +105,7 @@ def test_a_plan_tells_what_each_step_costs_and_buys(model: Model) -> None:
         ({"budget": "nan"}, "budget"),
         ({"budget": "x"}, "budget"),
         ({"have": "none"}, "have"),
+        *(({"rows": rows}, "rows") for rows in ("0", "-1", "1.5", "x", "10000000000")),
     ],
 )
 def test_a_plan_for_what_cannot_be_is_a_problem(service: Running, parameters: dict[str, Any], field: str) -> None:
@@ -126,6 +127,7 @@ def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> 
         response = service.get("/readyz")
         assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
         assert service.post({"groups": {}}).status_code == 404
+        assert service.get("/v2/health/ready").status_code == 503
 
 
 READY = [row.path.format(name="brake", version="v1") for row in ROUTES if "ready" in row.path]

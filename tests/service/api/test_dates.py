@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import subprocess
@@ -20,8 +19,8 @@ from anytime import AnytimeRegressor, LoadedModel, load
 from anytime.cli.main import main
 from anytime.types import Float
 from anytime_service.api.console import pages
-from anytime_service.client import AsyncClient, Client
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.client import Client
+from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.settings import Settings
 from service.serving import Running, packed
 from system import program
@@ -106,16 +105,6 @@ def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, fol
     assert_near(opened.answer().prediction, predictions)
 
 
-def test_an_evaluation_measures_the_predictions(
-    folder: Path, predictions: Float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for suffix in ("csv", "parquet", "arrow"):
-        capsys.readouterr()
-        assert main(["evaluate", str(folder / "csv.safetensors"), str(folder / f"t.{suffix}"), "--json"]) == 0
-        mse = json.loads(capsys.readouterr().out)["prefixes"][-1]["mse"]
-        assert mse == pytest.approx(np.mean((predictions - Y) ** 2), rel=1e-9)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_values_in_every_form_are_one_date(name: str, model: LoadedModel, predictions: Float, service: Running) -> None:
     groups = {"visit": FORMS[name], "rest": REST}
@@ -126,29 +115,17 @@ def test_values_in_every_form_are_one_date(name: str, model: LoadedModel, predic
     with Client(service.url) as client:
         assert_near(client.predict(groups).prediction, predictions)
 
-    async def main() -> Any:
-        async with AsyncClient(service.url) as client:
-            return (await client.predict(groups)).prediction
 
-    assert_near(asyncio.run(main()), predictions)
+@pytest.mark.parametrize("name", ["seconds", "ISO text", "ISO text of a zone"])
+def test_the_server_reads_seconds_and_iso_text(name: str, service: Running, predictions: Float) -> None:
+    groups = {"visit": FORMS[name], "rest": REST.tolist()}
+    assert_near(service.post({"groups": groups}).json()["prediction"], predictions)
 
 
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "msgpack"])
-def test_the_server_reads_seconds_and_iso_text(form: Form, service: Running, predictions: Float) -> None:
-    for name in ("seconds", "ISO text", "ISO text of a zone"):
-        groups = {"visit": FORMS[name], "rest": REST.tolist()}
-        assert_near(service.post({"groups": groups}).json()["prediction"], predictions)
-        with service.stream(form) as stream:
-            stream.say("begin", 1, rows=ROWS)
-            for group, values in groups.items():
-                stream.say("group", 1, group=group, values=values)
-            stream.say("end", 1)
-            assert_near(stream.hear()["prediction"], predictions)
+def test_packed_dates_are_seconds(service: Running, predictions: Float) -> None:
     with service.stream(MSGPACK) as stream:
         stream.say("begin", 1, rows=ROWS)
-        stream.say("group", 1, group="visit", **packed(SECONDS[:, np.newaxis]))
-        stream.say("group", 1, group="rest", **packed(REST))
-        stream.say("end", 1)
+        stream.groups(1, {"visit": packed(SECONDS[:, np.newaxis]), "rest": packed(REST)})
         assert_near(stream.hear()["prediction"], predictions)
 
 
@@ -182,21 +159,17 @@ def test_a_date_beyond_the_training_rows_counts_as_the_last_but_for_its_parts(
 ) -> None:
     low, high = service.get("/models/csv").json()["columns"][0]["range"]
     assert (low, high) == (np.nanmin(SECONDS), np.nanmax(SECONDS))
-    year = 365 * 86_400.0
-    columns = model.expansion.columns[0]
-    found = []
-    for seconds in (high, high + 4 * year + 86_400.0):
-        answer = service.post({"groups": {"visit": [seconds]}}).json()
-        found.append(answer["clamped"])
+    later = high + 4 * 365 * 86_400.0 + 86_400.0
+    answers = [service.post({"groups": {"visit": [seconds]}}).json() for seconds in (high, later)]
+    assert [answer["clamped"] for answer in answers] == [[], ["when"]]
+    for seconds, answer in zip((high, later), answers, strict=True):
         opened = model.open()
         opened.add("visit", [seconds])
         assert answer["prediction"] == pytest.approx(opened.answer().prediction, rel=1e-12)
-    assert found == [[], ["when"]]
-    years, *parts = model.expansion.expand(np.array([[high, 0.0], [high + 4 * year + 86_400.0, 0.0]])).T
-    assert years[0] == years[1]
-    suffixes = [term.suffix for term in columns.terms]
-    names = [name for name in suffixes if "hour=" in name or "month=" in name]
-    assert all(a == b for (a, b), name in zip(parts, suffixes[1:], strict=False) if name in names)
+    terms = model.expansion.expand(np.array([[high, 0.0], [later, 0.0]]))
+    names = [term.suffix for term in model.expansion.columns[0].terms]
+    same = [at for at, name in enumerate(names) if at == 0 or "hour=" in name or "month=" in name]
+    np.testing.assert_array_equal(terms[0, same], terms[1, same])
 
 
 def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> None:

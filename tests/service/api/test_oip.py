@@ -28,7 +28,7 @@ from service.inferring import (
     tensors,
     unpacked,
 )
-from service.serving import BASE_RATE, VALUES, Running, expected, run_service, small_model
+from service.serving import VALUES, Running, expected, run_service, small_model
 
 
 def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
@@ -37,13 +37,6 @@ def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
     assert {"binary_tensor_data", "anytime_partial_input"} <= set(told["extensions"])
     for probe in ("live", "ready"):
         assert service.get(f"/v2/health/{probe}").json() == {"live": True, "ready": True}
-
-
-def test_a_server_without_models_is_live_and_not_ready(settings: Settings) -> None:
-    with run_service([], settings) as service:
-        assert service.get("/v2/health/live").json() == {"live": True, "ready": False}
-        assert_refused(service.get("/v2/health/ready"), 503, None, "no model is loaded")
-        assert_refused(post(service, b'{"inputs": []}'), 404, "model")
 
 
 @pytest.mark.parametrize("path", ["/v2/models/brake", "/v2/models/brake/versions/v1", "/v2/models/brake@v1"])
@@ -214,25 +207,17 @@ def test_outputs_are_sent_as_bytes_where_that_was_asked_for(service: Running, ev
     np.testing.assert_array_equal(likely, expected(MODELS["kind"], TWO_ROWS, rows=2)["probabilities"])
 
 
-def test_policy_and_ranking_are_parameters(service: Running) -> None:
-    lens, groups = MODELS["lens"], {"lab": [[0.5], [1.5]], "hog": [[1.0, -1.0], [0.0, 4.0]]}
-    reply = infer(service, tensors(groups), "lens", parameters={"policy": "arrived", "ranking": True})
-    answer = expected(lens, groups, rows=2, policy="arrived", ranking=True)
-    assert_told(reply, answer)
-    assert answer["policy"] == "arrived"
-    assert output(reply, "ranking").tolist() == answer["ranking"]
-    reply = infer(service, tensors(groups), parameters={"policy": "arrived"})
-    assert reply["parameters"]["policy"] == "prefix"
-    assert "moments" in reply["parameters"]["note"]
-
-
 def test_the_query_says_what_the_json_does_not(service: Running) -> None:
-    plain = json.dumps({"inputs": tensors(VALUES)}).encode()
-    assert post(service, plain, budget=1).json()["parameters"]["prefix"] == 1
     said = json.dumps({"inputs": tensors(VALUES), "parameters": {"budget": 5}}).encode()
-    assert post(service, said, budget=5).json()["parameters"]["prefix"] == 2
-    twice = post(service, said, budget=1)
-    assert (twice.status_code, twice.json()["field"]) == (422, "budget")
-    assert twice.json()["error"] == "budget is 5.0 in the body and 1.0 in the query; send it once"
-    assert output(post(service, b'{"inputs": []}', rows=3).json()).tolist() == [[BASE_RATE]] * 3
-    assert output(infer(service, [], parameters={"rows": 2})).tolist() == [[BASE_RATE]] * 2
+    assert post(service, said, rows=1).json()["parameters"]["prefix"] == 2
+    twice = "budget is 5.0 in the body and 1.0 in the query; send it once"
+    assert_refused(post(service, said, budget=1), 422, "budget", twice)
+
+
+def test_contributions_are_json_in_a_parameter(service: Running) -> None:
+    reply = infer(service, tensors(VALUES), parameters={"explain": True})
+    assert (
+        json.loads(reply["parameters"]["contributions"])
+        == expected(MODELS["brake"], VALUES, explain=True)["contributions"]
+    )
+    assert "contributions" not in infer(service, tensors(VALUES))["parameters"]

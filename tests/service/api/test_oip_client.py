@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -84,14 +83,3 @@ def test_a_public_client_reads_our_errors(triton: Any) -> None:
         with pytest.raises(utils.InferenceServerException, match=words) as raised:
             call()
         assert raised.value.status() == status
-
-
-def test_a_public_client_asks_from_an_event_loop(service: Running, triton: Any) -> None:
-    aio: Any = pytest.importorskip("tritonclient.http.aio")
-
-    async def ask() -> Any:
-        async with aio.InferenceServerClient(f"127.0.0.1:{service.port}") as client:
-            return await client.infer("pair", triton_inputs(TWO_ROWS, True))
-
-    answer = expected(MODELS["pair"], TWO_ROWS, rows=2)
-    np.testing.assert_array_equal(asyncio.run(ask()).as_numpy("prediction"), answer["prediction"])

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from time import sleep
 from typing import Any
 
-import httpx
 import pytest
 
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.inferring import (
-    JSON_BYTES,
-    MODELS,
-    TWO_ROWS,
-    assert_refused,
-    assert_told,
-    binary,
-    half_sent,
-    output,
-    post,
-    tensors,
-)
+from service.inferring import JSON_BYTES, MODELS, TWO_ROWS, assert_told, binary, half_sent, output, tensors
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, trained_model
 from waiting import until
 
@@ -70,16 +57,6 @@ def test_a_tensor_counts_when_it_has_come_however_the_body_is_cut(service: Runni
             assert_told(connection.response()[2], expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
 
 
-def test_a_body_in_chunks_needs_no_length(service: Running) -> None:
-    content, headers = binary(TWO_ROWS)
-
-    def chunks() -> Iterator[bytes]:
-        yield from (content[i : i + 50] for i in range(0, len(content), 50))
-
-    response = httpx.post(f"{service.url}/v2/models/brake/infer", content=chunks(), headers=headers)
-    assert_told(response.json(), expected(MODELS["brake"], TWO_ROWS, rows=2))
-
-
 def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> None:
     app = create_app(ModelRegistry.of([small_model()]), settings)
     content = json.dumps({"inputs": tensors(VALUES)}).encode()
@@ -88,18 +65,3 @@ def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> Non
         app.state.service.registry = ModelRegistry.of([trained_model("brake", width=3)])
         connection.send(content[10:])
         assert_told(connection.response()[2], expected(small_model(), VALUES))
-
-
-def test_a_request_takes_one_place_and_one_above_the_limit_is_503(settings: Settings) -> None:
-    limits = settings.model_copy(update={"max_open": 1})
-    content = json.dumps({"inputs": tensors(VALUES)}).encode()
-    app = create_app(ModelRegistry.of([small_model()]), limits)
-    with running(app, limits) as service:
-        assert_told(post(service, content).json(), expected(small_model(), VALUES))
-        with half_sent(service, content, 10) as connection:
-            until(lambda: app.state.service.active)
-            refused = post(service, content)
-            assert_refused(refused, 503, None, "open already")
-            assert refused.headers["retry-after"] == "1"
-            connection.send(content[10:])
-            assert connection.response()[0] == 200

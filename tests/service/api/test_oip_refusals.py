@@ -111,6 +111,12 @@ def test_an_input_that_cannot_be_names_its_place(
         (b'{"inputs": [], "parameters": {"deadline_ms": -1}}', 400, "parameters.deadline_ms", ">= 0"),
         (b'{"inputs": [], "parameters": {"policy": "worst"}}', 400, "parameters.policy", "'worst'"),
         (b'{"inputs": [], "parameters": {"rows": 51}}', 422, "rows", "expected 1 to 50"),
+        (
+            json.dumps({"inputs": tensors(TWO_ROWS), "parameters": {"rows": 3}}).encode(),
+            422,
+            "rows",
+            "the inputs have 2",
+        ),
         (b'{"inputs": [], "parameters": {"ranking": 1}}', 400, "parameters.ranking", "expected `bool"),
         (b'{"inputs": [], "parameters": [1]}', 400, "parameters", "expected `object"),
         (b'{"inputs": [], "outputs": [{"name": "predictions"}]}', 422, "outputs[0].name", "mean 'prediction'"),
@@ -124,13 +130,6 @@ def test_a_body_that_cannot_be_names_the_place(
 ) -> None:
     assert_refused(post(service, body), status, field, words)
     assert infer(service, [SPEED])["parameters"]["prefix"] == 1
-
-
-def test_rows_that_disagree_and_rows_without_an_order_are_refused(service: Running) -> None:
-    content = json.dumps({"inputs": tensors(TWO_ROWS), "parameters": {"rows": 3}}).encode()
-    assert_refused(post(service, content), 422, "rows", "the inputs have 2")
-    content = json.dumps({"inputs": tensors(TWO_ROWS), "parameters": {"ranking": True}}).encode()
-    assert_refused(post(service, content, model="pair"), 422, "ranking", "several scores")
 
 
 @pytest.mark.parametrize(
@@ -156,10 +155,6 @@ def test_a_head_that_cannot_be_names_itself(service: Running, query: Any, header
 )
 def test_another_form_of_body_is_415(service: Running, headers: dict[str, str]) -> None:
     assert_refused(post(service, b'{"inputs": []}', headers), 415)
-
-
-def test_a_body_above_the_limit_is_413(service: Running) -> None:
-    assert_refused(post(service, b" " * 100_001), 413)
 
 
 @pytest.mark.parametrize("chunked", [False, True])

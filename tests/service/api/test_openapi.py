@@ -10,7 +10,6 @@ from starlette.routing import Route
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
-from anytime_service.client import Client
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.options import PARAMETERS
@@ -44,15 +43,11 @@ def test_the_document_is_valid_and_every_reference_in_it_leads_somewhere(service
     assert references == set(schemas)
 
 
-def test_the_hot_route_documents_its_body_parameters_answer_and_problems(app: AnytimeAPI) -> None:
-    document = app.openapi()
-    predict = document["paths"]["/predict"]["post"]
-    assert {"budget", "deadline_ms", "policy", "model"} <= {each["name"] for each in predict["parameters"]}
+def test_the_hot_route_documents_its_body_and_answer(app: AnytimeAPI) -> None:
+    predict = app.openapi()["paths"]["/predict"]["post"]
     assert predict["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/PredictRequest")
     assert predict["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Answer")
     assert {"400", "404", "413", "415", "422"} <= set(predict["responses"])
-    values = document["components"]["schemas"]["PredictRequest"]["properties"]["groups"]["additionalProperties"]
-    assert values["type"] == "array"
 
 
 def test_the_documentation_page_loads_nothing_from_elsewhere(service: Running) -> None:
@@ -128,12 +123,6 @@ def test_a_path_that_a_proxy_removes_is_in_addresses_of_the_service() -> None:
         for path in ("/v2/models/none", "/v2/models/brake/config", "/v2/nothing"):
             assert "error" in service.get(path).json(), "as the Open Inference Protocol has it"
         assert service.get("/livez").status_code == 200
-        with service.stream() as stream:
-            stream.say("begin", 1, deadline_ms=0)
-            assert stream.answer(1)["reason"] == "deadline"
-        with Client(service.url) as client:
-            assert client.predict(VALUES).complete
-            assert client.models()[0].name == "brake"
     with run_service([small_model()], Settings(port=0)) as service:
         assert "servers" not in service.get("/openapi.json").json()
         assert httpx.post(f"{service.url}/sessions", json={}).headers["location"].startswith("/sessions/")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from anytime import AnytimeRegressor
 from anytime.model.model import Model
-from anytime_service.settings import Settings
-from service.serving import Running, expected, run_service, timeless
+from lazily import Lazy
+from service.serving import Running, expected, timeless
 
 VALUES = {"a": [1.5, -0.5], "b": [0.7], "c": [-1.0]}
 
@@ -24,33 +22,24 @@ def paired_model() -> Model:
     return AnytimeRegressor(groups, pairs=2).fit(X, y).model_
 
 
-@pytest.fixture(scope="module")
-def paired() -> Model:
-    return paired_model()
-
-
-@pytest.fixture(scope="module")
-def server(paired: Model) -> Iterator[Running]:
-    settings = Settings(port=0)
-    with run_service([paired], settings) as service:
-        yield service
+MODELS: Lazy[str, Model] = Lazy({"model": paired_model})
 
 
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
 @pytest.mark.parametrize("names", [[], ["a"], ["b", "c"], ["b", "a"], ["c", "b", "a"]])
-def test_the_answer_is_the_librarys(server: Running, paired: Model, policy: str, names: list[str]) -> None:
+def test_the_answer_is_the_librarys(service: Running, policy: str, names: list[str]) -> None:
     groups = {name: VALUES[name] for name in names}
-    answer = server.post({"groups": groups}, policy=policy).json()
-    assert timeless(answer) == expected(paired, groups, policy=policy)
+    answer = service.post({"groups": groups}, policy=policy).json()
+    assert timeless(answer) == expected(MODELS["model"], groups, policy=policy)
     assert set(answer["groups"]) | set(answer["missing"]) <= {"a", "b", "c"}
 
 
-def test_descriptions_and_plans_name_raw_groups_alone(server: Running) -> None:
-    received = server.get("/models/model").json()
+def test_descriptions_and_plans_name_raw_groups_alone(service: Running) -> None:
+    received = service.get("/models/model").json()
     assert [group["name"] for group in received["groups"]] == ["a", "b", "c"]
     assert sorted(name for step in received["steps"] for name in step["adds"]) == ["a", "b", "c"]
     pairs = [pair for step in received["steps"] for pair in step.get("pairs", [])]
     assert sorted(pairs) == [["a0", "a1"], ["a0", "b0"]]
     assert received["total_cost"] == 6.0
-    plan = server.get("/models/model/plan", have="a").json()
+    plan = service.get("/models/model/plan", have="a").json()
     assert sorted(name for step in plan["steps"] for name in step["compute"]) == ["b", "c"]

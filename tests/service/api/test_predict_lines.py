@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from time import sleep
 from typing import Any
@@ -65,10 +64,6 @@ def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: R
         connection.send(chunk(LINES["hog"] + b"\n") + chunk(LINES["speed"] + b"\n"))
         answer = connection.response()[2]
         assert (answer["reason"], answer["groups"]) == ("budget", ["speed", "hog"])
-        connection.send(chunk(b"whatever comes\n") + b"0\r\n\r\n")
-        head(connection, "deadline_ms=0")
-        connection.send(b"0\r\n\r\n")
-        assert connection.response()[0] == 200
 
 
 def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Model) -> None:
@@ -84,24 +79,6 @@ def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Mode
         head(connection)
         connection.send(b"".join(chunk(content[i : i + 1]) for i in range(len(content))) + b"0\r\n\r\n")
         assert timeless(connection.response()[2]) == told
-
-
-@pytest.mark.parametrize(
-    ("content", "names"),
-    [
-        (b"", []),
-        (b"\n\n  \n\r\n", []),
-        (LINES["speed"], ["speed"]),
-        (LINES["speed"] + b"\n", ["speed"]),
-        (b"\n\n" + LINES["speed"] + b"\n\n\n" + LINES["lab"], ["speed", "lab"]),
-    ],
-)
-def test_blank_lines_and_a_last_line_without_its_end_are_no_mistakes(
-    service: Running, model: Model, content: bytes, names: list[str]
-) -> None:
-    response = post(service, content)
-    assert timeless(response.json()) == expected(model, {name: VALUES[name] for name in names})
-    assert response.json()["reason"] == "end"
 
 
 @pytest.mark.parametrize(
@@ -174,23 +151,3 @@ def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Runn
                 connection.send(chunk(LINES["speed"] + b'\n{"group'))
         until(lambda: service.metric("anytime_open_predictions") == 0)
     assert not records
-
-
-def test_random_pieces_are_read_like_the_whole(service: Running, model: Model) -> None:
-    rng = random.Random(5)
-    with service.connect() as connection:
-        for _ in range(30):
-            names = [name for name in VALUES if rng.random() < 0.6]
-            rng.shuffle(names)
-            content = b"".join(b"\n" * rng.randrange(3) + LINES[name] + b"\n" for name in names)
-            head(connection)
-            while content:
-                size = rng.randrange(1, 40)
-                connection.send(chunk(content[:size]))
-                content = content[size:]
-            if len(names) < len(VALUES):
-                connection.send(b"0\r\n\r\n")
-            answer = connection.response()[2]
-            assert timeless(answer) == expected(model, {name: VALUES[name] for name in names})
-            if len(names) == len(VALUES):
-                connection.send(b"0\r\n\r\n")

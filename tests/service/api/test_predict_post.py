@@ -1,8 +1,7 @@
-"""`POST /predict` in its forms: JSON, MessagePack and packed values in, JSON or MessagePack out; rows and ranking."""
+"""`POST /predict` in its forms: JSON, MessagePack and packed values in, JSON or MessagePack out."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -11,14 +10,12 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from service.serving import BASE_RATE, VALUES, Running, expected, logged, timeless
-from waiting import until
 
 JSON_TYPE, MSGPACK_TYPE = JSON.media_type, MSGPACK.media_type
-ROWS = {"speed": [[1.0], [4.0], [2.0]], "hog": [[1, None], [0, True], [2, 2]]}
+DTYPE_TWICE = b"\x83\xa5dtype\xa2f8\xa5dtype\xa2f4\xa6values\xc4\x10" + bytes(16)
 
 
 def post(service: Running, content: bytes, kind: str = MSGPACK_TYPE, accept: str = "", **query: Any) -> httpx.Response:
@@ -63,29 +60,6 @@ def test_the_answer_is_in_the_form_that_is_accepted_else_in_that_of_the_body(
     assert read(response)["prediction"] == BASE_RATE
 
 
-@pytest.mark.parametrize("accept", [MSGPACK_TYPE, JSON_TYPE])
-def test_problems_are_json_whatever_is_accepted(service: Running, accept: str) -> None:
-    response = post(service, b"\xc1", accept=accept)
-    assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
-    assert "not MessagePack" in response.json()["detail"]
-
-
-def test_rows_are_ranked_where_asked_for(service: Running, model: Model) -> None:
-    for ranking in ("true", "1"):
-        answer = service.post({"groups": ROWS}, ranking=ranking).json()
-        assert timeless(answer) == expected(model, ROWS, rows=3, ranking=True)
-        assert answer["ranking"] == np.argsort(-np.array(answer["prediction"])).tolist()
-    for ranking in ("false", "0"):
-        assert service.post({"groups": ROWS}, ranking=ranking).json()["ranking"] is None
-    response = service.post({"groups": ROWS}, ranking="yes")
-    assert (response.status_code, response.json()["field"]) == (422, "ranking")
-
-
-def test_rows_of_classes_have_no_one_order(several: Running) -> None:
-    response = several.post({"groups": {}}, model="kind", ranking="true")
-    assert (response.status_code, response.json()["field"]) == (422, "ranking")
-
-
 @pytest.mark.parametrize(
     ("groups", "status", "field", "words"),
     [
@@ -102,22 +76,16 @@ def test_rows_of_classes_have_no_one_order(several: Running) -> None:
         ({"none": {"dtype": "f8", "values": b"x" * 8}}, 422, "groups.none", "there is no group"),
         ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "1 to 50"),
         ({1: [1.0]}, 400, "groups", "expected `str`"),
+        (b"\x81\xa6groups\x81\xa3hog" + DTYPE_TWICE, 422, "groups.hog", "a key more than once"),
     ],
 )
 def test_packed_values_that_cannot_be_name_the_place(
     service: Running, groups: Any, status: int, field: str, words: str
 ) -> None:
-    response = post(service, MSGPACK.encode({"groups": groups}))
+    response = post(service, groups if isinstance(groups, bytes) else MSGPACK.encode({"groups": groups}))
     assert (response.status_code, response.json().get("field")) == (status, field), response.text
     assert words in response.json()["detail"]
     assert post(service, MSGPACK.encode({"groups": VALUES})).status_code == 200
-
-
-def test_a_key_of_packed_values_given_twice_is_an_error(service: Running) -> None:
-    twice = b"\x83\xa5dtype\xa2f8\xa5dtype\xa2f4\xa6values\xc4\x10" + bytes(16)
-    response = post(service, b"\x81\xa6groups\x81\xa3hog" + twice)
-    assert (response.status_code, response.json()["field"]) == (422, "groups.hog"), response.text
-    assert "a key more than once" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -135,31 +103,6 @@ def test_a_key_of_packed_values_given_twice_is_an_error(service: Running) -> Non
 )
 def test_a_body_that_is_not_messagepack_is_told(service: Running, content: bytes) -> None:
     with logged() as records:
-        response = post(service, content)
-    assert response.status_code == 400
+        response = post(service, content, accept=MSGPACK_TYPE)
+    assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
     assert not records
-
-
-def test_packed_values_are_for_messagepack(service: Running) -> None:
-    response = service.post({"groups": {"speed": {"dtype": "f8", "values": "AAAAAAAA8D8="}}})
-    assert (response.status_code, response.json()["field"]) == (422, "groups.speed")
-
-
-def test_a_fault_at_the_deadline_is_told_and_logged(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("the secret of the house")
-
-    monkeypatch.setattr(OpenPrediction, "deadline", fail)
-    with logged() as records, service.connect() as connection:
-        connection.head("deadline_ms=10", 100)
-        status, headers, problem = connection.response()
-        assert (status, headers["content-type"]) == (500, MEDIA_TYPE)
-        assert "secret" not in json.dumps(problem)
-    assert records
-    until(lambda: service.metric("anytime_open_predictions") == 0)
-
-
-def test_a_deadline_in_the_middle_of_many_rows_has_as_many_answers_as_were_announced(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=20&rows=3", 100)
-        assert connection.response()[2]["prediction"] == [BASE_RATE] * 3

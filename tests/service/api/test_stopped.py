@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import httpx
 import numpy as np
 import pytest
 
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
 from anytime.model.model import Model
-from service.inferring import infer, output, tensors
 from service.serving import Running, expected, timeless
 
 GROUPS = {
@@ -20,25 +18,20 @@ GROUPS = {
         {"name": "hog", "features": ["h0", "h1"], "cost": 4.0},
     ]
 }
-VALUES = {"test": [[1.5]], "hog": [[0.5, -1.0]]}
-
-
-def stopped_model() -> Model:
-    """Three steps were to be had; the noise was left out."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 5))
-    y = X @ [0.01, 0.0, 2.0, 1.0, -1.0] + 0.1 * rng.normal(size=80)
-    fitted = AnytimeRegressor(load_groups(GROUPS), epsilon=0.05, alpha=1e-4).fit(X, y)
-    return fitted.model_
+VALUES = {"test": [1.5], "hog": [0.5, -1.0]}
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return stopped_model()
+    """Three steps were to be had; the noise was left out."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 5))
+    y = X @ [0.01, 0.0, 2.0, 1.0, -1.0] + 0.1 * rng.normal(size=80)
+    return AnytimeRegressor(load_groups(GROUPS), epsilon=0.05, alpha=1e-4).fit(X, y).model_
 
 
 def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -> None:
-    told = httpx.get(f"{service.url}/models/model").json()
+    told = service.get("/models/model").json()
     assert model.manifest.stopped is not None
     assert told["stopped"] == model.manifest.stopped.model_dump(mode="json")
     assert told["stopped"]["left_out"] == ["noise"]
@@ -49,26 +42,10 @@ def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -
 @pytest.mark.parametrize("policy", ["prefix", "arrived"])
 def test_it_answers_as_the_library_does(model: Model, service: Running, names: list[str], policy: str) -> None:
     values = {name: VALUES[name] for name in names}
-    given = {"params": {"policy": policy}, "json": {"groups": {name: v[0] for name, v in values.items()}}}
-    told = httpx.post(f"{service.url}/predict", **given).json()  # type: ignore[arg-type]
-    assert timeless(told) == expected(model, {name: v[0] for name, v in values.items()}, policy=policy)
-    assert np.isfinite(told["prediction"])
-
-
-def test_it_plans_its_curve_and_a_sample(service: Running) -> None:
-    for path in ("plan", "curve", "sample"):
-        assert httpx.get(f"{service.url}/models/model/{path}").status_code == 200
-
-
-def test_the_open_inference_protocol_knows_its_groups_alone(service: Running) -> None:
-    inputs = httpx.get(f"{service.url}/v2/models/model").json()["inputs"]
-    assert {each["name"] for each in inputs} == {"test", "hog"}
-    told = expected(stopped_model(), {name: values[0] for name, values in VALUES.items()}, policy="arrived")
-    reply = infer(service, tensors(VALUES), "model")
-    assert output(reply).ravel().tolist() == pytest.approx([told["prediction"]])
+    assert timeless(service.post({"groups": values}, policy=policy).json()) == expected(model, values, policy=policy)
 
 
 def test_a_group_that_was_left_out_is_refused_by_name(service: Running) -> None:
-    told = httpx.post(f"{service.url}/predict", json={"groups": {"noise": [1.0, 2.0]}})
+    told = service.post({"groups": {"noise": [1.0, 2.0]}})
     assert told.status_code == 422
     assert "'noise'" in told.text

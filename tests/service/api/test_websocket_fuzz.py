@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,35 +92,26 @@ def withstand(service: Running, model: Model, form: Form, frames: list[Any]) -> 
                 assert len(reply["problem"]["detail"]) < 1_000
 
 
-def test_no_text_breaks_a_connection(service: Running, model: Model) -> None:
-    @quick(max_examples=100)
-    @given(st.lists(texts, min_size=1, max_size=8))
-    def check(frames: list[str]) -> None:
-        withstand(service, model, JSON, frames)
+@pytest.mark.parametrize(
+    ("form", "frames"),
+    [
+        (JSON, st.lists(texts, min_size=1, max_size=8) | messages.map(lambda several: [*map(text_of, several)])),
+        (
+            MSGPACK,
+            st.lists(binaries, min_size=1, max_size=8) | messages.map(lambda several: [*map(MSGPACK.encode, several)]),
+        ),
+    ],
+    ids=["text", "bytes"],
+)
+def test_no_frames_break_a_connection(
+    service: Running, model: Model, form: Form, frames: st.SearchStrategy[list[Any]]
+) -> None:
+    @quick(max_examples=150)
+    @given(frames)
+    def check(sent: list[Any]) -> None:
+        withstand(service, model, form, sent)
 
     with logged() as records:
         check()
     assert not records
     until(lambda: service.metric("anytime_open_predictions") == 0)
-
-
-def test_no_bytes_break_a_connection(service: Running, model: Model) -> None:
-    @quick(max_examples=100)
-    @given(st.lists(binaries, min_size=1, max_size=8))
-    def check(frames: list[bytes]) -> None:
-        withstand(service, model, MSGPACK, frames)
-
-    with logged() as records:
-        check()
-    assert not records
-
-
-def test_no_sequence_of_messages_breaks_a_connection(service: Running, model: Model) -> None:
-    @quick(max_examples=100)
-    @given(messages, st.sampled_from([JSON, MSGPACK]))
-    def check(several: list[Any], form: Form) -> None:
-        withstand(service, model, form, [text_of(each) if form is JSON else MSGPACK.encode(each) for each in several])
-
-    with logged() as records:
-        check()
-    assert not records

@@ -24,13 +24,6 @@ def test_the_deadline_in_the_middle_of_a_body_brings_the_base_rate(service: Runn
     assert answer["missing"] == ["speed", "hog", "lab"]
 
 
-def test_a_chunked_body_is_interrupted_too(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=50")
-        connection.send(b"%x\r\n%s\r\n" % (HALF, BODY[:HALF]))
-        assert connection.response()[2]["reason"] == "deadline"
-
-
 def test_a_body_that_ends_after_its_answer_leaves_the_connection_in_use(service: Running) -> None:
     with service.connect() as connection:
         for _ in range(3):

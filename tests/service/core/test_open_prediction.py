@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import AnytimeError, ValuesError
+from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer, Prediction
 from anytime.inference.subsets import arrived_model
-from anytime_service.core.open_prediction import TRANSITIONS, OpenPrediction, State
+from anytime.model.model import Model
+from anytime_service.core.open_prediction import OVERLOADED, TRANSITIONS, Limits, OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.schemas.options import PredictionOptions
 from models.properties import quick
@@ -70,69 +72,178 @@ def test_every_event_in_every_state_does_what_the_table_says(state: State, polic
     assert opened.prediction.received == (() if state is State.NEW else ("hog",))
 
 
-def test_deadline_zero_answers_the_base_rate_at_once() -> None:
-    answer = OpenPrediction(MODEL).begin(5.0, PredictionOptions(rows=2, deadline_ms=0))
-    assert answer is not None
-    assert (answer.prediction, answer.prefix, answer.complete) == ([BASE_RATE, BASE_RATE], 0, False)
-    assert (answer.reason, answer.elapsed_ms) == ("deadline", 0.0)
+def some(*names: str) -> dict[str, Any]:
+    return {name: VALUES[name] for name in names}
 
 
-def test_a_budget_that_buys_nothing_is_answered_at_once() -> None:
-    answer = OpenPrediction(MODEL).begin(0.0, PredictionOptions(budget=0.5))
+def began(model: Model = MODEL, shared: Prediction | None = None, **options: Any) -> OpenPrediction:
+    """A prediction that has begun at 0 and waits."""
+    opened = OpenPrediction(model, shared)
+    assert opened.begin(0.0, PredictionOptions(**options)) is None
+    return opened
+
+
+Log = list[tuple[str, float, tuple[Any, ...]]]
+HOG_AND_END: Log = [("groups", 1.0, (some("hog"),)), ("end", 2.0, ())]
+EVERY: Log = [("groups", float(now), (some(name),)) for now, name in enumerate(VALUES, start=1)]
+BASE = {"prediction": BASE_RATE, "prefix": 0}
+
+ANSWERS: dict[str, tuple[dict[str, Any], Log, dict[str, Any]]] = {
+    "a deadline of 0": (
+        {"rows": 2, "deadline_ms": 0},
+        [],
+        {"prediction": [BASE_RATE] * 2, "complete": False, "reason": "deadline", "elapsed_ms": 0.0},
+    ),
+    "a budget that buys nothing": ({"budget": 0.5}, [], BASE | {"reason": "budget", "complete": True}),
+    "the budget's prefix": ({"budget": 1.0}, EVERY[:1], {"reason": "budget", "groups": ("speed",), "missing": ()}),
+    "the budget's prefix in another order": (
+        {"budget": 9.9},
+        EVERY[1::-1],
+        {"reason": "budget", "complete": True, "groups": ("speed", "hog"), "missing": ()},
+    ),
+    "a budget for all": ({"budget": 10.0}, EVERY, {"reason": "complete", "groups": tuple(VALUES)}),
+    "no budget": ({}, EVERY[::-1], {"reason": "complete", "groups": tuple(VALUES), "missing": ()}),
+    "groups beyond the budget complete nothing": (
+        {"budget": 5.0},
+        [*EVERY[:0:-1], ("end", 4.0, ())],
+        {"reason": "end", "groups": (), "missing": ("speed",)},
+    ),
+    "arrived without moments falls back to the prefix": (
+        {"budget": 1.0, "policy": "arrived"},
+        EVERY[:1],
+        {"policy": "prefix", "reason": "budget", "note": "moments"},
+    ),
+    "groups after the deadline count and are named": (
+        {"deadline_ms": 10.0},
+        [("groups", 10.0, (some("speed"),)), ("groups", 10.1, (some("hog"),)), ("groups", 10.2, (some("hog", "lab"),))],
+        {"groups": tuple(VALUES), "late_groups": ("hog", "lab"), "reason": "deadline"},
+    ),
+    "an early deadline": ({"deadline_ms": 5.0}, [("deadline", 4.1, ())], {"reason": "deadline"}),
+    "an end after the deadline": ({"deadline_ms": 5.0}, [("end", 5.1, ())], {"reason": "deadline", "policy": "prefix"}),
+    "a drain": (
+        {},
+        [*EVERY[:1], ("drain", 2.0, ())],
+        {"reason": "draining", "prefix": 1, "missing": ("hog", "lab"), "elapsed_ms": 2.0},
+    ),
+}
+ARRIVED: dict[str, tuple[dict[str, Any], Log, dict[str, Any]]] = {
+    "an end waits for the optimum": (
+        {},
+        [*HOG_AND_END, ("end", 3.0, ()), ("solved", 4.0, (HOG, False))],
+        {"reason": "end", "policy": "arrived", "groups": ("hog",), "note": None},
+    ),
+    "an end does not wait for a known optimum": (
+        {},
+        [HOG_AND_END[0], ("solved", 1.5, (HOG, False)), HOG_AND_END[1]],
+        {"reason": "end", "policy": "arrived", "groups": ("hog",)},
+    ),
+    "a deadline does not wait for the optimum": (
+        {},
+        [*HOG_AND_END, ("deadline", 3.0, ())],
+        {"reason": "deadline", "policy": "prefix", "groups": (), "prefix": 0, "note": "not solved yet"},
+    ),
+    "nor before an end": (
+        {},
+        [HOG_AND_END[0], ("deadline", 3.0, ())],
+        {"reason": "deadline", "policy": "prefix", "groups": (), "prefix": 0, "note": "not solved yet"},
+    ),
+    "a drain does not wait for the optimum": (
+        {},
+        [*HOG_AND_END, ("drain", 3.0, ())],
+        {"reason": "draining", "policy": "prefix", "note": "not solved yet"},
+    ),
+    "an optimum after the deadline": (
+        {"deadline_ms": 1.5},
+        [*HOG_AND_END, ("solved", 5.2, (HOG, False))],
+        {"reason": "deadline", "policy": "arrived", "groups": ("hog",)},
+    ),
+    "a refused optimum": (
+        {},
+        [*HOG_AND_END, ("solved", 3.0, (HOG, True))],
+        {"reason": "end", "policy": "prefix", "groups": (), "note": "prefix"},
+    ),
+    "the optimum of another set does not answer": (
+        {},
+        [*HOG_AND_END, ("solved", 3.0, (frozenset({"speed"}), False)), ("solved", 4.0, (None, False))],
+        {"reason": "end", "policy": "arrived", "groups": ("hog",)},
+    ),
+    "groups while the optimum is solved change what is solved": (
+        {},
+        [
+            *HOG_AND_END,
+            ("groups", 3.0, (some("speed"),)),
+            ("groups", 4.0, (some("lab"),)),
+            ("solved", 5.0, (HOG, False)),
+            ("solved", 6.0, (frozenset(VALUES), False)),
+        ],
+        {"groups": ("lab", "hog", "speed"), "late_groups": (), "reason": "end"},
+    ),
+    "every group and the optimum of them all": (
+        {},
+        [*EVERY, ("solved", 9.0, (frozenset(VALUES), False))],
+        {"reason": "complete", "complete": True, "groups": ("lab", "hog", "speed")},
+    ),
+    "the optimum of what the budget buys": (
+        {"budget": 6.0},
+        [*EVERY[:2], ("end", 4.0, ()), ("solved", 5.0, (HOG | {"speed"}, False))],
+        {"groups": ("hog", "speed")},
+    ),
+    "the first of the sequence that the budget buys": (
+        {"budget": 6.0},
+        [*EVERY, ("solved", 5.0, (frozenset({"lab"}), False))],
+        {"groups": ("lab",)},
+    ),
+}
+"""Options, events of which the last one answers, and fields of the answer; of a note, some words."""
+
+
+@pytest.mark.parametrize("name", ANSWERS | ARRIVED)
+def test_a_log_of_events_has_one_answer(name: str) -> None:
+    model = MODEL if name in ANSWERS else trained_model()
+    options, log, expected = (ANSWERS | ARRIVED)[name]
+    opened = OpenPrediction(model)
+    answer = opened.begin(0.0, PredictionOptions(**({} if name in ANSWERS else {"policy": "arrived"}) | options))
+    for event, now, arguments in log:
+        assert answer is None
+        answer = apply(opened, event, now, arguments)
     assert answer is not None
-    assert (answer.prediction, answer.reason, answer.complete) == (BASE_RATE, "budget", True)
+    note = expected.get("note")
+    assert note is None or note in str(answer.note)
+    found = {field: getattr(answer, field) for field in expected}
+    assert found == expected | ({} if note is None else {"note": answer.note})
+    assert opened.unsolved is None
+    if answer.policy == "arrived":
+        literal = Prediction(model)
+        literal.add_all({group: np.array([VALUES[group]]) for group in answer.groups})
+        assert answer.prediction == literal.answer(policy="arrived").prediction
 
 
 @pytest.mark.parametrize(
-    ("budget", "names", "reason"),
+    ("limit", "rows", "note"),
     [
-        (1.0, ["speed"], "budget"),
-        (9.9, ["speed", "hog"], "budget"),
-        (10.0, list(VALUES), "complete"),
-        (None, list(VALUES), "complete"),
+        (12, 3, None),
+        (12, 4, "no contributions: 4 rows x 4 columns x 1 scores are more than 12; explain fewer rows at once"),
+        (3, 1, "no contributions: 4 columns x 1 scores are more than 3"),
     ],
 )
-def test_the_group_that_completes_the_budgets_prefix_brings_the_answer(
-    budget: float | None, names: list[str], reason: str
-) -> None:
-    opened = OpenPrediction(MODEL)
-    assert opened.begin(0.0, PredictionOptions(budget=budget)) is None
-    for name in names[:0:-1]:
-        assert opened.groups(1.0, {name: VALUES[name]}) is None
-    answer = opened.groups(2.0, {names[0]: VALUES[names[0]]})
+def test_an_answer_with_too_many_contributions_has_none_and_says_why(limit: int, rows: int, note: str | None) -> None:
+    opened = OpenPrediction(MODEL, None, Limits(max_contributions=limit))
+    opened.begin(0.0, PredictionOptions(rows=rows, explain=True))
+    opened.groups(1.0, {"speed": [[2.0]] * rows})
+    for answer in (opened.update(2.0), opened.end(3.0)):
+        assert answer is not None
+        assert (answer.note, answer.contributions is None) == (note, note is not None)
+
+
+def test_the_base_rate_of_an_overloaded_server_has_the_intercept_alone() -> None:
+    answer = OpenPrediction(MODEL).begin(0.0, PredictionOptions(explain=True), overloaded=True)
     assert answer is not None
-    assert (answer.reason, answer.complete, answer.groups, answer.missing) == (reason, True, tuple(names), ())
-
-
-def test_groups_outside_the_budgets_prefix_do_not_complete_it() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(budget=5.0))
-    assert opened.groups(1.0, {"hog": VALUES["hog"], "lab": VALUES["lab"]}) is None
-    assert opened.state is State.OPEN
-
-
-def test_arrived_without_moments_waits_for_the_budgets_prefix_like_the_policy_it_falls_back_to() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(budget=1.0, policy="arrived"))
-    answer = opened.groups(1.0, {"speed": [2.0]})
-    assert answer is not None
-    assert (answer.policy, answer.note is not None) == ("prefix", True)
-
-
-def test_groups_after_the_deadline_are_used_and_named() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(100.0, PredictionOptions(deadline_ms=10.0))
-    assert opened.groups(110.0, {"speed": [2.0]}) is None
-    assert opened.groups(110.1, {"hog": VALUES["hog"]}) is None
-    answer = opened.groups(110.2, {"hog": VALUES["hog"], "lab": VALUES["lab"]})
-    assert answer is not None
-    assert (answer.groups, answer.late_groups, answer.reason) == (tuple(VALUES), ("hog", "lab"), "deadline")
+    assert (answer.contributions, answer.note) == (Contributions(BASE_RATE, {}, {}), OVERLOADED)
 
 
 def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
     shared = Prediction(MODEL)
-    opened = OpenPrediction(MODEL, shared)
-    opened.begin(0.0, PredictionOptions(deadline_ms=10.0))
+    opened = began(shared=shared, deadline_ms=10.0)
     shared.add("speed", VALUES["speed"])
     assert opened.took(10.1, ["speed"]) is None
     answer = opened.deadline(10.2)
@@ -140,40 +251,15 @@ def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
 
 
 def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(deadline_ms=1.0))
+    opened = began(deadline_ms=1.0)
     with pytest.raises(FieldError, match="did you mean 'speed'"):
         opened.groups(2.0, {"sped": [1.0]})
     assert opened.deadline(2.0).late_groups == ()
 
 
-def test_a_deadline_event_answers_even_if_it_is_early() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(deadline_ms=5.0))
-    assert opened.deadline(4.1).reason == "deadline"
-
-
-def test_draining_answers_from_the_received_groups() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0)
-    opened.groups(1.0, {"speed": [2.0]})
-    answer = opened.drain(2.0)
-    assert (answer.reason, answer.prefix, answer.missing) == ("draining", 1, ("hog", "lab"))
-
-
-def test_a_refused_group_changes_nothing_and_names_its_field() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0)
-    with pytest.raises(FieldError) as error:
-        opened.groups(1.0, {"hog": [1.0]})
-    assert error.value.field == "groups.hog"
-    assert (opened.state, opened.prediction.received) == (State.OPEN, ())
-
-
 @pytest.mark.parametrize("before", [{}, {"lab": [0.5]}])
 def test_groups_that_arrive_together_are_accepted_all_or_none(before: dict[str, list[float]]) -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0)
+    opened = began()
     opened.groups(1.0, before)
     with pytest.raises(FieldError):
         opened.groups(2.0, {"speed": [2.0], "hog": [1.0]})
@@ -222,8 +308,7 @@ def test_options_that_amend_a_prediction_count_as_if_it_had_begun_with_them(opti
 
 
 def test_the_first_values_set_the_number_of_rows() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(rows=None))
+    opened = began(rows=None)
     assert opened.prediction.rows == 1
     opened.groups(1.0, {"speed": [[1.0], [2.0], [3.0]]})
     assert opened.prediction.rows == 3
@@ -235,28 +320,15 @@ def test_the_first_values_set_the_number_of_rows() -> None:
     assert len(opened.drain(3.0).prediction) == 3
 
 
-def test_the_scores_of_several_rows_are_computed_before_the_deadline() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(rows=2))
-    opened.groups(1.0, {"speed": [[1.0], [2.0]]})
-    opened.groups(1.0, {"hog": [[1.0, 2.0], [3.0, 4.0]]})
-    opened.prepare()
-    ready = opened.prediction._ready
-    assert ready is not None
-    assert ready[0] == opened.prediction.prefix == 2
-
-
 def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(rows=None))
+    opened = began(rows=None)
     with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
         opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
     assert (error.value.field, opened.prediction.received) == ("groups", ())
 
 
 def test_rows_are_ranked_by_their_scores_on_request() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(rows=4, ranking=True))
+    opened = began(rows=4, ranking=True)
     opened.groups(1.0, {"speed": [[1.0], [4.0], [4.0], [-2.0]]})
     answer = opened.end(2.0)
     assert answer is not None
@@ -301,8 +373,7 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
 
 
 def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
-    opened = OpenPrediction(trained_model())
-    opened.begin(0.0, PredictionOptions(policy="arrived"))
+    opened = began(trained_model(), policy="arrived")
     opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
     opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
@@ -316,123 +387,6 @@ def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
     best = opened.update(4.0)
     assert best is not None
     assert best.groups == ("hog", "speed")
-
-
-def test_an_end_under_arrived_waits_for_the_optimum() -> None:
-    opened = reach(State.SOLVING)
-    assert opened.unsolved == HOG
-    assert opened.end(3.0) is None, "once is enough"
-    answer = opened.solved(4.0, HOG, arrived_model(trained_model(), HOG))
-    assert answer is not None
-    assert (answer.reason, answer.policy, answer.groups, answer.note) == ("end", "arrived", ("hog",), None)
-    expected = Prediction(trained_model())
-    expected.add("hog", VALUES["hog"])
-    assert answer.prediction == expected.answer(policy="arrived").prediction
-    assert opened.unsolved is None
-
-
-def test_the_end_does_not_wait_for_an_optimum_that_is_known() -> None:
-    opened = reach(State.OPEN)
-    assert opened.unsolved == HOG
-    opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
-    assert opened.unsolved is None
-    answer = opened.end(3.0)
-    assert answer is not None
-    assert answer.policy == "arrived"
-
-
-def test_the_deadline_does_not_wait_for_the_optimum_and_the_answer_says_so() -> None:
-    for opened in (reach(State.SOLVING), reach(State.OPEN)):
-        answer = opened.deadline(3.0)
-        assert (answer.reason, answer.policy, answer.groups, answer.prefix) == ("deadline", "prefix", (), 0)
-        assert "not solved yet" in str(answer.note)
-
-
-def test_a_draining_service_does_not_wait_for_the_optimum() -> None:
-    answer = reach(State.SOLVING).drain(3.0)
-    assert (answer.reason, answer.policy, answer.note is not None) == ("draining", "prefix", True)
-
-
-def test_after_the_deadline_the_optimum_of_what_arrived_still_answers_if_it_is_solved_first() -> None:
-    opened = OpenPrediction(trained_model())
-    opened.begin(0.0, PredictionOptions(deadline_ms=5.0, policy="arrived"))
-    opened.groups(1.0, {"hog": VALUES["hog"]})
-    assert opened.end(5.1) is None
-    answer = opened.solved(5.2, HOG, arrived_model(trained_model(), HOG))
-    assert answer is not None
-    assert (answer.reason, answer.policy, answer.groups) == ("deadline", "arrived", ("hog",))
-
-
-def test_an_end_after_the_deadline_has_the_deadline_for_its_reason() -> None:
-    opened = OpenPrediction(MODEL)
-    opened.begin(0.0, PredictionOptions(deadline_ms=5.0))
-    answer = opened.end(5.1)
-    assert answer is not None
-    assert (answer.reason, answer.policy) == ("deadline", "prefix")
-
-
-def test_where_the_optimum_is_refused_the_prefix_answers_and_says_so() -> None:
-    opened = reach(State.SOLVING)
-    answer = opened.solved(3.0, HOG, None)
-    assert answer is not None
-    assert (answer.reason, answer.policy, answer.prediction) == (
-        "end",
-        "prefix",
-        Prediction(trained_model()).answer().prediction,
-    )
-    assert answer.note is not None
-
-
-def test_the_optimum_of_another_set_does_not_answer() -> None:
-    opened = reach(State.SOLVING)
-    other = frozenset({"speed"})
-    assert opened.solved(3.0, other, arrived_model(trained_model(), other)) is None
-    assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
-
-
-def test_groups_received_while_the_optimum_is_solved_change_what_is_solved() -> None:
-    opened = reach(State.SOLVING)
-    assert opened.groups(3.0, {"speed": VALUES["speed"]}) is None
-    assert opened.groups(4.0, {"lab": VALUES["lab"]}) is None
-    with pytest.raises(FieldError):
-        opened.groups(4.0, {"lab": [1.0, 2.0]})
-    assert opened.solved(5.0, HOG, arrived_model(trained_model(), HOG)) is None
-    everything = frozenset(VALUES)
-    assert opened.unsolved == everything
-    answer = opened.solved(6.0, everything, arrived_model(trained_model(), everything))
-    assert answer is not None
-    assert (answer.groups, answer.late_groups, answer.reason) == (("lab", "hog", "speed"), (), "end")
-
-
-def test_arrived_waits_for_every_group_and_for_the_optimum_of_them_all() -> None:
-    opened = OpenPrediction(trained_model())
-    opened.begin(0.0, PredictionOptions(policy="arrived"))
-    for now, name in enumerate(VALUES):
-        assert opened.groups(float(now), {name: VALUES[name]}) is None
-    everything = frozenset(VALUES)
-    assert (opened.state, opened.unsolved) == (State.SOLVING, everything)
-    answer = opened.solved(9.0, everything, arrived_model(trained_model(), everything))
-    assert answer is not None
-    assert (answer.reason, answer.complete) == ("complete", True)
-    assert answer.prediction == expected_prediction(VALUES, policy="prefix")
-
-
-def test_arrived_within_a_budget_wants_the_optimum_of_what_fits() -> None:
-    opened = OpenPrediction(trained_model())
-    opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
-    opened.groups(1.0, {"speed": VALUES["speed"]})
-    assert opened.unsolved == frozenset({"speed"})
-    opened.groups(2.0, {"hog": VALUES["hog"]})
-    assert opened.unsolved == HOG | {"speed"}
-    opened.groups(3.0, {"lab": VALUES["lab"]})
-    assert opened.unsolved == frozenset({"lab"}), "its 5 come first in the sequence, and then 4 more are too many"
-
-
-def expected_prediction(groups: dict[str, Any], **options: Any) -> Any:
-    prediction = Prediction(trained_model())
-    for name, values in groups.items():
-        prediction.add(name, values)
-    return prediction.answer(**options).prediction
 
 
 def test_groups_of_a_shared_prediction_count() -> None:
@@ -451,17 +405,13 @@ def test_groups_of_a_shared_prediction_count() -> None:
 
 def test_a_prediction_whose_groups_are_all_received_is_answered_at_once() -> None:
     shared = Prediction(trained_model())
-    for name, values in VALUES.items():
-        shared.add(name, values)
+    shared.add_all({name: np.array([values]) for name, values in VALUES.items()})
     answer = OpenPrediction(trained_model(), shared).begin(0.0)
     assert answer is not None
     assert answer.reason == "complete"
-    waiting = OpenPrediction(trained_model(), shared)
-    assert waiting.begin(0.0, PredictionOptions(policy="arrived")) is None
-    assert waiting.state is State.SOLVING
+    assert began(trained_model(), shared, policy="arrived").state is State.SOLVING
 
 
-Event = tuple[str, float, tuple[Any, ...]]
 values = st.lists(st.floats(-5, 5) | st.none(), min_size=1, max_size=2)
 names = st.sampled_from(list(VALUES))
 events = st.one_of(
@@ -500,7 +450,7 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
     return answer
 
 
-def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
+def replay(log: Log, seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
     opened = OpenPrediction(trained_model())
     results: list[Answer | str | None] = []
     for name, now, arguments in log:
@@ -518,7 +468,7 @@ def replay(log: list[Event], seen: set[tuple[State, str, State]] | None = None) 
 
 @quick()
 @given(logs)
-def test_the_same_log_gives_the_same_answers(log: list[Event]) -> None:
+def test_the_same_log_gives_the_same_answers(log: Log) -> None:
     results = replay(log)
     assert results == replay(log)
     assert sum(isinstance(each, Answer) for each in results) <= 1
@@ -526,7 +476,7 @@ def test_the_same_log_gives_the_same_answers(log: list[Event]) -> None:
 
 @quick()
 @given(logs)
-def test_rejected_events_do_not_change_later_answers(log: list[Event]) -> None:
+def test_rejected_events_do_not_change_later_answers(log: Log) -> None:
     results = replay(log)
     accepted = [event for event, answer in zip(log, results, strict=True) if not isinstance(answer, str)]
     assert replay(accepted) == [answer for answer in results if not isinstance(answer, str)]
@@ -536,8 +486,7 @@ def about_to_want_a_set_that_is_solved() -> OpenPrediction:
     """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
     shared = Prediction(trained_model())
     shared.add("hog", VALUES["hog"])
-    opened = OpenPrediction(trained_model(), shared)
-    opened.begin(0.0, PredictionOptions(budget=6.0, policy="arrived"))
+    opened = began(trained_model(), shared, budget=6.0, policy="arrived")
     lab = frozenset({"lab"})
     opened.solved(1.0, lab, arrived_model(trained_model(), lab))
     opened.end(2.0)
@@ -566,11 +515,8 @@ def test_every_transition_of_the_table_occurs() -> None:
                 log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
                 replay(log, seen)
     full = Prediction(trained_model())
-    for name in VALUES:
-        full.add(name, VALUES[name])
-    opened = OpenPrediction(trained_model(), full)
-    opened.begin(0.0, PredictionOptions(policy="arrived"))
-    seen.add((State.NEW, "begin", opened.state))
+    full.add_all({name: np.array([values]) for name, values in VALUES.items()})
+    seen.add((State.NEW, "begin", began(trained_model(), full, policy="arrived").state))
     for options in ({}, {"budget": 0.0}, {"policy": "arrived"}):
         opened = OpenPrediction(trained_model(), Prediction(trained_model()))
         opened.begin(0.0)

@@ -69,102 +69,86 @@ async def filled(results: list[Any], count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
+async def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
     model = fresh()
     known = arrived_model(model, some(1, 2))
 
-    async def main() -> None:
-        with solver(0.0) as here:
-            for groups in (frozenset(), some(0), frozenset("abcd"), some(1, 2)):
-                results: list[Any] = []
-                here.find(model, groups, results.append)
-                assert [found.groups for found in results] == [groups]
-            assert results == [known]
-
-    run(main())
+    with solver(0.0) as here:
+        for groups in (frozenset(), some(0), frozenset("abcd"), some(1, 2)):
+            results: list[Any] = []
+            here.find(model, groups, results.append)
+            assert [found.groups for found in results] == [groups]
+        assert results == [known]
 
 
-def test_small_sets_are_solved_at_once_whatever_waits() -> None:
+async def test_small_sets_are_solved_at_once_whatever_waits() -> None:
     model = fresh()
     small = some(2)
     assert model.places[order()[2]].stop - model.places[order()[2]].start <= MAX_SMALL
 
-    async def main() -> None:
-        with solver(0.0, max_solving=0) as here:
-            results: list[Any] = []
-            here.find(model, small, results.append)
-            assert results == [cached_arrived_model(model, small)]
-
-    run(main())
+    with solver(0.0, max_solving=0) as here:
+        results: list[Any] = []
+        here.find(model, small, results.append)
+        assert results == [cached_arrived_model(model, small)]
 
 
-def test_wide_sets_are_solved_beside_the_loop() -> None:
+async def test_wide_sets_are_solved_beside_the_loop() -> None:
     model = fresh()
 
-    async def main() -> None:
-        with solver() as here:
-            results: list[ArrivedModel | None] = []
-            here.find(model, some(1, 2), results.append)
-            assert not results
-            await asyncio.wait_for(filled(results, 1), 20)
-            found = results[0]
-            assert found is not None
-            np.testing.assert_array_equal(found.coef, arrived_model(fresh(), some(1, 2)).coef)
-            assert cached_arrived_model(model, some(1, 2)) is found
-            here.find(model, some(1, 2), results.append)
-            assert results == [found, found]
-
-    run(main())
+    with solver() as here:
+        results: list[ArrivedModel | None] = []
+        here.find(model, some(1, 2), results.append)
+        assert not results
+        await asyncio.wait_for(filled(results, 1), 20)
+        found = results[0]
+        assert found is not None
+        np.testing.assert_array_equal(found.coef, arrived_model(fresh(), some(1, 2)).coef)
+        assert cached_arrived_model(model, some(1, 2)) is found
+        here.find(model, some(1, 2), results.append)
+        assert results == [found, found]
 
 
-def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, model = Gate(monkeypatch), fresh()
 
-    async def main() -> None:
-        with solver() as here:
-            results: list[Any] = []
-            for _ in range(5):
-                here.find(model, some(1, 2), results.append)
-            gate.open.set()
-            await asyncio.wait_for(filled(results, 5), 20)
-            assert len(set(map(id, results))) == 1
-
-    run(main())
+    with solver() as here:
+        results: list[Any] = []
+        for _ in range(5):
+            here.find(model, some(1, 2), results.append)
+        gate.open.set()
+        await asyncio.wait_for(filled(results, 5), 20)
+        assert len(set(map(id, results))) == 1
     assert gate.solved == [some(1, 2)]
 
 
-def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
+async def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
     model = fresh()
 
-    async def main() -> None:
-        with solver(0.0) as here:
-            results: list[Any] = []
-            here.find(model, some(1, 2), results.append)
-            assert results == [None]
-        assert cached_arrived_model(model, some(1, 2)) is None
-
-    run(main())
+    with solver(0.0) as here:
+        results: list[Any] = []
+        here.find(model, some(1, 2), results.append)
+        assert results == [None]
+    assert cached_arrived_model(model, some(1, 2)) is None
 
 
-def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gate, model = Gate(monkeypatch), fresh()
 
-    async def main() -> None:
-        with solver(max_solving=2) as here:
-            results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
-            here.find(model, some(1, 2), results["first"].append)
-            here.find(model, some(2, 3), results["second"].append)
-            here.find(model, some(1, 3), results["third"].append)
-            assert results == {"first": [], "second": [], "third": [None]}
-            here.find(model, some(1, 2), results["first"].append)
-            gate.open.set()
-            await asyncio.wait_for(filled(results["first"], 2), 20)
-            await asyncio.wait_for(filled(results["second"], 1), 20)
-            here.find(model, some(1, 3), results["third"].append)
-            await asyncio.wait_for(filled(results["third"], 2), 20)
-            assert None not in results["first"] + results["second"] + results["third"][1:]
-
-    run(main())
+    with solver(max_solving=2) as here:
+        results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
+        here.find(model, some(1, 2), results["first"].append)
+        here.find(model, some(2, 3), results["second"].append)
+        here.find(model, some(1, 3), results["third"].append)
+        assert results == {"first": [], "second": [], "third": [None]}
+        here.find(model, some(1, 2), results["first"].append)
+        gate.open.set()
+        await asyncio.wait_for(filled(results["first"], 2), 20)
+        await asyncio.wait_for(filled(results["second"], 1), 20)
+        here.find(model, some(1, 3), results["third"].append)
+        await asyncio.wait_for(filled(results["third"], 2), 20)
+        assert None not in results["first"] + results["second"] + results["third"][1:]
 
 
 def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,20 +175,17 @@ def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.M
     assert [record.exc_info is not None and "failed" in record.getMessage() for record in records] == [True]
 
 
-def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, model = Gate(monkeypatch), fresh()
 
-    async def main() -> None:
-        results: list[Any] = []
-        with solver() as here:
-            here.find(model, some(1, 2), results.append)
-            here.find(model, some(2, 3), results.append)
-            here.close()
-            gate.open.set()
-        await asyncio.sleep(0.05)
-        assert not results
-
-    run(main())
+    results: list[Any] = []
+    with solver() as here:
+        here.find(model, some(1, 2), results.append)
+        here.find(model, some(2, 3), results.append)
+        here.close()
+        gate.open.set()
+    await asyncio.sleep(0.05)
+    assert not results
 
 
 def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:

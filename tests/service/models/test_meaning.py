@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from anytime_service.models.registry import load_registry
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.commands import command
 from service.serving import Running, logged, packed, run_service
 
 PORTS = ("Bonn", "Cork", "Oslo")
@@ -157,13 +155,3 @@ def test_codes_that_are_none_stay_what_they_were(serving: Running) -> None:
     assert answer_to(serving, -1.0)["imputed"] == ["port"]
     for code in (3.0, 0.5, -2.0):
         assert answer_to(serving, code)["status"] == 422
-
-
-def test_a_signal_refuses_what_a_request_refuses_and_says_so(file: Path) -> None:
-    write(file, {})
-    with command(file) as (served, service):
-        version = service.get("/models/ship").json()["version"]
-        write(file, {"unit": "EUR"})
-        served.process.send_signal(signal.SIGHUP)
-        served.said("could not reload the models; .*ship.safetensors.*cost unit 'EUR' instead of 'ms'")
-        assert service.get("/models/ship").json()["version"] == version

@@ -15,7 +15,6 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form, in_pieces
 from anytime_service.settings import Settings
 from lazily import Lazy
 from service.serving import Running, expected, packed, small_model, timeless, trained_model
-from waiting import until
 
 SETTINGS = Settings(port=0)
 CLASSES = ("car", "cyclist", "walker")
@@ -71,7 +70,7 @@ def test_an_answer_of_many_rows_is_that_of_the_library_on_every_binding(
             assert timeless(stream.answer(1)) == expected(MODELS[model], {}, rows=rows)
 
 
-def test_updates_and_late_groups_of_a_prediction_of_many_rows(service: Running) -> None:
+def test_updates_of_a_prediction_of_many_rows(service: Running) -> None:
     values = values_of("lens", 5_000)
     with service.stream(MSGPACK) as stream:
         stream.say("begin", 1, model="lens", rows=5_000, updates=True)
@@ -80,7 +79,3 @@ def test_updates_and_late_groups_of_a_prediction_of_many_rows(service: Running) 
         while (answer := stream.hear())["type"] == "update":  # of a part of the groups, made by the worker
             assert len(answer["prediction"]) == 5_000
         assert timeless(answer) == expected(MODELS["lens"], values, rows=5_000)
-        stream.say("begin", 2, model="lens", rows=5_000, deadline_ms=0)
-        stream.say("group", 2, group="speed", **packed(values["speed"]))  # while the worker makes the answer
-        assert stream.answer(2)["prefix"] == 0
-    until(lambda: service.metric("anytime_held_bytes") == 0)

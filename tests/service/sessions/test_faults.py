@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from anytime.model.model import Model
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.sessions.redis_store import BEHIND, LOST
 from anytime_service.settings import Settings
+from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer, redis_server
 from service.serving import VALUES, Running, expected, logged, run_service, timeless
 from waiting import WAIT_S, until
@@ -31,34 +32,12 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as threads:
-        yield threads
-
-
 @contextmanager
 def replicas(model: Model, redis: RedisServer, count: int = 1, user: str = "") -> Iterator[list[Running]]:
     """Services that share their sessions, in threads."""
     settings = Settings(port=0, session_store=redis.url(user=user), session_store_timeout_ms=TIMEOUT_MS)
     with ExitStack() as stack:
         yield [stack.enter_context(run_service([model], settings)) for _ in range(count)]
-
-
-def begin(replica: Running) -> str:
-    name: str = replica.post_to("/sessions").json()["id"]
-    return name
-
-
-def post_groups(replica: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
-    return replica.post_to(f"/sessions/{session}/groups", groups)
-
-
-def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: Any) -> Future[httpx.Response]:
-    before = replica.metric("anytime_open_predictions")
-    waiting = threads.submit(replica.get, f"/sessions/{session}/predict", **asked)
-    until(lambda: replica.metric("anytime_open_predictions") > before or waiting.done())
-    return waiting
 
 
 def requests(replica: Running, session: str) -> list[Callable[[], httpx.Response]]:
@@ -241,12 +220,14 @@ def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureF
         assert "hunter" not in output
 
 
-def test_the_documented_redis_user_has_all_permissions_needed(model: Model, redis: RedisServer) -> None:
+def test_the_documented_redis_user_has_all_permissions_needed(
+    model: Model, redis: RedisServer, threads: ThreadPoolExecutor
+) -> None:
     page = (Path(__file__).parents[3] / "deploy" / "README.md").read_text(encoding="utf-8")
     (rights,) = re.findall(r"^user (anytime on >.*)$", page, re.MULTILINE)
     redis.execute("ACL", "SETUSER", *rights.split())
     redis.execute("SCRIPT", "FLUSH")
-    with ThreadPoolExecutor(1) as threads, replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
+    with replicas(model, redis, 2, user="anytime:PASSWORD@") as (a, b):
         session, other = begin(a), begin(b)
         waiting = wait(threads, a, session, deadline_ms=9_000)
         assert post_groups(b, session, VALUES).json()["prefix"] == 3

@@ -19,7 +19,6 @@ from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions import store
 from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
-from service.loops import run
 from service.serving import Collecting, logged, small_model
 
 MODEL = small_model()
@@ -47,165 +46,122 @@ async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession
     return await sessions.get(await sessions.create(MODEL, rows, ANYONE))
 
 
-def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        session = await begun(sessions)
-        clock.now += 60_000
-        assert await sessions.get(session.id) is session, "using it counts"
-        clock.now += 60_000
-        assert await sessions.get(session.id) is session
-        clock.now += 60_001
-        with pytest.raises(GoneSessionError, match="expired"):
-            await sessions.get(session.id)
-        with pytest.raises(GoneSessionError):
-            await sessions.delete(session.id)
-        assert len(sessions) == 0
-        await sessions.close()
-
-    run(main())
-
-
-def test_groups_that_waited_for_their_turn_while_their_session_ended_are_refused_and_take_no_memory() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        before, session = ANYONE.bytes, await begun(sessions)
+async def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
+    sessions = MemorySessions(10, ttl_s=60)
+    session = await begun(sessions)
+    clock.now += 60_000
+    assert await sessions.get(session.id) is session, "using it counts"
+    clock.now += 60_000
+    assert await sessions.get(session.id) is session
+    clock.now += 60_001
+    with pytest.raises(GoneSessionError, match="expired"):
+        await sessions.get(session.id)
+    with pytest.raises(GoneSessionError):
         await sessions.delete(session.id)
+    assert len(sessions) == 0
+    await sessions.close()
+
+
+async def test_groups_of_a_session_that_ended_while_they_waited_are_refused_and_take_no_memory() -> None:
+    sessions = MemorySessions(10, ttl_s=60)
+    before, session = ANYONE.bytes, await begun(sessions)
+    await sessions.delete(session.id)
+    with pytest.raises(GoneSessionError):
+        await session.add_groups({"speed": [1.0]})
+    assert ANYONE.bytes == before
+
+
+async def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
+    sessions = MemorySessions(1_000, ttl_s=60)
+    ids = {await sessions.create(MODEL, 1, ANYONE) for _ in range(1_000)}
+    assert len(ids) == 1_000
+    assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
+    await sessions.close()
+
+
+async def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: Clock) -> None:
+    sessions = MemorySessions(3, ttl_s=60)
+    first, second, third = [await begun(sessions) for _ in range(3)]
+    with pytest.raises(OverloadedError, match="there are 3 sessions"):
+        await sessions.create(MODEL, 1, ANYONE)
+    await sessions.delete(second.id)
+    fourth = await begun(sessions)
+    clock.now += 50_000
+    await sessions.get(first.id)
+    await sessions.get(fourth.id)
+    clock.now += 20_000
+    fifth = await begun(sessions)
+    assert {await sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
+    with pytest.raises(GoneSessionError):
+        await sessions.get(third.id)
+    await sessions.close()
+
+
+async def test_the_number_of_remembered_ids_is_bounded() -> None:
+    sessions = MemorySessions(10, ttl_s=60)
+    names = []
+    for _ in range(REMEMBERED + 1):
+        names.append(await sessions.create(MODEL, 1, ANYONE))
+        await sessions.delete(names[-1])
+    with pytest.raises(UnknownSessionError):
+        await sessions.get(names[0])
+    for name in names[1:]:
         with pytest.raises(GoneSessionError):
-            await session.add_groups({"speed": [1.0]})
-        assert ANYONE.bytes == before
-
-    run(main())
+            await sessions.get(name)
+    await sessions.close()
 
 
-def test_a_deleted_session_stays_deleted_and_an_unknown_one_never_was() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        session = await begun(sessions, None)
-        await sessions.delete(session.id)
-        for _ in range(2):
-            with pytest.raises(GoneSessionError):
-                await sessions.get(session.id)
-            with pytest.raises(GoneSessionError):
-                await sessions.delete(session.id)
-        for name in ("none", "", "x" * 10_000):
-            with pytest.raises(UnknownSessionError) as error:
-                await sessions.get(name)
-            assert len(str(error.value)) < 200
-        await sessions.close()
-
-    run(main())
-
-
-def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(1_000, ttl_s=60)
-        ids = {await sessions.create(MODEL, 1, ANYONE) for _ in range(1_000)}
-        assert len(ids) == 1_000
-        assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
-        await sessions.close()
-
-    run(main())
-
-
-def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: Clock) -> None:
-    async def main() -> None:
-        sessions = MemorySessions(3, ttl_s=60)
-        first, second, third = [await begun(sessions) for _ in range(3)]
-        with pytest.raises(OverloadedError, match="there are 3 sessions"):
-            await sessions.create(MODEL, 1, ANYONE)
-        await sessions.delete(second.id)
-        fourth = await begun(sessions)
-        clock.now += 50_000
-        await sessions.get(first.id)
-        await sessions.get(fourth.id)
-        clock.now += 20_000
-        fifth = await begun(sessions)
-        assert {await sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
-        with pytest.raises(GoneSessionError):
-            await sessions.get(third.id)
-        await sessions.close()
-
-    run(main())
-
-
-def test_the_number_of_remembered_ids_is_bounded() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        names = []
-        for _ in range(REMEMBERED + 1):
-            names.append(await sessions.create(MODEL, 1, ANYONE))
-            await sessions.delete(names[-1])
-        with pytest.raises(UnknownSessionError):
-            await sessions.get(names[0])
-        for name in names[1:]:
-            with pytest.raises(GoneSessionError):
-                await sessions.get(name)
-        await sessions.close()
-
-    run(main())
-
-
-def test_idle_sessions_release_their_memory_without_a_request() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=0.05)
-        predictions = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
-        async with asyncio.timeout(20):
-            while len(sessions):
-                await asyncio.sleep(0.01)
-        gc.collect()
-        assert not any(each() for each in predictions)
-        assert sessions._timer is None, "nothing runs when there is nothing to look after"
-        session = await begun(sessions)
-        async with asyncio.timeout(20):
-            while len(sessions):
-                await asyncio.sleep(0.01)
-        with pytest.raises(GoneSessionError):
-            await sessions.get(session.id)
-
-    run(main())
+async def test_idle_sessions_release_their_memory_without_a_request() -> None:
+    sessions = MemorySessions(10, ttl_s=0.05)
+    predictions = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while len(sessions):
+            await asyncio.sleep(0.01)
+    gc.collect()
+    assert not any(each() for each in predictions)
+    assert sessions._timer is None, "nothing runs when there is nothing to look after"
+    session = await begun(sessions)
+    async with asyncio.timeout(20):
+        while len(sessions):
+            await asyncio.sleep(0.01)
+    with pytest.raises(GoneSessionError):
+        await sessions.get(session.id)
 
 
 @pytest.mark.parametrize("broken", ["the answer", "the error too"])
-def test_every_waiting_prediction_is_answered_when_its_session_ends_though_another_fails(broken: str) -> None:
-    async def main() -> None:
-        core = PredictionService(ModelRegistry.of([MODEL]), Settings())
-        sessions = MemorySessions(10, ttl_s=60)
-        session = await begun(sessions)
-        collecting = Collecting()
-        answers, failures = collecting.answers, collecting.failures
+async def test_every_waiting_prediction_is_answered_when_its_session_ends_though_another_fails(broken: str) -> None:
+    core = PredictionService(ModelRegistry.of([MODEL]), Settings())
+    sessions = MemorySessions(10, ttl_s=60)
+    session = await begun(sessions)
+    collecting = Collecting()
+    answers, failures = collecting.answers, collecting.failures
 
-        class Unreachable(Collecting):
-            def send(self, _answer: Answer, _elapsed_ms: float) -> None:
-                raise RuntimeError("this client cannot be reached")
+    class Unreachable(Collecting):
+        def send(self, _answer: Answer, _elapsed_ms: float) -> None:
+            raise RuntimeError("this client cannot be reached")
 
-            def fail(self, error: Exception) -> None:
-                if broken == "the error too":
-                    raise error
-                collecting.fail(error)
+        def fail(self, error: Exception) -> None:
+            if broken == "the error too":
+                raise error
+            collecting.fail(error)
 
-        for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
-            sink = collecting if number % 3 else Unreachable()
-            session.join(core.open(PredictionOptions(deadline_ms=5_000), now_ms(), sink, shared=session.prediction))
-        with logged("anytime_service") as records:
-            await sessions.delete(session.id)
-            while session.waiting:  # those that do not fit into one turn of the loop are answered in the next
-                await asyncio.sleep(0)
-        assert [answer.reason for answer in answers] == ["end"] * 6
-        assert len(failures) == (3 if broken == "the answer" else 0)
-        assert len(records) == (3 if broken == "the answer" else 6)
-        assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
-        await sessions.close()
-
-    run(main())
+    for number in range(9):  # the set of those that wait has no order: failing ones come first, last and between
+        sink = collecting if number % 3 else Unreachable()
+        session.join(core.open(PredictionOptions(deadline_ms=5_000), now_ms(), sink, shared=session.prediction))
+    with logged("anytime_service") as records:
+        await sessions.delete(session.id)
+        while session.waiting:  # those that do not fit into one turn of the loop are answered in the next
+            await asyncio.sleep(0)
+    assert [answer.reason for answer in answers] == ["end"] * 6
+    assert len(failures) == (3 if broken == "the answer" else 0)
+    assert len(records) == (3 if broken == "the answer" else 6)
+    assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
+    await sessions.close()
 
 
-def test_closing_ends_the_sweep() -> None:
-    async def main() -> None:
-        sessions = MemorySessions(10, ttl_s=60)
-        await sessions.create(MODEL, 1, ANYONE)
-        await sessions.close()
-        await sessions.close()
-        assert sessions._timer is None
-
-    run(main())
+async def test_closing_ends_the_sweep() -> None:
+    sessions = MemorySessions(10, ttl_s=60)
+    await sessions.create(MODEL, 1, ANYONE)
+    await sessions.close()
+    await sessions.close()
+    assert sessions._timer is None

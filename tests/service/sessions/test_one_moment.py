@@ -106,32 +106,3 @@ def test_an_update_is_of_the_values_before_their_replacement(service: Running, g
             some = first if answer["imputed"] else second
             assert answer["prediction"] == expected(MODEL, {FIRST: some[FIRST]}, rows=ROWS)["prediction"]
     assert answer["prediction"] == expected(MODEL, {FIRST: second[FIRST]}, rows=ROWS)["prediction"]
-
-
-def test_answers_under_replacements_are_each_of_one_version(service: Running) -> None:
-    versions = {version: expected(MODEL, values(version), rows=ROWS)["prediction"] for version in (1, 2)}
-    session = service.post_to("/sessions").json()["id"]
-    assert post(service, session, 1) == 200
-    stop = Event()
-
-    def read(options: dict[str, Any]) -> int:
-        count = 0
-        with httpx.Client(base_url=service.url, timeout=60) as client:
-            while not stop.is_set():
-                response = client.get(f"/sessions/{session}/predict", params=options)
-                assert response.status_code == 200, response.text
-                answer = response.json()
-                assert answer["prediction"] == versions[1 if answer["imputed"] else 2]
-                count += 1
-        return count
-
-    kinds: list[dict[str, Any]] = [{}, {"explain": "true"}, {"policy": "arrived"}]
-    with ThreadPoolExecutor(len(kinds)) as threads:
-        reading = [threads.submit(read, options) for options in kinds]
-        try:
-            for version in range(40):
-                assert post(service, session, 1 + version % 2) == 200
-        finally:
-            stop.set()
-        counts = [each.result(60) for each in reading]
-    assert min(counts) > 0

@@ -163,124 +163,91 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
     run(main())
 
 
-def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await post_groups(b.store, name, VALUES)
-            await b.store.delete(name)
-            for replica in (a, b):
-                for attempt in range(2):
-                    for request in (
-                        lambda store: post_groups(store, name, VALUES),
-                        lambda store: answered(store, name),
-                        lambda store: store.delete(name),
-                    ):
-                        with pytest.raises(GoneSessionError):
-                            await request(replica.store)
-                    for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
-                        with pytest.raises(UnknownSessionError) as error:
-                            await post_groups(replica.store, other, VALUES)
-                        assert len(str(error.value)) < 200, attempt
-            assert len(a.store.known._items) == len(b.store.known._items) == 0
+async def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
+    replicas: Callable[..., Any],
+) -> None:
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await post_groups(b.store, name, VALUES)
+        await b.store.delete(name)
+        for replica in (a, b):
+            for attempt in range(2):
+                for request in (
+                    lambda store: post_groups(store, name, VALUES),
+                    lambda store: answered(store, name),
+                    lambda store: store.delete(name),
+                ):
+                    with pytest.raises(GoneSessionError):
+                        await request(replica.store)
+                for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
+                    with pytest.raises(UnknownSessionError) as error:
+                        await post_groups(replica.store, other, VALUES)
+                    assert len(str(error.value)) < 200, attempt
+        assert len(a.store.known._items) == len(b.store.known._items) == 0
 
-    run(main())
 
-
-def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
+async def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
     replicas: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async def main() -> None:
-        async with replicas(ttl_s=1.2) as (a, b):
-            used, forgotten = await a.store.create(MODEL, 1, ANYONE), await a.store.create(MODEL, 1, ANYONE)
-            for _ in range(4):
-                await asyncio.sleep(0.35)
-                await post_groups(b.store, used, {"speed": [1.0]})
-            assert (await answered(a.store, used)).groups == ("speed",)
-            for replica in (a, b):
-                with pytest.raises(GoneSessionError):
-                    await post_groups(replica.store, forgotten, VALUES)
-            live = await b.wait(used, 2_500.0)
-            await asyncio.sleep(1.5)
-            assert not live.answered
-            assert await post_groups(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "a prediction waits for it"
-            await until_async(lambda: bool(b.answers))
-            assert b.answers[0].groups == ("speed", "hog")
-            await asyncio.sleep(1.5)
+    async with replicas(ttl_s=1.2) as (a, b):
+        used, forgotten = await a.store.create(MODEL, 1, ANYONE), await a.store.create(MODEL, 1, ANYONE)
+        for _ in range(4):
+            await asyncio.sleep(0.35)
+            await post_groups(b.store, used, {"speed": [1.0]})
+        assert (await answered(a.store, used)).groups == ("speed",)
+        for replica in (a, b):
             with pytest.raises(GoneSessionError):
-                await answered(a.store, used)
-            # Only names are left, once the next check has swept.
-            await until_async(lambda: shared_redis.execute("KEYS", "*", database=DATABASE) == [ENDED_KEY.encode()])
-            await until_async(lambda: len(a.store) == 0)
+                await post_groups(replica.store, forgotten, VALUES)
+        live = await b.wait(used, 2_500.0)
+        await asyncio.sleep(1.5)
+        assert not live.answered
+        assert await post_groups(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "a prediction waits for it"
+        await until_async(lambda: bool(b.answers))
+        assert b.answers[0].groups == ("speed", "hog")
+        await asyncio.sleep(1.5)
+        with pytest.raises(GoneSessionError):
+            await answered(a.store, used)
+        # Only names are left, once the next check has swept.
+        await until_async(lambda: shared_redis.execute("KEYS", "*", database=DATABASE) == [ENDED_KEY.encode()])
+        await until_async(lambda: len(a.store) == 0)
 
-    run(main())
+
+async def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: Callable[..., Any]) -> None:
+    async with replicas(most=5) as (a, b):
+        begun = await asyncio.gather(
+            *((a, b)[i % 2].store.create(MODEL, 1, ANYONE) for i in range(12)), return_exceptions=True
+        )
+        names = [each for each in begun if isinstance(each, str)]
+        refused = [each for each in begun if isinstance(each, OverloadedError)]
+        assert (len(names), len(refused)) == (5, 7)
+        assert "there are 5 sessions" in str(refused[0])
+        await b.store.delete(names[0])
+        await a.store.create(MODEL, 1, ANYONE)
+        with pytest.raises(OverloadedError):
+            await b.store.create(MODEL, 1, ANYONE)
 
 
-def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas(most=5) as (a, b):
-            begun = await asyncio.gather(
-                *((a, b)[i % 2].store.create(MODEL, 1, ANYONE) for i in range(12)), return_exceptions=True
-            )
-            names = [each for each in begun if isinstance(each, str)]
-            refused = [each for each in begun if isinstance(each, OverloadedError)]
-            assert (len(names), len(refused)) == (5, 7)
-            assert "there are 5 sessions" in str(refused[0])
-            await b.store.delete(names[0])
+async def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
+    async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
+        for _ in range(2):
             await a.store.create(MODEL, 1, ANYONE)
-            with pytest.raises(OverloadedError):
-                await b.store.create(MODEL, 1, ANYONE)
-
-    run(main())
+        await asyncio.sleep(0.15)
+        await a.store.create(MODEL, 1, ANYONE)
 
 
-def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
-            for _ in range(2):
-                await a.store.create(MODEL, 1, ANYONE)
-            await asyncio.sleep(0.15)
-            await a.store.create(MODEL, 1, ANYONE)
-
-    run(main())
-
-
-def test_a_refused_group_is_never_sent(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
-            before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-            for groups in (
-                {"hog": [[1.0, 2.0]]},  # of one row, where there are two
-                {"speed": [[1.0], [2.0]], "hog": [[1.0, np.inf], [1.0, 1.0]]},
-                {"speed": [[1.0], [2.0]], "none": [[1.0], [1.0]]},
-                {"speed": [[1.0], [2.0]], "hog": [[1.0, 1.0]]},
-            ):
-                for replica in (a, b):
-                    with pytest.raises(FieldError):
-                        await post_groups(replica.store, name, groups)
-            assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == before
-
-    run(main())
-
-
-def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            early = await b.store.get(name)  # when there were no values yet
-            await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
-            with pytest.raises(FieldError) as error:
-                await early.add_groups({"hog": [[1.0, 2.0]]})
-            assert (error.value.field, str(error.value)) == (
-                "groups.hog",
-                "values of group 'hog' are 1 x 2; expected 2 x 2 values (rows x features)",
-            )
-            assert (await answered(b.store, name)).groups == ("speed",)
-            assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]}))[0] == 2
-
-    run(main())
+async def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callable[..., Any]) -> None:
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        early = await b.store.get(name)  # when there were no values yet
+        await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
+        with pytest.raises(FieldError) as error:
+            await early.add_groups({"hog": [[1.0, 2.0]]})
+        assert (error.value.field, str(error.value)) == (
+            "groups.hog",
+            "values of group 'hog' are 1 x 2; expected 2 x 2 values (rows x features)",
+        )
+        assert (await answered(b.store, name)).groups == ("speed",)
+        assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]}))[0] == 2
 
 
 def stored_group(name: str, group: str, values: list[list[float]]) -> bytes:
@@ -326,243 +293,199 @@ DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damaged_data_is_an_error_and_never_reaches_an_answer(
+async def test_damaged_data_is_an_error_and_never_reaches_an_answer(
     replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name, other = await a.store.create(MODEL, None, ANYONE), await a.store.create(MODEL, None, ANYONE)
-            await post_groups(a.store, name, {"speed": [1.0]})
-            await b.wait(other)
-            shared_redis.execute("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
-            for replica in (a, b):
-                with logged("anytime_service") as records:
-                    for _ in range(2):
-                        with pytest.raises(DamagedSessionError, match="begin another"):
-                            await answered(replica.store, name)
-                        with pytest.raises(DamagedSessionError):
-                            await replica.wait(name)
-                assert replica.store.trouble is None
-                assert records, "the log says so"
-                assert name in records[0].getMessage()
-                if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
-                    assert "its number of rows is" in records[0].getMessage()
-            assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
-            await post_groups(a.store, other, VALUES)
-            await until_async(lambda: bool(b.answers))
-            assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
-
-    run(main())
+    async with replicas() as (a, b):
+        name, other = await a.store.create(MODEL, None, ANYONE), await a.store.create(MODEL, None, ANYONE)
+        await post_groups(a.store, name, {"speed": [1.0]})
+        await b.wait(other)
+        shared_redis.execute("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
+        for replica in (a, b):
+            with logged("anytime_service") as records:
+                for _ in range(2):
+                    with pytest.raises(DamagedSessionError, match="begin another"):
+                        await answered(replica.store, name)
+                    with pytest.raises(DamagedSessionError):
+                        await replica.wait(name)
+            assert replica.store.trouble is None
+            assert records, "the log says so"
+            assert name in records[0].getMessage()
+            if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
+                assert "its number of rows is" in records[0].getMessage()
+        assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
+        await post_groups(a.store, other, VALUES)
+        await until_async(lambda: bool(b.answers))
+        assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
 
 
 @pytest.mark.parametrize("damage", [each for each in DAMAGED if "rows" in each.split() or "revision" in each.split()])
-def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
+async def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
     replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await post_groups(a.store, name, {"speed": [1.0]})
+        field, content = DAMAGED[damage](name)
+        if field == "g:speed":
+            return  # the group's own damage, which does not keep others from being added
+        shared_redis.execute("HSET", keys_of(name)[0], field, content, database=DATABASE)
+        before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
+        for replica in (a, b):
+            with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
+                await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
+        assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == before
+        await a.store.delete(name)
+
+
+async def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with replicas() as (a, b):
+        for field in ("format", "name", "version", "rows", "revision", "too many"):
             name = await a.store.create(MODEL, None, ANYONE)
-            await post_groups(a.store, name, {"speed": [1.0]})
-            field, content = DAMAGED[damage](name)
-            if field == "g:speed":
-                return  # the group's own damage, which does not keep others from being added
-            shared_redis.execute("HSET", keys_of(name)[0], field, content, database=DATABASE)
-            before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-            for replica in (a, b):
-                with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
-                    await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
-            assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == before
-            await a.store.delete(name)
-
-    run(main())
-
-
-def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            for field in ("format", "name", "version", "rows", "revision", "too many"):
-                name = await a.store.create(MODEL, None, ANYONE)
-                if field == "too many":
-                    junk = [each for number in range(50) for each in (f"g:{number}", "")]
-                    shared_redis.execute("HSET", keys_of(name)[0], *junk, database=DATABASE)
-                else:
-                    shared_redis.execute("HDEL", keys_of(name)[0], field, database=DATABASE)
-                for request in (answered(b.store, name), b.wait(name), post_groups(b.store, name, VALUES)):
-                    # A version may be empty, and is then one that is not here.
-                    with pytest.raises((DamagedSessionError, MissingVersionError)):
-                        await request
-                await b.store.delete(name)
-            assert (a.store.trouble, b.store.trouble) == (None, None)
-
-    run(main())
+            if field == "too many":
+                junk = [each for number in range(50) for each in (f"g:{number}", "")]
+                shared_redis.execute("HSET", keys_of(name)[0], *junk, database=DATABASE)
+            else:
+                shared_redis.execute("HDEL", keys_of(name)[0], field, database=DATABASE)
+            for request in (answered(b.store, name), b.wait(name), post_groups(b.store, name, VALUES)):
+                # A version may be empty, and is then one that is not here.
+                with pytest.raises((DamagedSessionError, MissingVersionError)):
+                    await request
+            await b.store.delete(name)
+        assert (a.store.trouble, b.store.trouble) == (None, None)
 
 
 @pytest.mark.parametrize("damage", ["a time that is none", "a key of another kind"])
-def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are_damaged(
+async def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are_damaged(
     replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            session, waiting = keys_of(name)[:2]
-            await b.wait(name)
-            if damage == "a key of another kind":
-                shared_redis.execute("SET", waiting, "something", database=DATABASE)
-                with pytest.raises(DamagedSessionError):
-                    await post_groups(a.store, name, VALUES)
-                assert shared_redis.execute("HKEYS", session, database=DATABASE) == [
-                    b"format", b"name", b"version", b"rows", b"revision",
-                ]  # fmt: skip
-            else:
-                shared_redis.execute("HSET", waiting, b.store._replica, "soon", "nobody", "nan", database=DATABASE)
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        session, waiting = keys_of(name)[:2]
+        await b.wait(name)
+        if damage == "a key of another kind":
+            shared_redis.execute("SET", waiting, "something", database=DATABASE)
+            with pytest.raises(DamagedSessionError):
                 await post_groups(a.store, name, VALUES)
-                await until_async(lambda: bool(b.answers))
-                assert b.answers[0].reason == "complete"
-                await b.wait(name)
-            await a.store.delete(name)
-            assert (a.store.trouble, b.store.trouble) == (None, None)
-
-    run(main())
-
-
-def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None, ANYONE)
-            shared_redis.execute("SET", keys_of(name)[0], "something", database=DATABASE)
-            for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
-                with pytest.raises(DamagedSessionError):
-                    await request
-            assert a.store.trouble is None
-
-    run(main())
-
-
-def test_a_waiting_prediction_fails_when_its_session_is_damaged(
-    replicas: Callable[..., Any], shared_redis: RedisServer
-) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await b.wait(name)
-            await post_groups(a.store, name, {"speed": [1.0]})
-            await until_async(lambda: bool(next(iter(b.service.active)).machine.prediction.received))
-            # A post that no replica would have made.
-            shared_redis.execute("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
-            await post_groups(a.store, name, {"lab": [1.0]})
-            await until_async(lambda: bool(b.failures))
-            assert isinstance(b.failures[0], DamagedSessionError)
-            assert (b.answers, len(b.store._mirrors), len(b.service.active)) == ([], 0, 0)
-
-    run(main())
-
-
-def test_a_message_of_another_program_is_ignored(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await b.wait(name)
-            shared_redis.execute("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")
+            assert shared_redis.execute("HKEYS", session, database=DATABASE) == [
+                b"format", b"name", b"version", b"rows", b"revision",
+            ]  # fmt: skip
+        else:
+            shared_redis.execute("HSET", waiting, b.store._replica, "soon", "nobody", "nan", database=DATABASE)
             await post_groups(a.store, name, VALUES)
             await until_async(lambda: bool(b.answers))
-            assert (b.answers[0].reason, b.answers[0].prefix) == ("complete", 3)
-
-    run(main())
-
-
-def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
-    replicas: Callable[..., Any], shared_redis: RedisServer
-) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            names = [await a.store.create(MODEL, None, ANYONE) for _ in range(10)]
-            for name in names:
-                await b.wait(name, 20_000.0)
-            idle = await a.store.create(MODEL, None, ANYONE)
-            await b.wait(idle, 20_000.0)
-            async with b.store.read(idle, now_ms() + 20_000.0, ANYONE) as followed:
-                pass
-            shared_redis.execute("CLIENT", "KILL", "TYPE", "pubsub")
-            for name in names:
-                await post_groups(a.store, name, VALUES)
-            await until_async(lambda: len(b.answers) == len(names))
-            assert {(answer.reason, answer.prefix) for answer in b.answers} == {("complete", 3)}
-            assert b.store.trouble is None
-            await until_async(lambda: followed.note is None)  # it was read again too
-            await a.store.delete(idle)
-            await until_async(lambda: not len(b.store._mirrors))
-
-    run(main())
-
-
-def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
-    replicas: Callable[..., Any], shared_redis: RedisServer
-) -> None:
-    async def main() -> None:
-        async with replicas(count=3) as (a, b, c):
-            name = await a.store.create(MODEL, None, ANYONE)
+            assert b.answers[0].reason == "complete"
             await b.wait(name)
-            waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
-            assert waiting == [b.store._replica.encode()]
-            assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
-            await post_groups(c.store, name, VALUES)
-            await until_async(lambda: bool(b.answers))
-            assert len(b.store._mirrors) == 0
-
-    run(main())
+        await a.store.delete(name)
+        assert (a.store.trouble, b.store.trouble) == (None, None)
 
 
-def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory_budget(
+async def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with replicas(count=1) as (a,):
+        name = await a.store.create(MODEL, None, ANYONE)
+        shared_redis.execute("SET", keys_of(name)[0], "something", database=DATABASE)
+        for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
+            with pytest.raises(DamagedSessionError):
+                await request
+        assert a.store.trouble is None
+
+
+async def test_a_waiting_prediction_fails_when_its_session_is_damaged(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await b.wait(name)
+        await post_groups(a.store, name, {"speed": [1.0]})
+        await until_async(lambda: bool(next(iter(b.service.active)).machine.prediction.received))
+        # A post that no replica would have made.
+        shared_redis.execute("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
+        await post_groups(a.store, name, {"lab": [1.0]})
+        await until_async(lambda: bool(b.failures))
+        assert isinstance(b.failures[0], DamagedSessionError)
+        assert (b.answers, len(b.store._mirrors), len(b.service.active)) == ([], 0, 0)
+
+
+async def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async with replicas() as (a, b):
+        names = [await a.store.create(MODEL, None, ANYONE) for _ in range(10)]
+        for name in names:
+            await b.wait(name, 20_000.0)
+        idle = await a.store.create(MODEL, None, ANYONE)
+        await b.wait(idle, 20_000.0)
+        async with b.store.read(idle, now_ms() + 20_000.0, ANYONE) as followed:
+            pass
+        shared_redis.execute("CLIENT", "KILL", "TYPE", "pubsub")
+        for name in names:
+            await post_groups(a.store, name, VALUES)
+        await until_async(lambda: len(b.answers) == len(names))
+        assert {(answer.reason, answer.prefix) for answer in b.answers} == {("complete", 3)}
+        assert b.store.trouble is None
+        await until_async(lambda: followed.note is None)  # it was read again too
+        await a.store.delete(idle)
+        await until_async(lambda: not len(b.store._mirrors))
+
+
+async def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
+    replicas: Callable[..., Any], shared_redis: RedisServer
+) -> None:
+    async with replicas(count=3) as (a, b, c):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await b.wait(name)
+        waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
+        assert waiting == [b.store._replica.encode()]
+        assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
+        shared_redis.execute("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")  # is ignored
+        await post_groups(c.store, name, VALUES)
+        await until_async(lambda: bool(b.answers))
+        assert (b.answers[0].reason, b.answers[0].prefix, len(b.store._mirrors)) == ("complete", 3, 0)
+
+
+async def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_memory_budget(
     replicas: Callable[..., Any],
 ) -> None:
-    async def main() -> None:
-        async with replicas() as (a, b):
-            held = a.service.accounts.anonymous
-            name, other = [await b.store.create(MODEL, 1, ANYONE) for _ in range(2)]
-            for each in (name, other):
-                await post_groups(b.store, each, {"speed": [2.0]})
-            await a.wait(name)
-            assert held.bytes == 8
-            await post_groups(b.store, name, {"hog": [1.0, -1.0]})
-            await until_async(lambda: held.bytes == 24)
-            held.most = a.service.memory.most = 24
-            with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
-                await a.wait(other)
-            assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
-            await post_groups(b.store, name, {"lab": [0.5]})
-            mirrored = a.store._mirrors.get(name)
-            await until_async(lambda: mirrored.note == FULL)
-            assert (a.failures, a.answers) == ([], []), "the begun prediction still waits for its deadline"
-            mirrored.end()
-            assert (a.answers[0].groups, a.failures) == (("speed", "hog"), [])
-            assert (held.bytes, len(a.store._mirrors), b.service.memory.bytes) == (0, 0, 0)
-            assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
-            held.most = a.service.memory.most = 32
-            await a.wait(name)
-            assert (a.answers[1].prefix, held.bytes) == (3, 0)
-
-    run(main())
+    async with replicas() as (a, b):
+        held = a.service.accounts.anonymous
+        name, other = [await b.store.create(MODEL, 1, ANYONE) for _ in range(2)]
+        for each in (name, other):
+            await post_groups(b.store, each, {"speed": [2.0]})
+        await a.wait(name)
+        assert held.bytes == 8
+        await post_groups(b.store, name, {"hog": [1.0, -1.0]})
+        await until_async(lambda: held.bytes == 24)
+        held.most = a.service.memory.most = 24
+        with pytest.raises(OverloadedError, match="stores 24 bytes, and 8 more"):
+            await a.wait(other)
+        assert (held.bytes, len(a.store._mirrors)) == (24, 1), "the first prediction still waits"
+        await post_groups(b.store, name, {"lab": [0.5]})
+        mirrored = a.store._mirrors.get(name)
+        await until_async(lambda: mirrored.note == FULL)
+        assert (a.failures, a.answers) == ([], []), "the begun prediction still waits for its deadline"
+        mirrored.end()
+        assert (a.answers[0].groups, a.failures) == (("speed", "hog"), [])
+        assert (held.bytes, len(a.store._mirrors), b.service.memory.bytes) == (0, 0, 0)
+        assert (await answered(a.store, name)).prefix == 3, "it has been taken all the same"
+        held.most = a.service.memory.most = 32
+        await a.wait(name)
+        assert (a.answers[1].prefix, held.bytes) == (3, 0)
 
 
-def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replicas: Callable[..., Any]) -> None:
+async def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replicas: Callable[..., Any]) -> None:
     newer = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": "v2"}))
 
-    async def main() -> None:
-        async with replicas() as (a, b):
-            name = await a.store.create(MODEL, None, ANYONE)
-            b.service.registry = ModelRegistry.of([newer])
-            b.models = b.store._models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
-            for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
-                with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
-                    await request
-            a.service.registry = ModelRegistry.of([newer])
-            assert await post_groups(a.store, name, VALUES) == (3, set()), (
-                "it served that version when the session began"
-            )
-            assert (await answered(a.store, name)).version == "v1"
-            assert not len(b.store._mirrors)
-
-    run(main())
+    async with replicas() as (a, b):
+        name = await a.store.create(MODEL, None, ANYONE)
+        b.service.registry = ModelRegistry.of([newer])
+        b.models = b.store._models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
+        for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
+            with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
+                await request
+        a.service.registry = ModelRegistry.of([newer])
+        assert await post_groups(a.store, name, VALUES) == (3, set()), "it served that version when the session began"
+        assert (await answered(a.store, name)).version == "v1"
+        assert not len(b.store._mirrors)
 
 
 def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
@@ -585,38 +508,29 @@ def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
     assert len(brief._retained) == 0, str(before)
 
 
-def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas(max_known=3) as (a, b):
-            names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
-            for name in names:
-                await post_groups(b.store, name, VALUES)
-            assert len(a.store.known._items) == len(b.store.known._items) == 3
-            assert await post_groups(a.store, names[0], {}) == (3, set())
-
-    run(main())
+async def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any]) -> None:
+    async with replicas(max_known=3) as (a, b):
+        names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
+        for name in names:
+            await post_groups(b.store, name, VALUES)
+        assert len(a.store.known._items) == len(b.store.known._items) == 3
+        assert await post_groups(a.store, names[0], {}) == (3, set())
 
 
-def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await asyncio.gather(*(post_groups(a.store, name, VALUES) for _ in range(200)))
-            clients = shared_redis.execute("CLIENT", "LIST").decode().splitlines()
-            ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
-            assert 1 < len(ours) <= 17
-
-    run(main())
+async def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with replicas(count=1) as (a,):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await asyncio.gather(*(post_groups(a.store, name, VALUES) for _ in range(200)))
+        clients = shared_redis.execute("CLIENT", "LIST").decode().splitlines()
+        ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
+        assert 1 < len(ours) <= 17
 
 
-def test_a_working_connection_is_not_replaced(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas(count=1, timeout_ms=1_000.0, store_check_s=0.02):
-            before = connections(shared_redis)
-            await asyncio.sleep(2.5)
-            assert connections(shared_redis) == before + 1, "that of the test"
-
-    run(main())
+async def test_a_working_connection_is_not_replaced(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with replicas(count=1, timeout_ms=1_000.0, store_check_s=0.02):
+        before = connections(shared_redis)
+        await asyncio.sleep(2.5)
+        assert connections(shared_redis) == before + 1, "that of the test"
 
 
 def connections(redis: RedisServer) -> int:
@@ -625,36 +539,30 @@ def connections(redis: RedisServer) -> int:
     return statistics["total_connections_received"]
 
 
-def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        replica = Replica(shared_redis)
-        name = await replica.store.create(MODEL, 1, ANYONE)
-        assert await post_groups(replica.store, name, VALUES) == (3, set())
-        await replica.store.close()
-        await replica.store.close()
-        again: Awaitable[Answer] = answered(replica.store, name)
-        assert (await again).prefix == 3, "it starts again"
-        await replica.store.close()
-
-    run(main())
+async def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> None:
+    replica = Replica(shared_redis)
+    name = await replica.store.create(MODEL, 1, ANYONE)
+    assert await post_groups(replica.store, name, VALUES) == (3, set())
+    await replica.store.close()
+    await replica.store.close()
+    again: Awaitable[Answer] = answered(replica.store, name)
+    assert (await again).prefix == 3, "it starts again"
+    await replica.store.close()
 
 
-def test_a_read_ends_at_its_deadline_though_redis_is_slow(
+async def test_a_read_ends_at_its_deadline_though_redis_is_slow(
     replicas: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async def main() -> None:
-        async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, 1, ANYONE)
-            shared_redis.hang()
-            try:
-                with pytest.raises(SessionsUnreachableError, match="no answer within 100 ms"):
-                    await a.wait(name, 100.0)
-            finally:
-                shared_redis.go_on()
-            await until_async(lambda: a.store.trouble is None)
-            assert not len(a.store._mirrors)
-
-    run(main())
+    async with replicas(count=1) as (a,):
+        name = await a.store.create(MODEL, 1, ANYONE)
+        shared_redis.hang()
+        try:
+            with pytest.raises(SessionsUnreachableError, match="no answer within 100 ms"):
+                await a.wait(name, 100.0)
+        finally:
+            shared_redis.go_on()
+        await until_async(lambda: a.store.trouble is None)
+        assert not len(a.store._mirrors)
 
 
 def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
@@ -677,57 +585,48 @@ def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_a
         run(main(min_read_ms))
 
 
-def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async def main() -> None:
-        async with replicas(count=1) as (a,):
-            name = await a.store.create(MODEL, None, ANYONE)
-            await post_groups(a.store, name, {"speed": [2.0]})
-            fields = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-            assert fields == {
-                b"format": b"1",
-                b"name": b"brake",
-                b"version": b"v1",
-                b"rows": b"1",
-                b"revision": b"1",
-                b"g:speed": stored_group(name, "speed", [[2.0]]),
-            }
-            assert 50_000 < shared_redis.execute("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
-            assert shared_redis.execute("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
-
-    run(main())
+async def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with replicas(count=1) as (a,):
+        name = await a.store.create(MODEL, None, ANYONE)
+        await post_groups(a.store, name, {"speed": [2.0]})
+        fields = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
+        assert fields == {
+            b"format": b"1",
+            b"name": b"brake",
+            b"version": b"v1",
+            b"rows": b"1",
+            b"revision": b"1",
+            b"g:speed": stored_group(name, "speed", [[2.0]]),
+        }
+        assert 50_000 < shared_redis.execute("PTTL", keys_of(name)[0], database=DATABASE) <= 60_000
+        assert shared_redis.execute("ZCARD", SESSIONS_KEY, database=DATABASE) == 1
 
 
 @pytest.mark.parametrize("rows", [2000, 3000], ids=["by the script", "by a command of its own"])
-def test_a_session_of_many_bytes_is_read_completely_and_followed(replicas: Callable[..., Any], rows: int) -> None:
-    async def main() -> None:
-        async with replicas(max_rows=rows) as (first, second):
-            name = await first.store.create(MODEL, rows, ANYONE)
-            for group in ("speed", "hog"):
-                await post_groups(first.store, name, {group: values_of(1.0, rows)(group)})
-            assert (await answered(second.store, name)).missing == ("lab",)
-            await second.wait(name, 10_000.0)
-            await post_groups(first.store, name, {"lab": values_of(2.0, rows)("lab")})
-            await until_async(lambda: bool(second.answers))
-            np.testing.assert_array_equal(second.answers[0].prediction, (await answered(first.store, name)).prediction)
-            await first.store.delete(name)
-            with pytest.raises(GoneSessionError):
-                await answered(second.store, name)
-
-    run(main())
+async def test_a_session_of_many_bytes_is_read_completely_and_followed(replicas: Callable[..., Any], rows: int) -> None:
+    async with replicas(max_rows=rows) as (first, second):
+        name = await first.store.create(MODEL, rows, ANYONE)
+        for group in ("speed", "hog"):
+            await post_groups(first.store, name, {group: values_of(1.0, rows)(group)})
+        assert (await answered(second.store, name)).missing == ("lab",)
+        await second.wait(name, 10_000.0)
+        await post_groups(first.store, name, {"lab": values_of(2.0, rows)("lab")})
+        await until_async(lambda: bool(second.answers))
+        np.testing.assert_array_equal(second.answers[0].prediction, (await answered(first.store, name)).prediction)
+        await first.store.delete(name)
+        with pytest.raises(GoneSessionError):
+            await answered(second.store, name)
 
 
-def test_a_session_is_at_most_as_large_as_can_be_read_in_time(replicas: Callable[..., Any]) -> None:
-    async def main() -> None:
-        async with replicas() as (first, second):
-            first.models._readable, first.models._seen = 600, None
-            first.models.notice()
-            name = await first.store.create(MODEL, 20, ANYONE)
-            session = await first.store.get(name)
-            small = {"speed": [[1.0]] * 20, "lab": [[1.0]] * 20}
-            await session.add_groups(small)
-            await session.add_groups(small)  # replaced groups do not add up
-            with pytest.raises(BodyTooLargeError, match="expected at most 600, so that it is read in time"):
-                await session.add_groups({"hog": [[1.0, 2.0]] * 20})
-            assert (await answered(second.store, name)).missing == ("hog",)
-
-    run(main())
+async def test_a_session_is_at_most_as_large_as_can_be_read_in_time(replicas: Callable[..., Any]) -> None:
+    async with replicas() as (first, second):
+        first.models._readable, first.models._seen = 600, None
+        first.models.notice()
+        name = await first.store.create(MODEL, 20, ANYONE)
+        session = await first.store.get(name)
+        small = {"speed": [[1.0]] * 20, "lab": [[1.0]] * 20}
+        await session.add_groups(small)
+        await session.add_groups(small)  # replaced groups do not add up
+        with pytest.raises(BodyTooLargeError, match="expected at most 600, so that it is read in time"):
+            await session.add_groups({"hog": [[1.0, 2.0]] * 20})
+        assert (await answered(second.store, name)).missing == ("hog",)

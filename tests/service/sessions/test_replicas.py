@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from anytime.model.model import Model
 from service.commands import Command, commands
+from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer
 from service.serving import VALUES, Running, expected, small_model, timeless
-from waiting import until
 
 DATABASE = 4
 
@@ -43,69 +42,23 @@ def replicas(processes: list[tuple[Command, Running]]) -> list[Running]:
     return [replica for _, replica in processes]
 
 
-@pytest.fixture(scope="module")
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(16) as threads:
-        yield threads
-
-
-def begin(replica: Running, **body: Any) -> str:
-    created = replica.post_to("/sessions", body)
-    assert created.status_code == 201, created.text
-    name: str = created.json()["id"]
-    return name
-
-
-def post_groups(replica: Running, session: str, groups: dict[str, Any]) -> dict[str, Any]:
-    took = replica.post_to(f"/sessions/{session}/groups", groups)
-    assert took.status_code == 200, took.text
-    reply: dict[str, Any] = took.json()
-    return reply
-
-
-def wait(threads: ThreadPoolExecutor, replica: Running, session: str, **asked: Any) -> Future[httpx.Response]:
-    """Ask for a prediction in a thread; returns when the replica has heard of it."""
-    before = replica.metric("anytime_open_predictions")
-    waiting = threads.submit(replica.get, f"/sessions/{session}/predict", **asked)
-    until(lambda: replica.metric("anytime_open_predictions") > before or waiting.done())
-    return waiting
-
-
 def test_any_replica_accepts_groups_and_answers(replicas: list[Running], model: Model) -> None:
     for first in range(3):
         turn = itertools.cycle([*replicas[first:], *replicas[:first]])
         session = begin(next(turn))
         given: dict[str, Any] = {}
         for name, prefix in (("hog", 0), ("speed", 2), ("lab", 3)):
-            assert post_groups(next(turn), session, {name: VALUES[name]}) == {
-                "prefix": prefix,
-                "steps": 3,
-                "replaced": [],
-            }
+            took = post_groups(next(turn), session, {name: VALUES[name]}).json()
+            assert took == {"prefix": prefix, "steps": 3, "replaced": []}
             given[name] = VALUES[name]
             for replica in replicas:
                 for budget in (None, 0.0, 5.0):
                     asked = {} if budget is None else {"budget": budget}
                     answer = replica.get(f"/sessions/{session}/predict", **asked).json()
                     assert timeless(answer) == expected(model, given, budget)
-        assert post_groups(next(turn), session, {"hog": VALUES["hog"]})["replaced"] == ["hog"]
+        assert post_groups(next(turn), session, {"hog": VALUES["hog"]}).json()["replaced"] == ["hog"]
         answer = next(turn).get("/predict", session=session).json()
         assert timeless(answer) == expected(model, VALUES) | {"replaced": ["hog"]}
-
-
-def test_the_last_group_at_one_replica_answers_a_prediction_at_another(
-    replicas: list[Running], model: Model, threads: ThreadPoolExecutor
-) -> None:
-    a, b, c = replicas
-    session = begin(b)
-    post_groups(c, session, {"speed": VALUES["speed"]})
-    waiting = [wait(threads, each, session, deadline_ms=9_000) for each in (a, c, a)]
-    post_groups(b, session, {"lab": VALUES["lab"]})
-    post_groups(c, session, {"hog": VALUES["hog"]})
-    for each in waiting:
-        answer = each.result(20).json()
-        assert answer["reason"] == "complete"
-        assert timeless(answer) == expected(model, VALUES)
 
 
 def test_concurrent_posts_have_the_same_order_on_every_replica(
@@ -118,8 +71,7 @@ def test_concurrent_posts_have_the_same_order_on_every_replica(
         threads.submit(post_groups, replicas[number % 3], session, {"speed": [value]})
         for number, value in enumerate(values)
     ]
-    replies = [each.result(20) for each in posted]
-    assert sum(each["replaced"] == [] for each in replies) == 1, "one was the first"
+    assert sum(each.result(20).json()["replaced"] == [] for each in posted) == 1, "one was the first"
     answers = [timeless(replica.get(f"/sessions/{session}/predict").json()) for replica in replicas]
     possible = [expected(model, {"speed": [value]}) | {"replaced": ["speed"]} for value in values]
     assert answers[0] in possible
@@ -128,15 +80,6 @@ def test_concurrent_posts_have_the_same_order_on_every_replica(
     assert timeless(waiting.result(20).json()) == answers[0], (
         "the prediction that received the posts one by one has the same answer"
     )
-
-
-def test_every_replica_reports_the_sessions_in_health_and_metrics(replicas: list[Running]) -> None:
-    session = begin(replicas[0])
-    for replica in replicas:
-        assert replica.get("/readyz", sessions="required").json() == {"status": "ok", "sessions": "redis"}
-        assert replica.metric("anytime_session_store_up") == 1
-    until(lambda: all(replica.metric("anytime_sessions") >= 1 for replica in replicas))
-    replicas[0].delete(f"/sessions/{session}")
 
 
 def test_no_group_is_lost_when_a_replica_dies(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 from typing import Any
 
@@ -14,9 +14,10 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
-from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
+from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer
 from service.serving import LIMITS, PLAIN, VALUES, Running, expected, logged, packed, run_service, timeless
 from waiting import until
@@ -25,18 +26,6 @@ PACKED = {"content-type": MSGPACK.media_type}
 LONG_MS = 20_000
 PATIENT = {"session_store_timeout_ms": 5_000, "max_deadline_ms": LONG_MS}
 """Requests and metrics of several clients take a second or two on a busy machine."""
-Predict = Callable[..., "Future[httpx.Response]"]
-
-
-def begin(service: Running, **body: Any) -> str:
-    response = service.post_to("/sessions", body or None)
-    assert response.status_code == 201, response.text
-    name: str = response.json()["id"]
-    return name
-
-
-def post_groups(service: Running, session: str, groups: dict[str, Any]) -> httpx.Response:
-    return service.post_to(f"/sessions/{session}/groups", groups)
 
 
 def end(service: Running, session: str) -> httpx.Response:
@@ -59,20 +48,6 @@ def settings(store: Callable[[int], str]) -> Settings:
 
 BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
 """Invalid requests are refused before the store is used, so one store is enough."""
-
-
-@pytest.fixture
-def predict_in_thread(service: Running) -> Iterator[Predict]:
-    """Request a prediction of a session in a thread; return when the service has received the request."""
-    with ThreadPoolExecutor(16) as threads:
-
-        def predict_in_thread(session: str, **parameters: Any) -> Future[httpx.Response]:
-            before = service.metric("anytime_open_predictions")
-            waiting = threads.submit(service.get, f"/sessions/{session}/predict", **parameters)
-            until(lambda: service.metric("anytime_open_predictions") > before or waiting.done())
-            return waiting
-
-        yield predict_in_thread
 
 
 def refused(response: httpx.Response, status: int) -> dict[str, Any]:
@@ -109,7 +84,8 @@ def test_a_session_can_be_named_in_the_query(service: Running) -> None:
     post_groups(service, session, {"speed": [2.0]})
     by_query = service.get("/predict", session=session, budget=1).json()
     assert timeless(by_query) == timeless(service.get(f"/sessions/{session}/predict", budget=1).json())
-    assert refused(service.get("/predict"), 422)["field"] == "session"
+    missing = refused(service.get("/predict"), 422)
+    assert (missing["field"], "POST the groups" in missing["detail"]) == ("session", True)
     assert refused(service.get("/predict", session=""), 422)["field"] == "session"
     assert refused(service.get("/predict", session="none"), 404)["field"] == "session"
 
@@ -175,30 +151,12 @@ def test_an_invalid_body_names_the_place(
 
 
 @BEFORE_THE_STORE
-@pytest.mark.parametrize("path", ["/sessions", "/sessions/{}/groups"])
-@pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
-def test_another_form_of_body_is_415(service: Running, path: str, headers: dict[str, str]) -> None:
-    url = service.url + path.format(begin(service))
-    refused(httpx.post(url, content=b"{}", headers=headers, timeout=30, verify=PLAIN), 415)
-
-
-@BEFORE_THE_STORE
 @pytest.mark.parametrize(
-    ("parameters", "field"),
-    [
-        ({"budget": "-1"}, "budget"),
-        ({"budget": "nan"}, "budget"),
-        ({"deadline_ms": "inf"}, "deadline_ms"),
-        ({"policy": "better"}, "policy"),
-        ({"ranking": "yes"}, "ranking"),
-        ({"model": "brake"}, "model"),
-        ({"rows": "1"}, "rows"),
-        ({"deadline": "5"}, "deadline"),
-    ],
+    ("parameter", "value"), [("budget", "-1"), ("deadline_ms", "inf"), ("model", "brake"), ("rows", "1")]
 )
-def test_an_invalid_parameter_is_named(service: Running, parameters: dict[str, str], field: str) -> None:
-    session = begin(service)
-    assert refused(service.get(f"/sessions/{session}/predict", **parameters), 422)["field"] == field
+def test_an_invalid_parameter_is_named(service: Running, parameter: str, value: str) -> None:
+    response = service.get(f"/sessions/{begin(service)}/predict", **{parameter: value})
+    assert refused(response, 422)["field"] == parameter
 
 
 def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
@@ -213,23 +171,6 @@ def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
     answer = httpx.get(f"{service.url}/sessions/{session}/predict", headers=accepting, verify=PLAIN)
     assert answer.headers["content-type"] == MSGPACK.media_type
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
-    plain = httpx.get(f"{service.url}/sessions/{session}/predict", verify=PLAIN)
-    assert (plain.headers["content-type"], timeless(plain.json())) == (JSON.media_type, expected(model, values, rows=3))
-
-
-def test_a_waiting_get_is_answered_by_the_group_that_completes_the_budgets_prefix(
-    service: Running, model: Model, predict_in_thread: Predict
-) -> None:
-    session = begin(service)
-    waiting = predict_in_thread(session, deadline_ms=LONG_MS, budget=5)
-    post_groups(service, session, {"lab": VALUES["lab"], "hog": VALUES["hog"]})
-    sleep(0.02)
-    assert not waiting.done()
-    post_groups(service, session, {"speed": VALUES["speed"]})
-    answer = waiting.result(20).json()
-    assert answer["reason"] == "budget"
-    assert timeless(answer) == expected(model, VALUES, 5)
-    assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3, "the session stays open"
 
 
 def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
@@ -250,11 +191,11 @@ def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_onc
 
 
 def test_deleting_a_session_answers_its_waiting_predictions(
-    service: Running, model: Model, predict_in_thread: Predict
+    service: Running, model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
-    waiting = [predict_in_thread(session, deadline_ms=LONG_MS) for _ in range(3)]
+    waiting = [wait(threads, service, session, deadline_ms=LONG_MS) for _ in range(3)]
     assert end(service, session).status_code == 204
     for each in waiting:
         answer = each.result(20).json()
@@ -264,12 +205,12 @@ def test_deleting_a_session_answers_its_waiting_predictions(
 
 
 def test_several_predictions_wait_at_once_with_their_own_options(
-    service: Running, model: Model, predict_in_thread: Predict
+    service: Running, model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(service)
-    cheap = predict_in_thread(session, deadline_ms=LONG_MS, budget=1)
-    whole = predict_in_thread(session, deadline_ms=LONG_MS)
-    short = predict_in_thread(session, deadline_ms=30)
+    cheap = wait(threads, service, session, deadline_ms=LONG_MS, budget=1)
+    whole = wait(threads, service, session, deadline_ms=LONG_MS)
+    short = wait(threads, service, session, deadline_ms=30)
     assert short.result(20).json()["groups"] == []
     post_groups(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
@@ -334,13 +275,13 @@ def test_with_several_models_a_session_names_one(several: Running) -> None:
 
 
 def test_a_failed_waiting_prediction_does_not_fail_the_post(
-    service: Running, predict_in_thread: Predict, monkeypatch: pytest.MonkeyPatch
+    service: Running, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the secret of the house")
 
     session = begin(service)
-    waiting = predict_in_thread(session, deadline_ms=LONG_MS)
+    waiting = wait(threads, service, session, deadline_ms=LONG_MS)
     with logged() as records, monkeypatch.context() as patched:
         patched.setattr(OpenPrediction, "took", fail)
         assert post_groups(service, session, VALUES).status_code == 200
