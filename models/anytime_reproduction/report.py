@@ -130,7 +130,7 @@ def lines(
     stairs: bool = True,
     kind: Callable[..., Chart] = Chart,
 ) -> Chart:
-    """Return a chart of lines x and y by name, on axes of which those in `log` are logarithmic.
+    """Return a chart of lines x and y by name, on axes that are logarithmic if `log` names them.
 
     Stairs are values that apply from their x on, until the next. `kind` makes the chart.
     """

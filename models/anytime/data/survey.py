@@ -33,7 +33,7 @@ FIRST_ROWS = 2_000
 """Rows that suspicions are found in where no basis is learned, so that large tables are not read once more."""
 
 ANYTHING = ColumnBasis(basis="categories", levels=(), other=True, missing=False)
-"""What a column without values becomes. Its values in other tables are levels of which nothing is known."""
+"""What a column without values becomes. Its values in other tables are levels without an effect."""
 
 MAX_CLASSES = 1000
 """Maximum number of different values of a class target."""

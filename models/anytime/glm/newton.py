@@ -125,7 +125,7 @@ def optimum(
             if stop == ROUGH:
                 return replace(rough, solver=None)
             start, known, solver = rough.theta, None, rough.solver
-    # The solver may take more memory than the rows, and a closure cannot be pickled.
+    # The solver may take more memory than the rows, and pickle refuses a closure.
     return replace(_descent(view, alpha, start, scale, known=known, solver=solver, stop=stop), solver=None)
 
 

@@ -135,7 +135,7 @@ def base_rate(design: Design) -> Optimum:
 
 
 def fitted(view: View, last: str, alpha: float, start: Float, scale: float, **how: Any) -> Optimum:
-    """Return `optimum`, or raise TrainingError with the name of the last group if there is none."""
+    """Return `optimum`, or raise TrainingError with the name of the last group without one."""
     try:
         return optimum(view, alpha, start, scale, **how)
     except SeparatedError:

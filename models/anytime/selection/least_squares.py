@@ -43,7 +43,7 @@ class Panels:
     Attributes
     ----------
     C, V : Float
-        (D, D) and (D, panel), of which the first `width` columns are used; `columns` (D,) are the columns of C.
+        (D, D) and (D, panel), with `width` columns in use; `columns` (D,) are the columns of C.
     order : list[int]
         The selected columns; `dropped` marks those that add nothing.
     """

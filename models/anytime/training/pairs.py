@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -26,12 +26,10 @@ from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
+from anytime.training.likelihood import Observations
 from anytime.training.model_selection import Errors, Terms, Validation, with_rows
 from anytime.training.options import Options
 from anytime.types import Index
-
-if TYPE_CHECKING:
-    from anytime.training.train import TrainingTable
 
 AUTO_PAIRS = 32
 """Maximum number of pairs that "auto" keeps."""
@@ -43,7 +41,23 @@ SLICE = 65_536
 """Rows that are made dense at once."""
 
 
-def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation | None = None) -> Fit:
+class Rows(Protocol):
+    """A table for training. Its iteration reads the rows, with their folds."""
+
+    @property
+    def folds(self) -> int: ...
+
+    @property
+    def options(self) -> Options: ...
+
+    def __iter__(self) -> Iterator[Block]: ...
+
+    def moments(self, groups: FeatureGroups) -> Sequence[Moments]: ...
+
+    def observed(self) -> Observations | None: ...
+
+
+def fit_with_pairs(additive: Fit, rows: Rows, *, validation: Validation | None = None) -> Fit:
     """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
 
     Curves and levels are those that were selected without pairs. `validation` is as in `fit`.
@@ -68,7 +82,7 @@ def fit_with_pairs(additive: Fit, rows: TrainingTable, *, validation: Validation
     return replace(fitted, decisions=additive.decisions, selected_terms=additive.selected_terms)
 
 
-def _screened(additive: Fit, rows: TrainingTable, folds: int, count: int, seed: int) -> list[Pair]:
+def _screened(additive: Fit, rows: Rows, folds: int, count: int, seed: int) -> list[Pair]:
     """Return the pairs that explain most of the residual of the first folds, at most `count`."""
     columns = sample_of(_batches(rows, folds), screened_rows(len(additive.expansion.columns)), seed=seed).columns
     X, Y, weights = (np.asarray(columns[name], dtype=np.float64) for name in ("X", "Y", "weights"))

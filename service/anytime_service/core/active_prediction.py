@@ -16,25 +16,28 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from anytime.errors import AnytimeError
-from anytime.inference.deadline import STALL_S, LateReading, early_ms
+from anytime.inference.deadline import STALL_S, Durations, LatenessRecord, LateReading, early_ms
 from anytime.inference.prediction import Answer, Prediction, Settled
 from anytime.inference.subsets import ArrivedModel
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.open_prediction import OpenPrediction, Result
+from anytime_service.core.open_prediction import Limits, OpenPrediction, Result
+from anytime_service.core.solver import Solver
 from anytime_service.errors import OverloadedError
+from anytime_service.limits.admission import Admission
 from anytime_service.limits.memory import Account
-from anytime_service.limits.turns import FairQueue
-from anytime_service.limits.worker import Slot
+from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.turns import FairQueue, Turns
+from anytime_service.limits.worker import Slot, Worker
 from anytime_service.schemas.options import PredictionOptions
+from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import PredictionRecord
+from anytime_service.telemetry.tracing import Tracing
 
-if TYPE_CHECKING:
-    from anytime_service.core.service import PredictionService
-
+MS_PER_NUMBER = 2e-4  # time in which the worker makes a number of an answer, until it is measured
 LEAD_MS = 100.0  # before a deadline that is not the request's own, its timer starts: one takes as long as two groups
 BYTES_A_NUMBER = 80  # of an answer while the worker makes it: as float64 twice, and as text three times
 SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
@@ -98,6 +101,30 @@ class DeadlineTimer:
 _log = logging.getLogger("anytime_service")
 
 
+class Resources:
+    """What the predictions of a service share; a `PredictionService` makes it."""
+
+    active: set[ActivePrediction]
+    admission: Admission
+    limits: Limits
+    metrics: Metrics
+    solver: Solver
+    tracing: Tracing | None
+    turns: Turns
+    without_deadline: TimeoutQueue[ActivePrediction]
+    """Predictions without a deadline of their own, whose timers start `LEAD_MS` before that of the server."""
+    worker: Worker
+    _times: dict[str, tuple[LatenessRecord, Durations]]
+
+    def times(self, model: Model) -> tuple[LatenessRecord, Durations]:
+        """Return the lateness of the answers of a model, and how long the worker takes for a number of one, in ms."""
+        times = self._times.get(model.name)
+        if times is None:
+            times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
+            self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
+        return times
+
+
 class Sink(Protocol):
     """Where the answer of a prediction goes, and its updates; each transport has its own."""
 
@@ -121,7 +148,7 @@ class ActivePrediction:
 
     def __init__(
         self,
-        service: PredictionService,
+        service: Resources,
         model: Model,
         options: PredictionOptions,
         begun_ms: float,

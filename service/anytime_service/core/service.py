@@ -13,11 +13,9 @@ import logging
 from typing import Literal
 
 from anytime._files import memory_limit
-from anytime.inference.deadline import Durations, LatenessRecord
 from anytime.inference.prediction import Prediction
-from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import LEAD_MS, ActivePrediction, Sink
+from anytime_service.core.active_prediction import LEAD_MS, ActivePrediction, Resources, Sink
 from anytime_service.core.open_prediction import Limits
 from anytime_service.core.solver import Solver
 from anytime_service.errors import OverloadedError, UnknownModelError
@@ -37,16 +35,13 @@ from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings
 from anytime_service.telemetry.tracing import Tracing
 
-MS_PER_NUMBER = 2e-4  # time in which the worker makes a number of an answer, until it is measured
-
 _log = logging.getLogger("anytime_service")
 
 
-class PredictionService:
+class PredictionService(Resources):
     """Service that opens predictions under its limits, and ends them when it drains; a reload replaces `registry`.
 
-    `turns` hands out the time of the loop. `without_deadline` has predictions without a deadline of their own, whose
-    timers start `LEAD_MS` before that of the server.
+    `turns` hands out the time of the loop.
     """
 
     def __init__(
@@ -78,7 +73,7 @@ class PredictionService:
         self.slices = self.turns.slices
         lead_s = max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0
         self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
-        self._times: dict[str, tuple[LatenessRecord, Durations]] = {}
+        self._times = {}
         self._reloading = asyncio.Lock()
         self._monitor = LoopMonitor(self.admission.record_cycle)
         self._shed = {how: metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
@@ -132,14 +127,6 @@ class PredictionService:
     def admits(self, now_ms: float, decided: bool | None = None) -> bool:
         """Return whether a prediction requested now begins: once for each, `decided` if the server did so before."""
         return self.admission.admits(now_ms) if decided is None else decided
-
-    def times(self, model: Model) -> tuple[LatenessRecord, Durations]:
-        """Return the lateness of the answers of a model, and how long the worker takes for a number of one, in ms."""
-        times = self._times.get(model.name)
-        if times is None:
-            times = self._times[model.name] = LatenessRecord(), Durations(MS_PER_NUMBER)
-            self.metrics.of(model).show_margin(lambda: times[0].margin_ms)
-        return times
 
     def check_capacity(self, account: Account) -> None:
         """Raise OverloadedError if the service, or the key of an account, may not open more predictions."""

@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         """Handle the next piece of what was received; return the number of messages in it, 0 if it must wait."""
 
     def proceed(self) -> None:
-        """Handle what was received, for a slice of this turn; what is left waits in the fair queue."""
+        """Handle what was received, for a slice of this turn; the rest waits in the fair queue."""
         if self._proceeding or self._queued or self._held_up:
             return
         self._proceeding = True

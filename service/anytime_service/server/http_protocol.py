@@ -2,7 +2,7 @@
 
 `requests` has the rules of the wire without I/O; this file connects them to the transport and to the application. A
 connection waits for a head, then answers (`_transaction`) while the rest of the body arrives (`_body`). After the
-response it discards what is left of the body, within a limit of bytes and time, and reads the next head. A head is read
+response it discards the rest of the body, within a limit of bytes and time, and reads the next head. A head is read
 before anything else is done for it: a request whose prediction is not admitted is answered here, before a task exists
 and before its body is decoded. A request of the Open Inference Protocol is not: its body may request the base rate, so
 its endpoint reads the body before it refuses.
@@ -283,7 +283,7 @@ class HttpProtocol(Connection):
         super().update_reading()
         if self._transaction is None and not (self._is_last or self.transport.is_closing()):
             if self.ended and not (self._queued or self._held_up or self.write_paused):
-                self.close()  # what is left is a part of a request
+                self.close()  # the rest is a part of a request
             elif self._body is not None:
                 self._wait_in(self.shared.tails)
             elif self.received:  # a complete one may wait until the client reads, which has a time limit of its own

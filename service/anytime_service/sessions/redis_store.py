@@ -185,7 +185,7 @@ class RedisSessions:
         self.known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
         self._mirrors: dict[str, Mirror] = {}
         self._reading: Counter[str] = Counter()  # sessions that are read for predictions that will wait
-        self._missed: set[str] = set()  # those of them of which a message may have arrived before their first snapshot
+        self._missed: set[str] = set()  # those whose messages may have arrived before their first snapshot
         self._unread: asyncio.Queue[Mirror] = asyncio.Queue()
         self._subscribed = False
         self._connection = RedisConnection(

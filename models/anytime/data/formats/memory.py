@@ -107,7 +107,7 @@ class MatrixTable(Table):
 
 
 class FrameTable(ArrowTable):
-    """An Arrow table; the types of `numbers` are those of columns of text that holds numbers, as in a CSV file."""
+    """An Arrow table; `numbers` has the types of columns of text with numbers in every cell, as in a CSV file."""
 
     format = "a frame"
 

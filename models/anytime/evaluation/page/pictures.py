@@ -220,7 +220,7 @@ def curve_chart(
 
 
 def strongest_shapes(model: Model, top: int, prefix: int | None = None) -> tuple[ColumnShape, ...]:
-    """Return the shapes of the `top` strongest columns of a prefix; raise ValuesError if there is none."""
+    """Return the shapes of the `top` strongest columns of a prefix; raise ValuesError without one."""
     if top < 1:
         raise ValuesError(f"top is {top}; expected a number of columns, 1 or more")
     if shapes := column_shapes(model, prefix)[:top]:
