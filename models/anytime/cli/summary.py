@@ -157,7 +157,9 @@ def _guarantee(model: Model) -> str:
     if guarantee.gamma == 0:
         return "none (gamma is 0: some groups are linear combinations of others; a penalty separates them)"
     if guarantee.gamma is not None and guarantee.gamma < LEAST_GAMMA:
-        return f"none of use (gamma is {guarantee.gamma:.1g}: groups are nearly linear combinations of others)"
+        return (
+            f"too weak to be useful (gamma is {guarantee.gamma:.1g}: groups are nearly linear combinations of others)"
+        )
     if guarantee.gamma is not None:
         return f"F(prefix of cost B) >= (1 - exp(-{guarantee.gamma:.3g} B/K)) F(any set {_of_groups(model)}of cost K)"
     if guarantee.doubling_until is None:

@@ -361,8 +361,7 @@ def _groups(model: Model) -> str:
     ranked = sorted(gains, key=lambda name: -np.nan_to_num(gains[name]))
     adds = [(clipped(name, 40), gains[name], f"{gains[name]:+.4f}") for name in ranked[:ABSENCES]]
     left = (
-        "<figure><figcaption>What each step adds to r2, in the order of the sequence's own gains</figcaption>"
-        f"{bar_rows(adds)}</figure>"
+        f"<figure><figcaption>What each step adds to r2, the largest gain first</figcaption>{bar_rows(adds)}</figure>"
     )
     if not model.supports_arrived or len(model.prefixes.mean) > MAX_SOLVED:
         why = (
@@ -574,7 +573,7 @@ def _warnings(model: Model, tested: _Tested | None) -> list[str]:
         **dict.fromkeys(map(_sentence, filter(None, (*notes, cancelling(group_sharing(model))))), True),
         f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Cross-validated and test values count, "
         "not those of training.": origin.rows < 10 * terms,
-        f"Missing values in training: {imputed}. Their means stand for them.": imputed,
+        f"Missing values in training: {imputed}. The training means replace them.": imputed,
     }
     return [text for text, applies in said.items() if applies]
 
