@@ -114,8 +114,7 @@ FAR = {"infinite": np.inf, "-infinite": -np.inf, "too large to square": 1e200}
 @pytest.mark.parametrize("why", FAR)
 def test_a_column_without_moments_is_left_out_by_both_doors(why: str, options: dict[str, Any], file: str) -> None:
     X = table()[["a", "c", "d"]]
-    family: Any = options.get("family", "gaussian")
-    y = target_of(family, X.assign(t="level 1"))
+    y = target_of(options.get("family", "gaussian"), X.assign(t="level 1"))
     wrong = X.assign(c=X["c"].mask(X.index % 100 == 5, FAR[why]))
     wrong.assign(y=y).to_csv("t.csv", index=False, float_format="%.17g")
     wrong.assign(y=y).to_parquet("t.parquet")
@@ -150,8 +149,9 @@ def test_moments_leave_out_a_column_of_the_first_table_and_refuse_one_of_the_nex
     assert "left out 1 column: 'c' holds 1 infinite value" in said
     stored = StoredMoments.load(Path("m.moments"))
     assert (stored.record.groups.features, stored.total.rows) == (("a", "d"), 2 * ROWS)
-    said = refusal(capsys, "moments", "good.csv", "bad.csv", *call)
-    assert "bad.csv: column 'c' holds 1 infinite value, the first in row 5" in said
+    assert "bad.csv: column 'c' holds 1 infinite value, the first in row 5" in refusal(
+        capsys, "moments", "good.csv", "bad.csv", *call
+    )
 
 
 # Tables and weights: every door, with every type of table.
@@ -234,8 +234,7 @@ def test_weights_without_a_table_are_refused(model: LoadedModel) -> None:
 @pytest.mark.parametrize("kind", [AnytimeRegressor, AnytimeClassifier])
 def test_what_is_loaded_or_fitted_to_an_array_takes_arrays_and_frames(kind: Any, groups: Any, tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 6))
-    y = X[:, 2] > 0
-    fitted = kind(groups, alpha=1e-3).fit(X, y)
+    fitted = kind(groups, alpha=1e-3).fit(X, X[:, 2] > 0)
     fitted.save(tmp_path / "m.safetensors")
     loaded = kind.load(tmp_path / "m.safetensors")
     for estimator in (fitted, loaded):

@@ -75,6 +75,7 @@ FITTED: dict[str, tuple[list[list[Call]], dict[str, Any], tuple[float, float]]] 
     "both parts where calls have different sizes": ([PAGES], {}, (2.0, 0.5)),
     "a fixed part only": ([[(1, 4.0), (100, 4.0)]], {}, (4.0, 0.0)),
     "rows only": ([[(1, 0.3), (100, 30.0)]], {}, (0.0, 0.3)),
+    "no part is negative where larger calls took less": ([[(1, 9.0), (100, 3.0)]], {}, (3.6, 0.0)),
     "sizes with few calls do not decide": (
         [[(100, 10.0)] * 40 + [(1, 9.0)] * 2],
         {"least": 30},

@@ -210,7 +210,9 @@ def test_timeliness_of_an_evaluation_stops_at_the_plateau_of_training(tmp_path: 
     assert found.stop == stopping_cost(model.costs, F, plateau_level(model.costs, F))
     standard = (TEST["y"].to_numpy() - model.prefixes.intercept[0]) / model.prefixes.response_scale[0]
     risk = 0.5 * float(np.mean(standard**2))
-    assert found.timeliness == pytest.approx(timeliness(model.costs, found.explained_variance, found.stop, risk))
+    assert found.timeliness == pytest.approx(
+        timeliness(model.costs, found.explained_variance, found.stop, risk, "trapezoid")
+    )
     assert found.timeliness_step == pytest.approx(
         timeliness(model.costs, found.explained_variance, found.stop, risk, "step")
     )

@@ -36,7 +36,7 @@ def frame(bends: int, rows: int = 500) -> pd.DataFrame:
     """A response that has so many bends in `bent`; gaps, text and a column of few values."""
     rng = np.random.default_rng(bends)
     found = pd.DataFrame({"bent": rng.uniform(0, 1, rows), "other": rng.normal(size=rows)})
-    found["kind"] = rng.choice(["x", "y"], rows)
+    found["kind"] = np.where(np.arange(rows) % 100 == 7, "rare", rng.choice(["x", "y"], rows))
     found["steps"] = rng.integers(0, 4, rows).astype(float)
     found["y"] = np.abs((found["bent"] * (bends + 1)) % 2 - 1) + 0.1 * found["other"] + 0.05 * rng.normal(size=rows)
     found.loc[rng.random(rows) < 0.1, "bent"] = np.nan

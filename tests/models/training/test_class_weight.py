@@ -34,14 +34,21 @@ def test_class_weights_are_weights_of_the_rows(target: str, family: Any, weighti
     given = "balanced" if weighting == "balanced" else {label: k + 0.5 for k, label in enumerate(labels)}
     options: dict[str, Any] = {"alpha": 1e-3, "family": family, "basis": "linear"}
     found = AnytimeClassifier(class_weight=given, **options).fit(frame[X], frame[target])
-    by_hand = compute_sample_weight(given, frame[target])
-    expected = AnytimeClassifier(**options).fit(frame[X], frame[target], sample_weight=by_hand)
+    expected = AnytimeClassifier(**options).fit(frame[X], frame[target], compute_sample_weight(given, frame[target]))
     np.testing.assert_allclose(found.predict_proba(frame[X]), expected.predict_proba(frame[X]), atol=1e-9)
+
+
+def test_rows_of_a_class_of_weight_0_are_left_out() -> None:
+    frame = rows()
+    found = AnytimeClassifier(class_weight={0: 0.0}, family="gaussian", basis="linear").fit(frame[X], frame["three"])
+    assert found.model_.manifest.provenance.rows == (frame["three"] > 0).sum()
+    np.testing.assert_allclose(found.predict_proba(frame[X])[:, 0], 0.0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
     ("weights", "why"),
     [
+        ({0: 0.0}, "class 0 is in no row of 253; a likelihood needs 1 or more"),
         ({1: -2}, r"class_weight of 1 is -2; expected 0, or 1e-100 to 1e\+100"),
         ({7: 1.0}, "class_weight has 7; expected classes of the target"),
         ("even", "class_weight is 'even'; expected 'balanced', a dict or None"),
@@ -62,10 +69,12 @@ def test_the_command_trains_the_model_of_the_estimator(target: str, family: Any,
     words += ["--alpha", "0.001", "--folds", "0", "--basis", "linear", "--out", "m.safetensors"]
     words += ["--task", "multiclass"] * (target == "three") + (["--weights", "w"] if weights else ["--drop", "w"])
     assert main(words) == 0
-    expected = AnytimeClassifier(class_weight="balanced", alpha=1e-3, family=family, basis="linear")
-    expected.fit(frame[X], frame[target], sample_weight=None if weights is None else frame[weights])
-    found = load("m.safetensors").predict_proba("t.csv")
-    np.testing.assert_allclose(found, expected.predict_proba(frame[X]), atol=1e-7)
+    expected = AnytimeClassifier(class_weight="balanced", alpha=1e-3, family=family, basis="linear").fit(
+        frame[X], frame[target], sample_weight=None if weights is None else frame[weights]
+    )
+    np.testing.assert_allclose(
+        load("m.safetensors").predict_proba("t.csv"), expected.predict_proba(frame[X]), atol=1e-7
+    )
 
 
 def test_a_stream_refuses_balanced_classes() -> None:

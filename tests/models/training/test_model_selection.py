@@ -25,12 +25,15 @@ from anytime.selection import GroupOrder, sequence
 from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import Fold, LeastSquares, split
 from anytime.training.model_selection import COARSE, FINE, Choice, Errors, choose
-from anytime.training.options import GRID, Options
+from anytime.training.options import Options
 from anytime.types import Float, Index
 from models import literal
 from models.present import present
 from models.problems import blocks_of, grouped
 from models.properties import quick
+
+GRID = tuple(np.logspace(-7, 1, 20).tolist())
+"""The penalties of alpha "cv": 20 from 1e-7 to 10."""
 
 
 @dataclass(frozen=True, eq=False)
