@@ -138,17 +138,21 @@ def test_a_table_of_fewer_rows_than_folds_goes_with_others() -> None:
 
 
 @pytest.mark.usefixtures("desk")
-def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others(capsys: Capture) -> None:
+def test_a_later_table_may_lack_classes_of_the_first_but_has_no_others_and_least_squares_fit_them(
+    capsys: Capture,
+) -> None:
     options = ("--groups", "groups.json", "--target", "kind", "--out", "both.moments")
     south = rows(1, 120)
     south[south["kind"] == "up"].to_csv("ups.csv", index=False)
     done("moments", "north.parquet", "ups.csv", *options)
     both = StoredMoments.load("both.moments")
-    assert both.record.classes == ("down", "up")
-    assert both.total.rows == 80 + (south["kind"] == "up").sum()
+    assert (both.record.classes, both.total.rows) == (("down", "up"), 80 + (south["kind"] == "up").sum())
+    done("train", "both.moments", "--out", "both.safetensors")
+    assert load("both.safetensors").manifest.family == "gaussian"
     south.assign(kind="left").to_csv("lefts.csv", index=False)
-    said = refusal(capsys, "moments", "north.parquet", "lefts.csv", *options)
-    assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in said
+    assert "error: lefts.csv: target 'left' was never seen in training; known: 'down', 'up'" in refusal(
+        capsys, "moments", "north.parquet", "lefts.csv", *options
+    )
     made("north.parquet")
     assert "--target is 'kind'; the moments in 'north.moments' are of 'y'" in refusal(
         capsys, "moments", "north.moments", "ups.csv", *options
