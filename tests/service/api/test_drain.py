@@ -92,7 +92,9 @@ def test_a_draining_service_begins_nothing_more(model: Model) -> None:
         with pytest.raises(InvalidStatus) as refused, service.stream():
             pass
         assert refused.value.response.status_code == 503
-        assert "stopping" in service.get("/readyz").json()["detail"]
+        assert service.get("/livez").status_code == 200
+        unready = service.get("/readyz")
+        assert (unready.status_code, "stopping" in unready.json()["detail"]) == (503, True)
         # What uvicorn says of handshakes that are refused is another's promise, see test_websocket.
         unexpected: list[Any] = [record for record in records if "handshake" not in record.getMessage()]
     assert not unexpected

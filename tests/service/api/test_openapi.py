@@ -123,6 +123,9 @@ def test_a_path_that_a_proxy_removes_is_in_addresses_of_the_service() -> None:
         for path in ("/v2/models/none", "/v2/models/brake/config", "/v2/nothing"):
             assert "error" in service.get(path).json(), "as the Open Inference Protocol has it"
         assert service.get("/livez").status_code == 200
+        with service.stream() as stream:
+            stream.say("begin", 1, deadline_ms=0)
+            assert stream.answer(1)["reason"] == "deadline"
     with run_service([small_model()], Settings(port=0)) as service:
         assert "servers" not in service.get("/openapi.json").json()
         assert httpx.post(f"{service.url}/sessions", json={}).headers["location"].startswith("/sessions/")

@@ -445,6 +445,7 @@ def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_los
         stream.say("begin", 1)
         stream.say("begin", 2)
         assert stream.problem()["status"] == 503
+        stream.groups(2, VALUES)  # sent before the client knew
         for response in (
             service.post({"groups": VALUES}),
             service.get(f"/sessions/{session}/predict"),
@@ -453,6 +454,7 @@ def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_los
         ):
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             assert "open already" in response.json()["detail"]
+        assert service.metric("anytime_shed_total", how="refused", why="open") == 5
         assert service.get("/livez").status_code == 200
         stream.say("end", 0)
         stream.answer(0)

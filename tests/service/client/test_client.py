@@ -301,6 +301,15 @@ def test_an_invalid_call_is_an_error_that_says_why_and_breaks_nothing(
     assert client.predict(VALUES, model="brake").complete
 
 
+def test_a_problem_has_its_status_title_and_field(client: Client) -> None:
+    with pytest.raises(ProblemError) as unknown:
+        client.predict(VALUES, model="brakes")
+    assert (unknown.value.status, unknown.value.title, unknown.value.field) == (404, "Unknown model", "model")
+    with pytest.raises(ProblemError) as wide:
+        client.predict({"hog": [1.0, 2.0, 3.0]}, model="brake")
+    assert (wide.value.status, wide.value.field) == (422, "groups.hog")
+
+
 def test_every_error_is_a_branch_of_the_librarys_tree() -> None:
     for name in package.__all__:
         if name.endswith("Error"):

@@ -61,8 +61,10 @@ def test_the_server_reads_messages_without_their_defaults() -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_cached_base_rate_is_the_librarys_for_the_same_number_of_rows(family: str, rows: int) -> None:
     model = likelihood_model(family)
-    known = KnownModel(summary(model, ()), Prediction(model).answer())
-    assert known.base_rate(PredictionOptions(rows=rows)) == Prediction(model, rows).answer()
+    known = KnownModel(summary(model, ()), Prediction(model).answer(explain=True))
+    for explain in (False, True):
+        expected = Prediction(model, rows).answer(explain=explain)
+        assert known.base_rate(PredictionOptions(rows=rows, explain=explain)) == expected
 
 
 def test_interval_and_set_of_the_base_rate_are_repeated_for_every_row() -> None:

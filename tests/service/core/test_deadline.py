@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from service.serving import BASE_RATE, VALUES, Running
+from anytime_service.clock import now_ms
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.options import PredictionOptions
+from anytime_service.settings import Settings
+from service.serving import BASE_RATE, VALUES, Collecting, Running, small_model
+from waiting import until_async
 
 BODY = json.dumps({"groups": VALUES}).encode()
 HALF = len(BODY) // 2
@@ -90,6 +96,14 @@ def test_no_deadline_is_longer_than_the_servers(service: Running, query: str) ->
         connection.head(query, len(BODY))
         answer = connection.response()[2]
     assert answer["reason"] == "deadline"
+
+
+async def test_the_deadline_of_the_server_counts_from_the_begin_of_a_request_that_is_opened_later() -> None:
+    core = PredictionService(ModelRegistry.of([small_model()]), Settings(max_deadline_ms=3_600_000))
+    sink = Collecting()
+    core.open(PredictionOptions(), now_ms() - 3_600_000, sink)
+    await until_async(lambda: sink.answers)
+    assert sink.answers[0].reason == "deadline"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from websockets.frames import Frame, Opcode
 
 from anytime._files import memory_limit
+from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
@@ -21,7 +23,7 @@ from anytime_service.settings import Settings
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import Running, expected, run_service, timeless
+from service.serving import Running, expected, run_service, timeless, trained_model
 from waiting import until, until_async
 
 SPEED = [[1.0]] * 50
@@ -211,6 +213,18 @@ def test_nothing_is_counted_after_an_end_of_any_kind(tight: Running, end: str) -
     with tight.connect() as plain:
         plain.head("deadline_ms=5000", length=5_000)
         plain.send(b" " * 300)
+
+
+def test_columns_that_never_arrive_use_no_memory() -> None:
+    def resident() -> int:
+        return 4096 * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+    model, values = trained_model("wide", width=40), np.zeros((10_000, 40))
+    predictions = [Prediction(model, None) for _ in range(8)]
+    before = resident()
+    for prediction in predictions:
+        prediction.add("a", values)
+    assert resident() - before < 1.2 * sum(each.nbytes for each in predictions) + (8 << 20)
 
 
 def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:

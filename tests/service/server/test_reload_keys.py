@@ -6,18 +6,20 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from anytime.inference.prediction import Answer, Settled
 from anytime_service import cli
 from anytime_service.errors import KeysError
 from anytime_service.limits.tuning import Tuning
 from service.commands import command
 from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
 from service.serving import BASE_RATE, Running, logged, small_model
-from waiting import until
+from waiting import WAIT_S, until
 
 SECOND = "second-0123456789.abc_~"
 
@@ -101,6 +103,36 @@ def test_a_websocket_whose_key_is_removed_is_answered_and_closed(rotating: Runni
     with rotating.stream(additional_headers=bearer(SECOND)) as stream:
         stream.say("begin", 1, deadline_ms=0)
         stream.answer(1)
+
+
+def test_a_websocket_whose_key_is_removed_closes_after_the_answers_that_the_worker_still_makes(
+    rotating: Running, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed, make, rows = Event(), Settled.make_arrays, 3_000
+
+    def wait_and_make(settled: Settled) -> Answer:
+        assert removed.wait(WAIT_S)
+        return make(settled)
+
+    monkeypatch.setattr(Settled, "make_arrays", wait_and_make)
+    with (
+        rotating.stream(additional_headers=bearer(PREDICTING)) as stream,
+        httpx.Client(base_url=rotating.url) as client,
+    ):
+        stream.say("begin", 1, rows=rows, deadline_ms=0)
+        stream.say("group", 1, group="speed", values=[])  # too late, but no error
+        stream.say("begin", 2)
+        stream.say("begin", 3, deadline_ms=0)
+        stream.answer(3)
+        replace(file, f"{SECOND}\n")
+        assert stream.answer(2)["prediction"] == BASE_RATE
+        until(lambda: not holds(client, PREDICTING))
+        removed.set()
+        assert stream.answer(1)["prediction"] == [BASE_RATE] * rows
+        with pytest.raises(ConnectionClosed) as closed:
+            stream.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
 
 
 def test_a_websocket_stays_open_when_the_scope_of_its_key_changes(rotating: Running, file: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from anytime_service.errors import HeadTooLargeError, MalformedBodyError
 from anytime_service.server.requests import MAX_CHUNKS, Body, Head
+from models.present import present
 
 MAX = 1_000
 HEAD = b"POST /predict?rows=2 HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"
@@ -124,3 +125,11 @@ def test_extensions_and_trailers_count_with_the_head(framing: bytes) -> None:
         else:
             with pytest.raises(HeadTooLargeError):
                 read_in(pieces, framing=MAX // 2)
+
+
+def test_the_framing_of_a_body_counts_with_the_head_before_it() -> None:
+    framing = b"\r\n5;%b\r\nabcde" % (b"x" * 200)
+    assert present(head_of(HEAD).body(MAX)).read(framing)[0] == b"abcde"
+    long = head_of(HEAD.replace(b"y", b"y" * (MAX - 200)))
+    with pytest.raises(HeadTooLargeError):
+        present(long.body(MAX)).read(framing)

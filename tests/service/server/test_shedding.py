@@ -362,6 +362,23 @@ def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_d
     assert overloaded.metric("anytime_open_predictions") == 0
 
 
+@pytest.mark.parametrize("first", ["answered", "refused"])
+def test_many_refused_ids_do_not_displace_an_answered_one_nor_the_other_way_round(
+    first: str, overloaded: Running, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anytime_service.api.stream.IDS", 2)
+    with overloaded.stream() as stream:
+        for name in (first, 1, 2, 3):
+            switch.admits = (name == first) == (first == "answered")
+            stream.say("begin", name, deadline_ms=0)
+            assert stream.hear()["id"] == name
+        stream.groups(first, VALUES)  # too late, but no error
+        stream.say("begin", first, deadline_ms=0)
+        reply = stream.hear()
+        status = reply.get("problem", {}).get("status")
+        assert (reply["type"], status) == (("error", 409) if first == "answered" else ("answer", None))
+
+
 def test_an_admitted_request_waits_until_it_has_had_its_turn(
     app: AnytimeAPI, overloaded: Running, switch: Switch
 ) -> None:

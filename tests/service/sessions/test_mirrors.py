@@ -119,6 +119,14 @@ def test_after_a_gap_or_a_message_before_the_first_snapshot_the_session_is_read_
     assert early.must_read
 
 
+def test_a_session_that_ends_while_it_is_read_is_read_again() -> None:
+    sessions = Mirrored()
+    sessions.read_at(THREE, 1)
+    sessions.receive(message(0, {}))
+    sessions.read_at(THREE, 1)  # a snapshot from before the end
+    assert sessions.must_read
+
+
 def test_answers_have_a_note_from_a_lost_subscription_until_no_message_can_be_missing() -> None:
     sessions = Mirrored()
     mirror = sessions.read_at(THREE, 1)

@@ -1,0 +1,145 @@
+"""A client that does not read: nothing that it has sent is lost, and a connection that closes ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from websockets.frames import Frame, Opcode
+
+from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.turns import Turns
+from anytime_service.server.connections import Connections
+from anytime_service.server.http_protocol import HttpProtocol
+from anytime_service.server.websocket_protocol import WebSocketProtocol
+from anytime_service.settings import Settings
+from service.memory_transport import MemoryTransport
+from service.raw_stream import HANDSHAKE
+from waiting import until_async
+
+GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
+LIMIT_S = 0.02
+MANY = 1 << 20
+
+
+class Stalling(MemoryTransport):
+    """The server's end of a connection that stores what is written until the client reads.
+
+    Attributes
+    ----------
+    room : bytes that it stores before the server must wait.
+    unsent : bytes that it stores.
+    aborted : whether the server has closed it without sending them.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.unsent = 0
+        self.aborted = False
+        self._is_full = False
+
+    @property
+    def statuses(self) -> list[bytes]:
+        return [piece[9:12] for piece in self.pieces]
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        self.unsent += len(data)
+        if self.unsent > self.room and not self._is_full:
+            self._is_full = True
+            self._protocol.pause_writing()
+
+    def read(self, left: int = 0) -> None:
+        """Have the client read all but a few bytes."""
+        self.unsent = left
+        if self._is_full:
+            self._is_full = False
+            self._protocol.resume_writing()
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request; accept a WebSocket, and wait for its end."""
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+    else:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+
+
+@asynccontextmanager
+async def stalling(room: int, **limits: Any) -> AsyncIterator[Stalling]:
+    """Connect a client to a server with these limits; at the end it disconnects."""
+    shared = Connections(Settings(**limits), MemoryBudget(), Turns())
+    http: Any = partial(HttpProtocol, shared)
+    websockets: Any = partial(WebSocketProtocol, shared)
+    config = uvicorn.Config(app, http=http, ws=websockets, log_config=None, lifespan="off", proxy_headers=False)
+    config.load()
+    state, transport = uvicorn.server.ServerState(), Stalling(room)
+    make: Any = config.http_protocol_class
+    transport.set_protocol(make(config=config, server_state=state, app_state={}))
+    transport.get_protocol().connection_made(transport)
+    try:
+        yield transport
+    finally:
+        transport.get_protocol().connection_lost(None)
+        await asyncio.gather(*state.tasks)
+
+
+async def test_every_pipelined_request_is_answered_however_late_its_client_reads() -> None:
+    async with stalling(0, header_timeout_s=LIMIT_S) as transport:
+        assert not transport.feed(GET * 3)
+        for expected in ([b"200"], [b"200"] * 2, [b"200"] * 3):
+            await until_async(lambda: transport.unsent, "the next answer")
+            await asyncio.sleep(3 * LIMIT_S)  # longer than a head may take
+            assert transport.statuses == expected
+            transport.read()
+
+
+@pytest.mark.parametrize(("second", "answers"), [(GET, 2), (GET[:-2], 1)], ids=["complete", "a part"])
+async def test_a_client_that_sends_no_more_is_answered_to_what_is_complete_when_it_reads(
+    second: bytes, answers: int
+) -> None:
+    async with stalling(0) as transport:
+        transport.feed(GET + second)
+        await until_async(lambda: transport.unsent, "the first answer")
+        assert transport.get_protocol().eof_received(), "the transport stays open"
+        transport.read()
+        await until_async(lambda: transport.closed)
+        assert transport.statuses == [b"200"] * answers
+
+
+@pytest.mark.parametrize("room", [MANY, 0], ids=["few bytes", "many bytes, of which few are left"])
+async def test_a_connection_that_closes_with_unsent_bytes_ends_by_the_limit_of_writes(room: int) -> None:
+    async with stalling(room, idle_timeout_s=LIMIT_S) as transport:
+        transport.feed(GET[:-2] + b"Connection: close\r\n\r\n")
+        while not transport.closed:
+            await asyncio.sleep(0)
+        transport.read(left=1)
+        await until_async(lambda: transport.aborted)
+        assert transport.statuses == [b"200"]
+
+
+async def test_the_last_ping_of_a_client_that_does_not_read_is_answered_when_it_reads() -> None:
+    async with stalling(0) as transport:
+        transport.feed(HANDSHAKE)
+        await until_async(lambda: b"101" in transport.statuses and transport.reading)
+        for content in (b"first", b"last"):
+            assert not transport.feed(Frame(Opcode.PING, content).serialize(mask=True))
+        assert transport.statuses == [b"101"]
+        transport.read()
+        assert transport.pieces[1:] == [Frame(Opcode.PONG, b"last").serialize(mask=False)]
