@@ -329,6 +329,8 @@ def test_a_column_of_any_type_is_what_it_means_or_one_line(name: str, method: st
             continue
         fitted = getattr(estimator, method)(X, Y)
         terms, predictions = plainest(meaning, has_other=not isinstance(X, np.ndarray) or X.dtype == object)
+        if method == "partial_fit" and meaning == "missing":
+            terms = ["c", "c is missing", *terms[1:]]  # a number: later rows may have values
         assert list(fitted.get_feature_names_out()) == terms
         np.testing.assert_allclose(fitted.predict(X), predictions, rtol=1e-9, atol=1e-9)
 
