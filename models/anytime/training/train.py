@@ -211,6 +211,7 @@ class TrainingMoments(Source):
         """Moments are for least squares only."""
 
 
+@np.errstate(under="ignore")  # to 0, a rounding like others
 def open_training(
     table: Table,
     roles: Roles,
@@ -447,6 +448,7 @@ class Trained:
         )
 
 
+@np.errstate(under="ignore")  # to 0, a rounding like others
 def train(
     source: TrainingTable | TrainingMoments,
     *,
