@@ -22,7 +22,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
-from service.inferring import JSON_BYTES, assert_told, binary, half_sent
+from service.inferring import JSON_BYTES, assert_reported, binary, half_sent
 from service.serving import VALUES, Running, expected, packed, small_model, timeless
 from system import free_port, http_server
 from waiting import WAIT_S, until
@@ -126,7 +126,7 @@ def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
             sleep(0.03)
             connection.send(piece)
         reply = connection.response()[2]
-    assert_told(reply, expected(MODEL, SENT))
+    assert_reported(reply, expected(MODEL, SENT))
     assert reply["parameters"]["reason"] == "deadline"
 
 

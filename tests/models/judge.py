@@ -16,7 +16,7 @@ from models.literal import Method, Problem, columns_of, cost_of, literal_step, u
 __all__ = ["NEAR", "NOISE", "Judge", "check_every_step"]
 
 NEAR = 1e-6
-"""Scores that differ by less, relatively, may be told apart by rounding alone."""
+"""Scores that differ by less, relatively, may differ by rounding alone."""
 
 NOISE = 1e-11
 """Scores under this are rounding."""

@@ -180,7 +180,7 @@ DOORS: dict[str, Callable[..., Any]] = MEASURED | {
 
 
 def labelled() -> pd.DataFrame:
-    """The table with a target of two classes, and weights of which a third is 0."""
+    """The table with a target of two classes, and weights, a third of them 0."""
     frame = table()
     return frame.assign(y=target_of("binomial", frame), w=np.arange(ROWS) % 3)
 

@@ -1,4 +1,4 @@
-"""Classifiers and counts by the estimators: what is told, how penalties are chosen, bad input."""
+"""Classifiers and counts by the estimators: what they report, how penalties are chosen, bad input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def likely(kind: str, groups: Any = GROUPS, **options: Any) -> Any:
     return AnytimeRegressor(groups, family="poisson", **options)
 
 
-# What is told.
+# What they report.
 
 
 @pytest.mark.parametrize(("reported", "family"), [(UP, "binomial"), (THREE, "multinomial")], ids=["2", "3"])

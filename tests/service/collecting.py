@@ -103,8 +103,8 @@ def _collected(span: Span, service: str) -> Collected:
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    def value(told: AnyValue) -> Any:
-        return getattr(told, str(told.WhichOneof("value")))
+    def value(reported: AnyValue) -> Any:
+        return getattr(reported, str(reported.WhichOneof("value")))
 
     pairs: list[KeyValue] = list(attributes)
     return {pair.key: value(pair.value) for pair in pairs}

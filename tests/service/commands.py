@@ -20,9 +20,9 @@ class Command:
     """`anytime serve` in a process of its own, and what it says."""
 
     def __init__(self, arguments: Iterable[object], environment: Mapping[str, str]) -> None:
-        told = ["--port", "0", *map(str, arguments)]
+        reported = ["--port", "0", *map(str, arguments)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "anytime", "serve", *told],
+            [sys.executable, "-m", "anytime", "serve", *reported],
             env={**ENVIRONMENT, **environment},
             stderr=subprocess.PIPE,
             text=True,

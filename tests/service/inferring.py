@@ -48,8 +48,8 @@ MODELS: Mapping[str, Model] = Lazy(
 def tensor(name: str, values: Any, datatype: str = "FP64", **more: Any) -> dict[str, Any]:
     """An input in JSON."""
     shape = more.pop("shape") if "shape" in more else list(np.shape(values))
-    told = {"name": name, "shape": shape, "datatype": datatype, "data": values} | more
-    return {key: value for key, value in told.items() if value is not None}
+    reported = {"name": name, "shape": shape, "datatype": datatype, "data": values} | more
+    return {key: value for key, value in reported.items() if value is not None}
 
 
 def tensors(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -59,11 +59,11 @@ def tensors(groups: Mapping[str, Any]) -> list[dict[str, Any]]:
 def binary(groups: Mapping[str, Any], datatype: str = "FP64", **body: Any) -> tuple[bytes, dict[str, str]]:
     """A body with its tensors after the JSON, and its headers."""
     blobs = {name: np.array(values, DATATYPES[datatype]).tobytes() for name, values in groups.items()}
-    told = [
+    reported = [
         tensor(name, values, datatype, data=None, parameters={"binary_data_size": len(blobs[name])})
         for name, values in groups.items()
     ]
-    head = json.dumps({"inputs": told, **body}).encode()
+    head = json.dumps({"inputs": reported, **body}).encode()
     headers = {JSON_BYTES: str(len(head)), "Content-Type": "application/octet-stream"}
     return head + b"".join(blobs.values()), headers
 
@@ -104,7 +104,7 @@ def unpacked(response: httpx.Response) -> tuple[dict[str, Any], dict[str, bytes]
     return reply, blobs
 
 
-def assert_told(reply: dict[str, Any], answer: dict[str, Any]) -> None:
+def assert_reported(reply: dict[str, Any], answer: dict[str, Any]) -> None:
     """The reply tells the library's answer."""
     parameters = dict(reply["parameters"])
     assert parameters.pop("elapsed_ms") >= 0

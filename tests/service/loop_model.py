@@ -77,7 +77,7 @@ class LoopModel:
     ) -> None:
         self.work, self.deadline_ms, self.pauses = work, deadline_ms, pauses
         self.burst_ms, self.core = burst_ms, core
-        self.told = Told()
+        self.reported = Told()
         self.open = 0
         self.admission = Admission(5.0, lambda: self.open)
         self._random = random.Random(seed)
@@ -114,7 +114,7 @@ class LoopModel:
                 next_ms = min([beat, *(queue[0][0] for queue in (self._inbox, self._due) if queue)])
                 self._idle_ms += max(next_ms - self._now, 0.0)
                 self._now = max(self._now, next_ms)
-        return self.told
+        return self.reported
 
     def _offer(self, length_ms: float) -> None:
         at = 0.0
@@ -129,7 +129,7 @@ class LoopModel:
             self._now += self.work.answer
             self.admission.had_turn(self._now)
             self.admission.ended(self._now - asked)
-            self.told.answered.append((self._now, self._now - asked - self.deadline_ms))
+            self.reported.answered.append((self._now, self._now - asked - self.deadline_ms))
         arrived = self._now
         while self._inbox and self._inbox[0][0] <= arrived:
             at, _, begins = heapq.heappop(self._inbox)
@@ -140,13 +140,13 @@ class LoopModel:
                 self._begin(at)
             else:
                 self._now += self.work.refuse
-                self.told.refused.append(self._now)
+                self.reported.refused.append(self._now)
         while self._due and self._due[0][0] <= self._now:
             self._now += self.work.answer
             self.open -= 1
             asked = heapq.heappop(self._due)[2]
             self.admission.ended(self.deadline_ms - MARGIN_MS)
-            self.told.answered.append((self._now, self._now - asked - self.deadline_ms))
+            self.reported.answered.append((self._now, self._now - asked - self.deadline_ms))
 
     def _begin(self, asked: float) -> None:
         if not self.work.groups:

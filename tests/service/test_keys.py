@@ -28,12 +28,12 @@ def right_of(ring: KeyRing, key: str) -> str | None:
 
 @given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
 def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
-    told = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
-    ring = KeyRing(read_keys(",".join(told)))
+    reported = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
+    ring = KeyRing(read_keys(",".join(reported)))
     for key, _, _ in keys:
         widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in keys) else "predict"
         assert right_of(ring, key) == widest
-        assert right_of(ring, key + "x") in (None, right_of(KeyRing(read_keys(",".join(told))), key + "x"))
+        assert right_of(ring, key + "x") in (None, right_of(KeyRing(read_keys(",".join(reported))), key + "x"))
     assert ring.find(b"") is None
     assert ring.find(sha256(keys[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
 
@@ -64,21 +64,21 @@ def test_what_is_no_key_is_one_line_that_names_the_variable_and_tells_no_key(
     monkeypatch.setenv("ANYTIME_API_KEYS", text)
     with pytest.raises(AnytimeError, match=r"^setting ANYTIME_API_KEYS: entry \d+ (is|has) .*; expected ") as refused:
         load_settings()
-    told = f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!s}"
+    reported = f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!s}"
     assert "\n" not in str(refused.value)
-    assert not any(secret in told for secret in (SECRET, HEX[:-1], "x" * 50))
+    assert not any(secret in reported for secret in (SECRET, HEX[:-1], "x" * 50))
 
 
 def test_settings_have_no_key_and_show_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYTIME_API_KEYS", f"{SECRET},admin:sha256:{HEX}")
     monkeypatch.setenv("ANYTIME_SSL_KEYFILE_PASSWORD", SECRET)
-    told = load_settings()
-    for shown in (repr(told), str(told), repr(told.api_keys), told.model_dump_json()):
+    reported = load_settings()
+    for shown in (repr(reported), str(reported), repr(reported.api_keys), reported.model_dump_json()):
         assert SECRET not in shown
     digest = sha256(SECRET.encode()).digest()
-    assert repr(digest)[2:-1] not in repr(told)
-    assert told.api_keys == (Key(digest), Key(digest, "admin"))
-    assert told.keyed
+    assert repr(digest)[2:-1] not in repr(reported)
+    assert reported.api_keys == (Key(digest), Key(digest, "admin"))
+    assert reported.keyed
 
 
 def test_an_empty_variable_is_one_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

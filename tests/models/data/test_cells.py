@@ -117,7 +117,7 @@ def test_cells_of_text_that_are_kept_are_the_same_text(
 
 
 EXACT: dict[str, pa.Array] = {
-    "beside a gap": pa.array([2**53 + 1, None, -(2**62) - 1], pa.int64()),
+    "next to a gap": pa.array([2**53 + 1, None, -(2**62) - 1], pa.int64()),
     "uint64": pa.array([2**64 - 1, 2**63 + 1, None], pa.uint64()),
     "decimals": pa.array([Decimal("1.10"), Decimal("12345678901234567890.12"), None], pa.decimal128(38, 2)),
     "float32": pa.array([0.1, None, 16777217.0], pa.float32()),

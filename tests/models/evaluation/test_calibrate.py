@@ -106,7 +106,7 @@ def digits() -> pd.DataFrame:
 
 
 def dithered(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Whole numbers told to a fraction, so that none tie."""
+    """Whole numbers plus a fraction of one, so that all differ."""
     rng = np.random.default_rng(11)
     for name in columns:
         frame[name] = frame[name] + rng.uniform(-0.5, 0.5, len(frame))
@@ -314,10 +314,10 @@ def test_many_rows_are_answered_as_one_row_each(name: str, given: Problem, model
     for prefix in (0, 1, model.steps):
         together = opened(model, X, prefix).answer()
         each = [opened(model, x, prefix).answer() for x in X]
-        told = [together.interval, together.prediction_set]
-        assert json.loads(json.dumps(told)) == told
+        reported = [together.interval, together.prediction_set]
+        assert json.loads(json.dumps(reported)) == reported
         if model.manifest.classes is not None:
-            assert told == [None, [answer.prediction_set for answer in each]]
+            assert reported == [None, [answer.prediction_set for answer in each]]
         else:
             shape = (3, 2) if name == "vector" else (2,)
             assert {interval(answer).shape for answer in each} == {shape}

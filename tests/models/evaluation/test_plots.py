@@ -74,7 +74,7 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(figures: list[Any], 
     looks = {
         (line.get_linestyle(), line._unscaled_dash_pattern) for line in lines.values() if line.get_marker() == "None"
     }
-    assert len(looks) == sum(line.get_marker() == "None" for line in lines.values()), "told apart without colour"
+    assert len(looks) == sum(line.get_marker() == "None" for line in lines.values()), "distinct without colour"
 
 
 def test_long_names_do_not_narrow_the_plot_and_no_name_is_a_formula(figures: list[Any]) -> None:

@@ -19,7 +19,7 @@ from anytime_service.api.console import pages
 from anytime_service.client import Client
 from anytime_service.settings import Settings
 from lazily import Lazy
-from service.inferring import TWO_ROWS, assert_refused, assert_told, binary, infer, output, post, tensors, unpacked
+from service.inferring import TWO_ROWS, assert_refused, assert_reported, binary, infer, output, post, tensors, unpacked
 from service.serving import VALUES, Running, expected, run_service, small_model, timeless, trained_model
 from system import program
 
@@ -91,7 +91,7 @@ def test_what_covers_is_an_output_tensor(service: Running, name: str, rows: int,
         values = np.frombuffer(blobs[kind], "<f8" if classes is None else "?").reshape(tensor["shape"])
     else:
         reply = infer(service, tensors(groups), name)
-        assert_told(reply, answer)
+        assert_reported(reply, answer)
         tensor, values = next(each for each in reply["outputs"] if each["name"] == kind), output(reply, kind)
     assert tensor["datatype"] == kinds[kind]["datatype"] == ("FP64" if classes is None else "BOOL")
     assert tensor["shape"] == [rows, *kinds[kind]["shape"][1:]]

@@ -141,11 +141,11 @@ def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit
     expect(visit.page.locator("#doing")).to_contain_text("computing")
     expect(visit.play).to_have_text("Play")
     expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
-    told = console.post({"groups": visit.values()}, model="brake").json()
+    reported = console.post({"groups": visit.values()}, model="brake").json()
     shown = float(visit.page.locator("#prediction").inner_text())
-    assert shown == pytest.approx(told["prediction"], rel=1e-3)
+    assert shown == pytest.approx(reported["prediction"], rel=1e-3)
     assert float(visit.page.locator("#error").inner_text().removeprefix("± ")) == pytest.approx(
-        told["expected"]["cv_error"] ** 0.5, rel=1e-3
+        reported["expected"]["cv_error"] ** 0.5, rel=1e-3
     )
     assert [float(cost) for cost in visit.column("trail", 0)] == [0, 1, 5, 10]
     expect(said).to_contain_text("step 3 of 3")
@@ -343,15 +343,17 @@ def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(
     assert {"Deviance explained, training", "Deviance, cross-validated"} <= set(heads)
     visit.tick("many", TAGGED)
     expect(visit.facts.first).to_have_text("step 2 of 2, 3 of 3 dollars")
-    told = console.post({"groups": visit.values()}, model="softmax").json()
-    expect(visit.page.locator("#prediction")).to_have_text(told["prediction"])
+    reported = console.post({"groups": visit.values()}, model="softmax").json()
+    expect(visit.page.locator("#prediction")).to_have_text(reported["prediction"])
     expect(visit.page.locator(ROWS.format("answer", "th"))).to_have_text(["go", "slow", "stop"])
-    shares = [f"{share:.1%}".replace("%", " %") for share in told["probabilities"]]
+    shares = [f"{share:.1%}".replace("%", " %") for share in reported["probabilities"]]
     expect(visit.page.locator(ROWS.format("answer", "td:last-child"))).to_have_text(shares)
     shades = visit.page.locator("#answer-chart .plane div").evaluate_all(
         "bars => bars.map((bar) => getComputedStyle(bar).backgroundColor)"
     )
-    chosen = [shade for shade, name in zip(shades, ["go", "slow", "stop"], strict=True) if name == told["prediction"]]
+    chosen = [
+        shade for shade, name in zip(shades, ["go", "slow", "stop"], strict=True) if name == reported["prediction"]
+    ]
     assert shades.count(chosen[0]) == 1, "the class that is chosen stands out"
     visit.page.get_by_label("all groups received").check()
     expect(visit.page.locator("#policy-says")).to_contain_text("supports prefixes only")
@@ -374,8 +376,8 @@ def test_a_count_is_a_number_without_the_error_bar_of_least_squares(visit: Visit
     visit.choose("visits")
     visit.tick("speed", "hog", "lab")
     expect(visit.facts.first).to_have_text("step 3 of 3, 10 of 10 ms")
-    told = console.post({"groups": visit.values()}, model="visits").json()
-    assert float(visit.page.locator("#prediction").inner_text()) == pytest.approx(told["prediction"], rel=1e-3)
+    reported = console.post({"groups": visit.values()}, model="visits").json()
+    assert float(visit.page.locator("#prediction").inner_text()) == pytest.approx(reported["prediction"], rel=1e-3)
     expect(visit.page.locator("#error")).to_be_empty()
     expect(visit.page.locator("#answer-chart .heads td").last).to_have_text("expected visits")
     assert visit.complaints == []

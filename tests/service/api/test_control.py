@@ -32,9 +32,9 @@ def test_models_are_listed(service: Running) -> None:
 
 
 def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running) -> None:
-    told = service.get("/models/brake").json()
-    assert [step["adds"] for step in told["steps"]] == [["speed"], ["hog"], ["blood", "lab"]]
-    assert set(told["steps"][0]) == {
+    reported = service.get("/models/brake").json()
+    assert [step["adds"] for step in reported["steps"]] == [["speed"], ["hog"], ["blood", "lab"]]
+    assert set(reported["steps"][0]) == {
         "group",
         "adds",
         "cost",
@@ -45,8 +45,8 @@ def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running
         "alpha",
         "deviance",
     }
-    assert {group["name"]: group["features"] for group in told["groups"]}["hog"] == ["h0", "h1"]
-    assert told["policies"] == ["prefix"]
+    assert {group["name"]: group["features"] for group in reported["groups"]}["hog"] == ["h0", "h1"]
+    assert reported["policies"] == ["prefix"]
 
 
 def test_a_model_describes_its_columns_by_what_they_take() -> None:
@@ -82,18 +82,18 @@ def test_an_unknown_model_is_a_problem(service: Running, path: str) -> None:
 def test_a_plan_is_what_is_missing_in_order(
     service: Running, parameters: dict[str, Any], prefix: int, compute: list[list[str]]
 ) -> None:
-    told = service.get("/models/brake/plan", **parameters).json()
-    assert told["prefix"] == prefix
-    assert [step["compute"] for step in told["steps"]] == compute
+    reported = service.get("/models/brake/plan", **parameters).json()
+    assert reported["prefix"] == prefix
+    assert [step["compute"] for step in reported["steps"]] == compute
 
 
 def test_a_plan_tells_what_each_step_costs_and_buys(model: Model) -> None:
-    told = plan(model, None, ["speed", "blood"])
-    assert [(step.prefix, step.group, step.cost, step.spent) for step in told.steps] == [
+    reported = plan(model, None, ["speed", "blood"])
+    assert [(step.prefix, step.group, step.cost, step.spent) for step in reported.steps] == [
         (2, "hog", 4.0, model.groups.costs[[0, 2]].sum() + 4.0),
         (3, "lab", 3.0, model.groups.costs[[0, 2]].sum() + 7.0),
     ]
-    assert [(step.r2, step.cv_error) for step in told.steps] == [
+    assert [(step.r2, step.cv_error) for step in reported.steps] == [
         (step.r2, step.cv_error) for step in model.manifest.steps[1:]
     ]
 

@@ -29,7 +29,7 @@ PATIENT = {"ANYTIME_MAX_LATENESS_MS": "1000", "ANYTIME_MAX_DEADLINE_MS": "360000
 
 def test_what_is_open_is_answered_before_its_connection_closes(tmp_path: Path) -> None:
     model = small_model().save(tmp_path / "m.safetensors")
-    told = expected(model, SPEED)
+    reported = expected(model, SPEED)
     with (
         command(tmp_path / "m.safetensors", **PATIENT) as (served, service),
         ThreadPoolExecutor(1) as threads,
@@ -57,14 +57,14 @@ def test_what_is_open_is_answered_before_its_connection_closes(tmp_path: Path) -
             assert sorted(answers) == list(range(20))
             for answer in answers.values():
                 assert (answer["type"], answer["reason"], answer["complete"]) == ("answer", "draining", False)
-                assert timeless(answer) == told
+                assert timeless(answer) == reported
             with pytest.raises(ConnectionClosed) as closed:
                 stream.hear()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1012
         by_session = waiting.result(20).json()
-        assert (by_session["reason"], timeless(by_session)) == ("draining", told)
-        for connection, expectation in ((whole, expected(model, {})), (lines, told)):
+        assert (by_session["reason"], timeless(by_session)) == ("draining", reported)
+        for connection, expectation in ((whole, expected(model, {})), (lines, reported)):
             status, _, answer = connection.response()
             assert (status, answer["reason"], timeless(answer)) == (200, "draining", expectation)
             assert connection.at_end()

@@ -33,15 +33,15 @@ def test_curl_prints_the_answer_while_its_input_is_open(service: Running) -> Non
         try:
             curl.stdin.write(LINE)
             curl.stdin.flush()
-            told = b""
-            while not told.endswith(b"}"):
+            reported = b""
+            while not reported.endswith(b"}"):
                 piece = os.read(curl.stdout.fileno(), 65_536)
                 assert piece, "curl ended without an answer"
-                told += piece
+                reported += piece
         finally:
             too_late.cancel()
             curl.kill()
-    answer = json.loads(told)
+    answer = json.loads(reported)
     assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
 
 

@@ -74,7 +74,7 @@ def line_of(values: Any) -> bytes:
 
 
 def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> None:
-    told = expected(MODEL, LARGE, rows=None)
+    reported = expected(MODEL, LARGE, rows=None)
     body = json.dumps({"groups": LISTS}).encode()
     assert AT_ONCE < len(body) < LIMIT
     for content, kind in (
@@ -82,20 +82,20 @@ def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> 
         (MSGPACK.encode({"groups": LISTS}), MSGPACK.media_type),
         (line_of(LISTS["hog"]), LINES),
     ):
-        assert timeless(posted(service, "/predict", content, kind).json()) == told
+        assert timeless(posted(service, "/predict", content, kind).json()) == reported
     path = session_of(service)
     assert service.post_to(f"{path}/groups", LISTS).status_code == 200
-    assert timeless(service.get(f"{path}/predict").json()) == told
+    assert timeless(service.get(f"{path}/predict").json()) == reported
     for data in (LISTS["hog"], LARGE["hog"].ravel().tolist()):
         tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": data}
         replied = service.post_to("/v2/models/brake/infer", {"inputs": [tensor]}).json()
-        assert replied["outputs"][0]["data"] == told["prediction"]
+        assert replied["outputs"][0]["data"] == reported["prediction"]
     for form in (JSON, MSGPACK):
         with service.stream(form) as stream:
             stream.say("begin", 1)
             stream.groups(1, LISTS)
             stream.say("end", 1)
-            assert timeless(stream.answer(1)) == told
+            assert timeless(stream.answer(1)) == reported
 
 
 TOO_LARGE = {"hog": (LARGE["hog"].tolist() * 3)[:9_000]}

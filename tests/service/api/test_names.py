@@ -10,7 +10,7 @@ import pytest
 
 from anytime_service.settings import Settings
 from models.test_names import GROUPS, frame, model
-from service.inferring import assert_told, infer
+from service.inferring import assert_reported, infer
 from service.serving import expected, run_service, timeless
 
 
@@ -18,11 +18,15 @@ def test_every_name_is_a_group_of_a_request_and_inputs_of_its_own(settings: Sett
     served = replace(model(), manifest=model().manifest.model_copy(update={"name": "m", "version": "v1"}))
     row = frame().iloc[0].to_dict()
     values = {group["name"]: [row[name] for name in group["features"]] for group in GROUPS["groups"]}
-    told = expected(served, values)
+    reported = expected(served, values)
     with run_service([served], settings) as service:
         found = timeless(service.post({"groups": values}).json())
         for name in ("prediction", "probabilities", "groups", "imputed"):
-            assert found[name] == pytest.approx(told[name]) if name == "probabilities" else found[name] == told[name]
+            assert (
+                found[name] == pytest.approx(reported[name])
+                if name == "probabilities"
+                else found[name] == reported[name]
+            )
         kinds = service.get("/v2/models/m").json()["inputs"]
         assert len({kind["name"] for kind in kinds}) == len(kinds)
         inputs: list[dict[str, Any]] = []
@@ -30,7 +34,7 @@ def test_every_name_is_a_group_of_a_request_and_inputs_of_its_own(settings: Sett
             columns = json.loads(kind["parameters"]["features"])
             data = [row[column] for column in columns]
             inputs.append({"name": kind["name"], "datatype": kind["datatype"], "shape": [1, len(data)], "data": data})
-        assert_told(infer(service, inputs, "m"), told)
+        assert_reported(infer(service, inputs, "m"), reported)
     ambiguous = {'["lidar", "b:c"]', '["lidar:b", "c"]'}
     assert {kind["name"] for kind in kinds if kind["name"].startswith("[")} == ambiguous
     assert {"lidar:b:c", "lidar", "g:h", "g:h:t:x"} <= {kind["name"] for kind in kinds}

@@ -19,7 +19,7 @@ from service.inferring import (
     MODELS,
     TWO_ROWS,
     assert_refused,
-    assert_told,
+    assert_reported,
     binary,
     infer,
     output,
@@ -32,27 +32,27 @@ from service.serving import VALUES, Running, expected, run_service, small_model
 
 
 def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
-    told = service.get("/v2").json()
-    assert set(told) == {"name", "version", "extensions"}
-    assert {"binary_tensor_data", "anytime_partial_input"} <= set(told["extensions"])
+    reported = service.get("/v2").json()
+    assert set(reported) == {"name", "version", "extensions"}
+    assert {"binary_tensor_data", "anytime_partial_input"} <= set(reported["extensions"])
     for probe in ("live", "ready"):
         assert service.get(f"/v2/health/{probe}").json() == {"live": True, "ready": True}
 
 
 @pytest.mark.parametrize("path", ["/v2/models/brake", "/v2/models/brake/versions/v1", "/v2/models/brake@v1"])
 def test_a_model_tells_its_inputs_in_the_order_of_the_sequence(service: Running, path: str) -> None:
-    told = service.get(path).json()
-    assert (told["name"], told["versions"], told["platform"]) == ("brake", ["v1"], "anytime_safetensors")
-    assert [(each["name"], each["datatype"], each["shape"]) for each in told["inputs"]] == [
+    reported = service.get(path).json()
+    assert (reported["name"], reported["versions"], reported["platform"]) == ("brake", ["v1"], "anytime_safetensors")
+    assert [(each["name"], each["datatype"], each["shape"]) for each in reported["inputs"]] == [
         ("speed", "FP64", [-1, 1]),
         ("hog", "FP64", [-1, 2]),
         ("lab", "FP64", [-1, 1]),
     ]
-    lab = told["inputs"][2]["parameters"]
+    lab = reported["inputs"][2]["parameters"]
     assert lab == {"features": '["l0"]', "cost": 3.0, "step": 3, "prefix_cost": 10.0}
-    assert told["outputs"] == [{"name": "prediction", "datatype": "FP64", "shape": [-1, 1]}]
+    assert reported["outputs"] == [{"name": "prediction", "datatype": "FP64", "shape": [-1, 1]}]
     parameters = {"task": "regression", "family": "gaussian", "link": "identity"}
-    assert told["parameters"] == parameters | {"steps": 3, "cost_unit": "ms", "total_cost": 10.0}
+    assert reported["parameters"] == parameters | {"steps": 3, "cost_unit": "ms", "total_cost": 10.0}
     assert service.get(f"{path}/ready").json() == {"name": "brake", "ready": True}
 
 
@@ -90,9 +90,9 @@ def test_a_part_of_the_inputs_is_answered_as_the_library_answers(
     groups = {name: [VALUES[name]] for name in names}
     parameters = {} if budget is None else {"budget": budget}
     answer = expected(MODELS["brake"], groups, budget)
-    assert_told(infer(service, tensors(groups), parameters=parameters), answer)
+    assert_reported(infer(service, tensors(groups), parameters=parameters), answer)
     content, headers = binary(groups, parameters=parameters)
-    assert_told(post(service, content, headers).json(), answer)
+    assert_reported(post(service, content, headers).json(), answer)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,7 +104,7 @@ def test_every_kind_of_model_answers_rows_as_the_library_does(service: Running, 
     reply = infer(service, tensors(groups), name)
     if name == "mixed":
         answer["prediction"] = [str(each) for each in np.ravel(np.array(answer["prediction"], dtype=object))]
-    assert_told(reply, answer)
+    assert_reported(reply, answer)
     assert output(reply).shape == (rows, 2 if name == "pair" else 1)
     if answer["probabilities"] is not None:
         np.testing.assert_array_equal(output(reply, "probabilities"), np.reshape(answer["probabilities"], (rows, -1)))
@@ -132,10 +132,10 @@ def test_missing_values_are_null_in_json_and_nan_in_bytes(service: Running) -> N
     groups = {"speed": [[2.0], [None]], "hog": [[1, None], [True, 2]]}
     answer = expected(MODELS["brake"], groups, rows=2)
     assert answer["imputed"] == ["v", "h1"]
-    assert_told(infer(service, tensors(groups)), answer)
+    assert_reported(infer(service, tensors(groups)), answer)
     floats = {name: np.array(values, dtype=np.float64) for name, values in groups.items()}
     content, headers = binary(floats)
-    assert_told(post(service, content, headers).json(), answer)
+    assert_reported(post(service, content, headers).json(), answer)
 
 
 @pytest.mark.parametrize(
@@ -144,20 +144,20 @@ def test_missing_values_are_null_in_json_and_nan_in_bytes(service: Running) -> N
 def test_every_nan_that_bytes_can_spell_is_a_missing_value(service: Running, datatype: str, nan: str) -> None:
     content, headers = binary({"speed": [[0.0]]}, datatype)
     content = content[: int(headers[JSON_BYTES])] + bytes.fromhex(nan)
-    assert_told(post(service, content, headers).json(), expected(MODELS["brake"], {"speed": [None]}))
+    assert_reported(post(service, content, headers).json(), expected(MODELS["brake"], {"speed": [None]}))
 
 
 def test_a_flat_shape_is_one_row(service: Running) -> None:
-    assert_told(infer(service, tensors(VALUES)), expected(MODELS["brake"], VALUES))
+    assert_reported(infer(service, tensors(VALUES)), expected(MODELS["brake"], VALUES))
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_datatype_is_read_in_json_and_as_bytes(service: Running, datatype: str) -> None:
     groups = {"speed": [[1], [0]], "hog": [[1, 1], [0, 1]]}
     answer = expected(MODELS["brake"], groups, rows=2)
-    assert_told(infer(service, [tensor(name, values, datatype) for name, values in groups.items()]), answer)
+    assert_reported(infer(service, [tensor(name, values, datatype) for name, values in groups.items()]), answer)
     content, headers = binary(groups, datatype)
-    assert_told(post(service, content, headers).json(), answer)
+    assert_reported(post(service, content, headers).json(), answer)
 
 
 def test_tensors_in_json_and_as_bytes_go_together(service: Running) -> None:
@@ -165,7 +165,7 @@ def test_tensors_in_json_and_as_bytes_go_together(service: Running) -> None:
     hog = tensor("hog", [[1, -1]], "FP32", data=None, parameters={"binary_data_size": len(blob)})
     head = json.dumps({"inputs": [tensor("speed", [[2.0]]), hog, tensor("lab", [[0.5]])]}).encode()
     response = post(service, head + blob, {JSON_BYTES: str(len(head))})
-    assert_told(response.json(), expected(MODELS["brake"], VALUES))
+    assert_reported(response.json(), expected(MODELS["brake"], VALUES))
 
 
 def test_the_id_comes_back_where_there_is_one(service: Running) -> None:

@@ -53,10 +53,13 @@ def test_a_public_client_gets_the_librarys_answers(triton: Any, in_bytes: bool, 
     answer = expected(MODELS["kind"], groups, 9.0, rows=2)
     assert [text.decode() for text in result.as_numpy("prediction").ravel()] == answer["prediction"]
     np.testing.assert_array_equal(result.as_numpy("probabilities"), answer["probabilities"])
-    told = result.get_response()
-    assert (told["id"], told["model_version"]) == ("9", "v1")
-    assert (told["parameters"]["prefix"], told["parameters"]["complete"]) == (answer["prefix"], answer["complete"])
-    assert json.loads(told["parameters"]["missing"]) == answer["missing"]
+    reported = result.get_response()
+    assert (reported["id"], reported["model_version"]) == ("9", "v1")
+    assert (reported["parameters"]["prefix"], reported["parameters"]["complete"]) == (
+        answer["prefix"],
+        answer["complete"],
+    )
+    assert json.loads(reported["parameters"]["missing"]) == answer["missing"]
 
 
 def test_a_public_client_chooses_outputs_and_deadlines(triton: Any) -> None:

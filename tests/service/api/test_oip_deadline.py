@@ -11,7 +11,7 @@ import pytest
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.inferring import JSON_BYTES, MODELS, TWO_ROWS, assert_told, binary, half_sent, output, tensors
+from service.inferring import JSON_BYTES, MODELS, TWO_ROWS, assert_reported, binary, half_sent, output, tensors
 from service.serving import BASE_RATE, VALUES, Running, expected, running, small_model, trained_model
 from waiting import until
 
@@ -23,9 +23,9 @@ from waiting import until
 def test_an_unfinished_body_is_answered_with_the_base_rate(service: Running, query: str, headers: Any) -> None:
     content = json.dumps({"id": "7", "inputs": tensors(TWO_ROWS)}).encode()
     with half_sent(service, content, len(content) // 2, query=f"{query}&rows=2", **headers) as connection:
-        status, told, reply = connection.response()
+        status, reported, reply = connection.response()
         connection.send(content[len(content) // 2 :])
-    assert (status, told["content-type"]) == (200, "application/json")
+    assert (status, reported["content-type"]) == (200, "application/json")
     assert output(reply).tolist() == [[BASE_RATE]] * 2
     assert (reply["parameters"]["reason"], reply["parameters"]["complete"]) == ("deadline", False)
 
@@ -38,7 +38,7 @@ def test_the_deadline_in_the_json_holds_while_tensors_come_and_those_that_came_c
     sent = int(headers[JSON_BYTES]) + 16 + 31  # speed, and all but a byte of hog
     with half_sent(service, content, sent, **{JSON_BYTES: headers[JSON_BYTES]}) as connection:
         _, _, reply = connection.response()
-    assert_told(reply, expected(MODELS["brake"], {"speed": TWO_ROWS["speed"]}, rows=2))
+    assert_reported(reply, expected(MODELS["brake"], {"speed": TWO_ROWS["speed"]}, rows=2))
     assert (reply["id"], reply["parameters"]["reason"]) == ("7", "deadline")
 
 
@@ -48,13 +48,13 @@ def test_a_tensor_counts_when_it_has_come_however_the_body_is_cut(service: Runni
     for sent in (at + 16 + 32, at + 16 + 33):  # what the budget buys is there before the body has ended
         with half_sent(service, content, sent, **{JSON_BYTES: str(at)}) as connection:
             reply = connection.response()[2]
-        assert_told(reply, expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
+        assert_reported(reply, expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
         assert reply["parameters"]["reason"] == "budget"
     for cut in (1, at - 1, at, at + 1, at + 17, len(content) - 1):
         with half_sent(service, content, cut, **{JSON_BYTES: str(at)}) as connection:
             sleep(0.01)
             connection.send(content[cut:])
-            assert_told(connection.response()[2], expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
+            assert_reported(connection.response()[2], expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
 
 
 def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> None:
@@ -64,4 +64,4 @@ def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> Non
         until(lambda: app.state.service.active)
         app.state.service.registry = ModelRegistry.of([trained_model("brake", width=3)])
         connection.send(content[10:])
-        assert_told(connection.response()[2], expected(small_model(), VALUES))
+        assert_reported(connection.response()[2], expected(small_model(), VALUES))

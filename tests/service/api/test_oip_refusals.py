@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2: what is refused, and how that is told."""
+"""Open Inference Protocol v2: what is refused, and how that is reported."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_another_form_of_body_is_415(service: Running, headers: dict[str, str]) 
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(
-    ("size", "told", "more", "status", "words"),
+    ("size", "reported", "more", "status", "words"),
     [
         (16, 0, b"", 200, ""),
         (8, 0, b"", 422, "make it 16"),
@@ -176,12 +176,12 @@ def test_another_form_of_body_is_415(service: Running, headers: dict[str, str]) 
     ],
 )
 def test_sizes_that_lie_are_found_out(
-    service: Running, chunked: bool, size: int, told: int, more: bytes | None, status: int, words: str
+    service: Running, chunked: bool, size: int, reported: int, more: bytes | None, status: int, words: str
 ) -> None:
     hog = tensor("hog", [[0, 0]], data=None, parameters={"binary_data_size": size})
     head = json.dumps({"inputs": [hog]}).encode()
     content = head + bytes(16) + more if more is not None else head + bytes(15)
-    headers = {JSON_BYTES: str(len(head) + told)}
+    headers = {JSON_BYTES: str(len(head) + reported)}
     body: Any = iter([content]) if chunked else content
     response = httpx.post(f"{service.url}/v2/models/brake/infer", content=body, headers=headers, timeout=30)
     if status == 200:

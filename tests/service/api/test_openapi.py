@@ -94,9 +94,9 @@ def test_what_a_request_for_a_prediction_may_say_is_documented(app: AnytimeAPI) 
 
 def test_the_stream_is_described_with_its_messages(app: AnytimeAPI) -> None:
     document = app.openapi()
-    told = document["paths"]["/stream"]["get"]["x-websocket"]
-    assert told["subprotocol"] == SUBPROTOCOL
-    names = [each["$ref"].rpartition("/")[2] for each in told["client"]]
+    reported = document["paths"]["/stream"]["get"]["x-websocket"]
+    assert reported["subprotocol"] == SUBPROTOCOL
+    names = [each["$ref"].rpartition("/")[2] for each in reported["client"]]
     assert names == ["BeginFrame", "GroupFrame", "EndFrame"]
     schemas = document["components"]["schemas"]
     assert set(schemas["BeginFrame"]["properties"]) == {"type", *BeginFrame.__struct_fields__}

@@ -68,17 +68,17 @@ def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: R
 
 def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Model) -> None:
     content = b"\n" + LINES["hog"] + b"\r\n \n" + LINES["speed"] + b"\n"
-    told = expected(model, {name: VALUES[name] for name in ("speed", "hog")})
+    reported = expected(model, {name: VALUES[name] for name in ("speed", "hog")})
     with service.connect() as connection:
         for at in range(1, len(content)):
             head(connection)
             for piece in (content[:at], content[at:]):
                 connection.send(chunk(piece))
             connection.send(b"0\r\n\r\n")
-            assert timeless(connection.response()[2]) == told, at
+            assert timeless(connection.response()[2]) == reported, at
         head(connection)
         connection.send(b"".join(chunk(content[i : i + 1]) for i in range(len(content))) + b"0\r\n\r\n")
-        assert timeless(connection.response()[2]) == told
+        assert timeless(connection.response()[2]) == reported
 
 
 @pytest.mark.parametrize(

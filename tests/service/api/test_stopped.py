@@ -31,11 +31,11 @@ def model() -> Model:
 
 
 def test_the_summary_tells_that_it_was_stopped(model: Model, service: Running) -> None:
-    told = service.get("/models/model").json()
+    reported = service.get("/models/model").json()
     assert model.manifest.stopped is not None
-    assert told["stopped"] == model.manifest.stopped.model_dump(mode="json")
-    assert told["stopped"]["left_out"] == ["noise"]
-    assert [group["name"] for group in told["groups"]] == ["visit", "test", "hog"]
+    assert reported["stopped"] == model.manifest.stopped.model_dump(mode="json")
+    assert reported["stopped"]["left_out"] == ["noise"]
+    assert [group["name"] for group in reported["groups"]] == ["visit", "test", "hog"]
 
 
 @pytest.mark.parametrize("names", [["test"], ["hog"], ["test", "hog"]])
@@ -46,6 +46,6 @@ def test_it_answers_as_the_library_does(model: Model, service: Running, names: l
 
 
 def test_a_group_that_was_left_out_is_refused_by_name(service: Running) -> None:
-    told = service.post({"groups": {"noise": [1.0, 2.0]}})
-    assert told.status_code == 422
-    assert "'noise'" in told.text
+    reported = service.post({"groups": {"noise": [1.0, 2.0]}})
+    assert reported.status_code == 422
+    assert "'noise'" in reported.text

@@ -1,4 +1,4 @@
-"""Frames of every kind of nonsense: each is told or dropped, and a good prediction works after it."""
+"""Frames of every kind of nonsense: each is reported or dropped, and a good prediction works after it."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def node(*arguments: str, sockets: bool = False, **environment: str) -> str:
     flags = ["--experimental-websocket"] if major < 22 and sockets else []
     if major < 20:
         pytest.skip(f"node {major} is here; expected 20 or newer")
-    told = {**os.environ, **environment}
+    reported = {**os.environ, **environment}
     command = [program, *flags, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=told)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=reported)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

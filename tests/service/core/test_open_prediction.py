@@ -194,7 +194,7 @@ ARRIVED: dict[str, tuple[dict[str, Any], Log, dict[str, Any]]] = {
         {"groups": ("lab",)},
     ),
 }
-"""Options, events of which the last one answers, and fields of the answer; of a note, some words."""
+"""Options, events (the last one answers), and fields of the answer; of a note, some words."""
 
 
 @pytest.mark.parametrize("name", ANSWERS | ARRIVED)

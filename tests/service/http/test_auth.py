@@ -54,8 +54,8 @@ def status(client: httpx.Client, method: str, path: str, key: str | None = None)
     """Status of a request; of a refusal everything else of it is looked at too."""
     response = client.request(method, path, headers={} if key is None else bearer(key))
     if response.status_code == 401:
-        told = "Bearer" if key is None else 'Bearer error="invalid_token"'
-        assert response.headers["www-authenticate"] == told
+        reported = "Bearer" if key is None else 'Bearer error="invalid_token"'
+        assert response.headers["www-authenticate"] == reported
         assert "x-" not in "".join(name for name in response.headers if name != "x-request-id")
         assert response.headers["content-type"] == MEDIA_TYPE
         if method != "HEAD":
@@ -93,15 +93,15 @@ def test_every_route_by_every_method_without_a_key_with_a_wrong_one_and_with_eac
 ) -> None:
     for method in METHODS:
         need = required_scope(method, path)
-        told = [status(client, method, path, key) for key in (None, WRONG, PREDICTING, HASHED, MANAGING)]
+        reported = [status(client, method, path, key) for key in (None, WRONG, PREDICTING, HASHED, MANAGING)]
         if need == "open":
-            assert told[0] in (200, 405), method
-            assert set(told) == {told[0]}, method
+            assert reported[0] in (200, 405), method
+            assert set(reported) == {reported[0]}, method
         else:
-            assert told[:2] == [401, 401], method
-            assert 403 not in told[4:], method
-            assert 401 not in told[2:], method
-            assert (told[2] == 403) == (told[3] == 403) == (need == "admin"), method
+            assert reported[:2] == [401, 401], method
+            assert 403 not in reported[4:], method
+            assert 401 not in reported[2:], method
+            assert (reported[2] == 403) == (reported[3] == 403) == (need == "admin"), method
 
 
 def test_unknown_routes_are_refused_like_known_ones(client: httpx.Client) -> None:
@@ -152,9 +152,9 @@ def test_an_unlisted_route_requires_the_scope_admin(mounted: bool) -> None:
 
 def of_socket(service: Running, path: str, key: str | None) -> int:
     """Status by which a WebSocket is refused, wherever it is asked for."""
-    told = b"" if key is None else f"Authorization: Bearer {key}\r\n".encode()
+    reported = b"" if key is None else f"Authorization: Bearer {key}\r\n".encode()
     with service.connect() as connection:
-        connection.send(HANDSHAKE.replace(b"/stream", path.encode())[:-2] + told + b"\r\n")
+        connection.send(HANDSHAKE.replace(b"/stream", path.encode())[:-2] + reported + b"\r\n")
         code = int(connection.file.readline().split()[1])
     assert code != 101, "the WebSocket opened"
     return code
@@ -323,7 +323,7 @@ def test_a_websocket_opens_with_a_key_as_a_header_or_as_a_subprotocol(guarded: R
 
 
 @pytest.mark.parametrize(
-    ("way", "code", "told"),
+    ("way", "code", "reported"),
     [
         ({}, 401, "Bearer"),
         ({"subprotocols": ["anytime.v1"]}, 401, "Bearer"),
@@ -341,10 +341,10 @@ def test_a_websocket_opens_with_a_key_as_a_header_or_as_a_subprotocol(guarded: R
     ],
 )
 def test_a_websocket_is_refused_by_a_problem_that_has_no_key(
-    guarded: Running, way: dict[str, Any], code: int, told: str | None
+    guarded: Running, way: dict[str, Any], code: int, reported: str | None
 ) -> None:
     response = refused(guarded, **way)
-    assert (response.status_code, response.headers.get("www-authenticate")) == (code, told)
+    assert (response.status_code, response.headers.get("www-authenticate")) == (code, reported)
     assert response.headers["content-type"] == MEDIA_TYPE
     assert not any(key in response.text for key in (PREDICTING, WRONG))
 

@@ -105,10 +105,10 @@ def test_a_page_of_another_site_is_refused_even_with_a_key() -> None:
 def test_no_response_allows_other_sites_to_read_it(
     open_one: Running, client: httpx.Client, method: str, origin: str | None
 ) -> None:
-    told = {} if origin is None else {"Origin": open_one.url if origin == "own" else origin}
+    reported = {} if origin is None else {"Origin": open_one.url if origin == "own" else origin}
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     for path in ("/", "/models", "/predict", "/stream", "/livez", "/nothing", "/v2/models/brake"):
-        response = client.request(method, path, headers=told | (asked if method == "OPTIONS" else {}))
+        response = client.request(method, path, headers=reported | (asked if method == "OPTIONS" else {}))
         assert not [name for name in response.headers if name.startswith("access-control")]
         assert method != "OPTIONS" or response.status_code in (403, 404, 405)
 
@@ -242,8 +242,8 @@ def test_what_matches_no_origin_is_an_error_at_start(pattern: str, monkeypatch: 
 
 
 def test_over_a_unix_socket_with_keys_and_if_insecure_any_name_is_accepted(tmp_path: Path) -> None:
-    async def status(**told: Any) -> int:
-        app = create_app(ModelRegistry.of([small_model()]), Settings(**told))
+    async def status(**reported: Any) -> int:
+        app = create_app(ModelRegistry.of([small_model()]), Settings(**reported))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any.example") as client:
             return (await client.get("/models", headers=bearer(PREDICTING))).status_code
 

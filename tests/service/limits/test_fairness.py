@@ -43,7 +43,7 @@ def slow() -> Iterator[Running]:
 def test_the_bucket_passes_at_most_rate_and_burst(arrivals: list[tuple[float, int]], rate: float) -> None:
     pace, now, count, waited = TokenBucket(rate), 0.0, 0, 0.0
     for gap_ms, messages in arrivals:
-        now += max(gap_ms, waited)  # whoever is told to wait does
+        now += max(gap_ms, waited)  # a message that must wait does
         waited = pace.spend(messages, now)
         count += messages
         burst = max(rate * 0.1, 100.0)

@@ -83,8 +83,8 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_continues(tight
         stream.say("end", 1)
         assert timeless(stream.answer(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
         stream.groups(2, {"speed": SPEED, "lab": SPEED})
-        told = expected(model, {"hog": HOG, "speed": SPEED, "lab": SPEED}, rows=None) | {"replaced": ["hog"]}
-        assert timeless(stream.answer(2)) == told
+        reported = expected(model, {"hog": HOG, "speed": SPEED, "lab": SPEED}, rows=None) | {"replaced": ["hog"]}
+        assert timeless(stream.answer(2)) == reported
     assert tight.metric("anytime_shed_total", how="refused", why="memory") == refused + 2
 
 

@@ -42,7 +42,7 @@ LIMITS = Settings(port=0, max_deadline_ms=5_000)
 
 
 def shifted(intercept: float, name: str = "brake") -> Model:
-    """The small model with another base rate, by which its answers are told apart."""
+    """The small model with another base rate, by which its answers are reported apart."""
     model = small_model(name)
     return replace(model, prefixes=replace(model.prefixes, intercept=np.array([intercept])))
 
@@ -50,9 +50,9 @@ def shifted(intercept: float, name: str = "brake") -> Model:
 def swapped() -> Model:
     """The small model with the features of a group the other way round."""
     model = small_model()
-    told = copy.deepcopy(GROUPS)
-    told["groups"][1]["features"].reverse()
-    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(told)}))
+    reported = copy.deepcopy(GROUPS)
+    reported["groups"][1]["features"].reverse()
+    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(reported)}))
 
 
 def fewer() -> Model:

@@ -123,7 +123,7 @@ async def test_a_client_that_sends_no_more_is_answered_to_what_is_complete_when_
         assert transport.statuses == [b"200"] * answers
 
 
-@pytest.mark.parametrize("room", [MANY, 0], ids=["few bytes", "many bytes, of which few are left"])
+@pytest.mark.parametrize("room", [MANY, 0], ids=["few bytes", "many bytes, few of them remaining"])
 async def test_a_connection_that_closes_with_unsent_bytes_ends_by_the_limit_of_writes(room: int) -> None:
     async with stalling(room, idle_timeout_s=LIMIT_S) as transport:
         transport.feed(GET[:-2] + b"Connection: close\r\n\r\n")

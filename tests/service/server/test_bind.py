@@ -21,9 +21,9 @@ from service.serving import Running, logged, small_model
 KEY = "0123456789abcdef"
 
 
-def heard_at(**told: Any) -> tuple[Any, list[str]]:
+def heard_at(**reported: Any) -> tuple[Any, list[str]]:
     """Where a server listens, and what it warns of."""
-    with logged("anytime_service") as records, bind(Settings(port=0, **told)) as listening:
+    with logged("anytime_service") as records, bind(Settings(port=0, **reported)) as listening:
         name = listening.getsockname()
         return name if isinstance(name, str) else name[0], [record.getMessage() for record in records]
 
@@ -51,8 +51,8 @@ def test_a_server_without_a_key_does_not_start_where_others_reach_it(
 ) -> None:
     small_model().save(tmp_path / "m.safetensors")
     monkeypatch.setenv("ANYTIME_HOST", "0.0.0.0")
-    told = refusal(capsys, "serve", str(tmp_path), "--port", "0")
-    assert told.startswith("error: host is '0.0.0.0', which other machines can reach")
+    reported = refusal(capsys, "serve", str(tmp_path), "--port", "0")
+    assert reported.startswith("error: host is '0.0.0.0', which other machines can reach")
 
 
 def test_with_a_key_or_insecure_every_address_is_served(tmp_path: Path) -> None:

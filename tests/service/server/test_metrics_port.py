@@ -28,8 +28,8 @@ def test_metrics_are_on_their_own_port_and_nowhere_else() -> None:
         assert "/metrics" not in service.get("/openapi.json").json()["paths"]
         service.post({"groups": {}})
         assert service.metric("anytime_predictions_total", model="brake", reason="end") == 1
-        for path, told in (("/livez", {"status": "ok"}), ("/readyz", {"status": "ok", "sessions": "memory"})):
-            assert (service.get(path).json(), service.scrape(path).json()) == (told, told)
+        for path, reported in (("/livez", {"status": "ok"}), ("/readyz", {"status": "ok", "sessions": "memory"})):
+            assert (service.get(path).json(), service.scrape(path).json()) == (reported, reported)
         for path in ("/models", "/predict", "/docs", "/", "/openapi.json"):
             response = service.scrape(path)
             assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE), path
@@ -44,7 +44,7 @@ def test_without_a_model_readiness_fails_on_both_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "address"),
+    ("reported", "address"),
     [
         ({}, "127.0.0.1"),
         ({"host": "127.0.0.2"}, "127.0.0.2"),
@@ -53,10 +53,10 @@ def test_without_a_model_readiness_fails_on_both_ports() -> None:
         ({"host": "0.0.0.0", "uds": Path("s")}, "0.0.0.0"),
     ],
 )
-def test_the_address_is_that_of_the_service_unless_another_is_set(told: dict[str, Any], address: str) -> None:
-    with bind_side(Settings(metrics_port=0, **told)) as side:
+def test_the_address_is_that_of_the_service_unless_another_is_set(reported: dict[str, Any], address: str) -> None:
+    with bind_side(Settings(metrics_port=0, **reported)) as side:
         assert present(side).getsockname()[0] == address
-    with bind_side(Settings(**told)) as side:
+    with bind_side(Settings(**reported)) as side:
         assert side is None
 
 
@@ -67,10 +67,10 @@ def test_a_metrics_port_in_use_is_one_line_and_exit_1(
     with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("ANYTIME_METRICS_PORT", str(port))
-        told = ran(capsys, "serve", str(tmp_path), "--port", "0", code=1).err
-    assert told.count("\n") == 1
-    assert f"cannot listen on 127.0.0.1:{port} for metrics: address already in use" in told
-    assert "ANYTIME_METRICS_PORT" in told
+        reported = ran(capsys, "serve", str(tmp_path), "--port", "0", code=1).err
+    assert reported.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{port} for metrics: address already in use" in reported
+    assert "ANYTIME_METRICS_PORT" in reported
 
 
 def test_metrics_are_served_while_the_service_stops(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def chunked(parts: list[bytes], extension: bytes = b"", trailers: bytes = b"") -
 
 
 def read_in(pieces: list[bytes], framing: int = 0) -> tuple[Body, bytes, bytes]:
-    """Read a body in pieces; return it, its content, and what is left."""
+    """Read a body in pieces; return it, its content, and the rest."""
     body, content, left = Body(None, framing, MAX), b"", b""
     for piece in pieces:
         left += piece

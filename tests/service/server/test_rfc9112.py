@@ -1,4 +1,4 @@
-"""What RFC 9112 (HTTP/1.1) asks of a server, row by row."""
+"""What RFC 9112 (HTTP/1.1) requires of a server, row by row."""
 
 from __future__ import annotations
 

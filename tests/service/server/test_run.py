@@ -126,9 +126,9 @@ def test_a_socket_left_behind_is_replaced_and_a_file_is_not(tmp_path: Path) -> N
 def test_a_port_in_use_is_one_line_and_exit_1(file: Path, capsys: Capture) -> None:
     with bind(Settings(port=0)) as taken:
         port = taken.getsockname()[1]
-        told = ran(capsys, "serve", str(file), "--port", str(port), code=1).err
-    assert told.count("\n") == 1
-    assert f"error: cannot listen on 127.0.0.1:{port}: address already in use" in told
+        reported = ran(capsys, "serve", str(file), "--port", str(port), code=1).err
+    assert reported.count("\n") == 1
+    assert f"error: cannot listen on 127.0.0.1:{port}: address already in use" in reported
 
 
 def test_serving_without_models_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

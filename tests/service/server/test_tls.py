@@ -31,7 +31,7 @@ from service.serving import VALUES, Connection, Running, small_model
 from waiting import until
 
 DOCKERFILE = Path(__file__).parents[3] / "Dockerfile"
-PASSWORD = "a password that nobody is told"
+PASSWORD = "a password that nobody knows"
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def test_the_health_check_of_the_image_connects_over_tls(secure: Running, own: C
     found = re.search(r"^HEALTHCHECK .*\\\n\s+CMD (\[.*\])$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     _, *code = json.loads(found[1])
-    for told, status in (({"ANYTIME_SSL_CERTFILE": str(own.file)}, 0), ({}, 1)):
-        environment = {**os.environ, "ANYTIME_PORT": str(secure.port), **told}
+    for reported, status in (({"ANYTIME_SSL_CERTFILE": str(own.file)}, 0), ({}, 1)):
+        environment = {**os.environ, "ANYTIME_PORT": str(secure.port), **reported}
         done = subprocess.run([sys.executable, *code], env=environment, capture_output=True, timeout=60, check=False)
         assert done.returncode == status
 
@@ -123,9 +123,9 @@ def test_an_invalid_file_is_a_one_line_error_before_the_server_listens(
             f"ANYTIME_SSL_CA_CERTS: cannot load certificates from '{empty}'",
         ),
     ]
-    for told, words in wrong:
+    for reported, words in wrong:
         with pytest.raises(CertificateError) as refused:
-            build_server(small_app, Settings(**told))
+            build_server(small_app, Settings(**reported))
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
         assert PASSWORD not in repr(refused.value)

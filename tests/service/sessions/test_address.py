@@ -69,17 +69,17 @@ def test_what_is_no_address_is_one_line_without_the_password(
         return
     monkeypatch.setenv("ANYTIME_SESSION_STORE", address)
     assert main(["serve", "nowhere"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert "ANYTIME_SESSION_STORE" in told.err
-    assert "expected" in told.err
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.count("\n") == 1
+    assert "ANYTIME_SESSION_STORE" in reported.err
+    assert "expected" in reported.err
     with pytest.raises(ValidationError) as error:
         Settings()
     with pytest.raises(AnytimeError) as loading:
         load_settings()
     assert loading.value.__suppress_context__, "a traceback would show what came"
-    assert SECRET not in told.err + str(error.value) + repr(error.value) + repr(loading.value)
+    assert SECRET not in reported.err + str(error.value) + repr(error.value) + repr(loading.value)
 
 
 @pytest.mark.parametrize("parameter", ["ssl_colour=red", "ssl_cert_reqs=some"])

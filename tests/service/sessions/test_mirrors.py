@@ -25,7 +25,7 @@ BOUNDS = Bounds.of([MODEL], 10)
 
 
 class Mirrored(RedisSessions):
-    """Sessions of a replica that connects to no Redis; it is told what its readings return."""
+    """Sessions of a replica that connects to no Redis; it is reported what its readings return."""
 
     def __init__(self, account: MemoryBudget | None = None) -> None:
         super().__init__("redis://localhost", 1.0, 10, 60.0, ModelVersions(lambda: REGISTRY, 60.0, 10))

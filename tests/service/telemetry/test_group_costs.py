@@ -140,7 +140,7 @@ def test_a_key_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest
 def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(
     answered: bool, expected: Any
 ) -> None:
-    async def told() -> Any:
+    async def reported() -> Any:
         connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
         call = Call(connection, PredictionOptions(), 0.0)
         call.close()
@@ -151,5 +151,5 @@ def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_serve
         call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
         return msgspec.msgpack.decode(connection._unsent.get_nowait())
 
-    frame = asyncio.run(told())
+    frame = asyncio.run(reported())
     assert frame == {"type": "group", "id": 7, "group": "hog", "values": expected, "took_ms": 8.5}
