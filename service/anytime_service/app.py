@@ -1,14 +1,13 @@
 """The application: routes, middleware, problems and the OpenAPI document.
 
-`Dispatch` serves the most frequent routes before the framework's exception handling, exit stack and router, which cost
-as much time as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. All other
+`dispatched` serves the most frequent routes before the framework's exception handling, exit stack and router, which
+take as long as adding a group to a prediction. The endpoints of these routes handle exceptions themselves. All other
 middleware of the service runs before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Mapping
 
 from fastapi import APIRouter
 from starlette.routing import Route, WebSocketRoute
@@ -31,35 +30,31 @@ from anytime_service.routes import check_routes, route_of
 from anytime_service.sessions import session_store
 from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
-from anytime_service.telemetry.context import RequestContextMiddleware
-from anytime_service.telemetry.logs import AccessLog
+from anytime_service.telemetry.context import with_request_context
+from anytime_service.telemetry.logs import with_access_log
 from anytime_service.telemetry.tracing import OFF, Tracing
 from anytime_service.urls import Origins
 
 
-@dataclass(frozen=True)
-class Dispatch:
-    """Middleware that calls the endpoint of a frequent route directly, and the application for every other request.
+def dispatched(app: ASGIApp, endpoints: Mapping[str, ASGIApp], tracing: Tracing | None = None) -> ASGIApp:
+    """Return an application that calls the endpoint of a frequent route directly, and `app` for every other request.
 
     All of `endpoints`, by their path, are of method POST, and raise no exception. The application has them too, for its
     OpenAPI document. `tracing` records the route, because the framework does not see it. HEAD is answered like GET: the
     server sends no body.
     """
 
-    app: ASGIApp
-    endpoints: Mapping[str, ASGIApp] = field(default_factory=dict)
-    tracing: Tracing | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def answer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         method = scope.get("method")
         route = route_of(scope) if method == "POST" else None
-        endpoint = None if route is None else self.endpoints.get(route.path)
+        endpoint = None if route is None else endpoints.get(route.path)
         if route is None or endpoint is None:
-            await self.app({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
-            return
-        if self.tracing is not None:
-            self.tracing.route(scope, route.path)
-        await endpoint(scope, receive, send)
+            return app({**scope, "method": "GET"} if method == "HEAD" else scope, receive, send)
+        if tracing is not None:
+            tracing.route(scope, route.path)
+        return endpoint(scope, receive, send)
+
+    return answer
 
 
 def create_app(
@@ -121,14 +116,11 @@ def create_app(
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        endpoints = {route.path: route.endpoint for route in hot}
-        routed = Dispatch(framework, endpoints, tracing)
-        inner: ASGIApp = AuthenticationMiddleware(
-            routed, keys, accepted_origins(settings), settings.max_body_bytes, tuning.linger_s
-        )
+        routed = dispatched(framework, {route.path: route.endpoint for route in hot}, tracing)
+        inner: ASGIApp = AuthenticationMiddleware(routed, keys, accepted_origins(settings))
         if settings.access_log:
-            inner = AccessLog(inner)
-        return RequestContextMiddleware(inner, service.metrics.errors, None if tracing is None else tracing.begun)
+            inner = with_access_log(inner)
+        return with_request_context(inner, service.metrics.errors, None if tracing is None else tracing.begun)
 
     app.entrance = entrance
     return app
@@ -147,16 +139,9 @@ def create_side_app(service: PredictionService, sessions: SessionStore) -> Anyti
     app.router.redirect_slashes = False
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        return RequestContextMiddleware(
-            AuthenticationMiddleware(
-                Dispatch(framework),
-                KeyRing(),
-                accepted_origins(settings),
-                settings.max_body_bytes,
-                service.tuning.linger_s,
-            ),
-            service.metrics.errors,
-        )
+        routed = dispatched(framework, {})
+        guarded = AuthenticationMiddleware(routed, KeyRing(), accepted_origins(settings))
+        return with_request_context(guarded, service.metrics.errors)
 
     app.entrance = entrance
     responses.install(app)

@@ -22,8 +22,7 @@ from starlette.types import Scope
 from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import ContentTypeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, headers_of, read_head

@@ -15,9 +15,8 @@ from starlette.types import Scope
 
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import Head, body_limit, read_head
@@ -111,7 +110,7 @@ class Lines:
             line = read_line(content, self._number, service.list_limits)
             values = received_values(active.model, line.group, line.values, None, service.settings.max_rows)
             if active.answered:  # its deadline expired before its turn
-                active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
+                active.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
             else:
                 active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
         except FieldError as error:
@@ -134,7 +133,7 @@ class Lines:
             self._late_remaining -= 1
             line = read_late_line(content)
             if line is not None:
-                limit, timings = self.service.settings.max_rows, self.active.record.timings
+                limit, timings = self.service.settings.max_rows, self.active.timings
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 

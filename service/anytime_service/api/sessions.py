@@ -6,8 +6,7 @@ from starlette.types import Scope
 
 from anytime_service.api.predict import ReplySink
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import FieldError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import body_form, body_limit, check_length, headers_of, read_head, reply_form

@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import (
     FieldError,
     OverloadedError,
@@ -23,8 +22,8 @@ from anytime_service.errors import (
     UnexpectedEventError,
     UpgradeRequiredError,
 )
-from anytime_service.http.exchange import DirectConnection, Exchange, SendQueue
-from anytime_service.http.responses import problem_of, problem_reply, refuse_handshake
+from anytime_service.http.exchange import DirectConnection, SendQueue, send_reply
+from anytime_service.http.responses import problem_of, problem_reply
 from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
@@ -42,7 +41,7 @@ from anytime_service.schemas.stream import (
 )
 from anytime_service.schemas.values import count_rows, received_values
 from anytime_service.telemetry.context import DIRECT
-from anytime_service.telemetry.records import GroupTimings
+from anytime_service.telemetry.metrics import GroupTimings
 
 MAX_OPEN = int(OPEN_OF_CONNECTION)
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
@@ -76,7 +75,7 @@ class Stream:
         elif self.service.draining:
             error = OverloadedError("the service is stopping; send the request to another replica")
         if error is not None:
-            await refuse_handshake(send, problem_reply(error))
+            await send_reply(send, problem_reply(error), "websocket.http.response")
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
         direct: DirectConnection | None = scope.get("extensions", {}).get(DIRECT)
@@ -107,11 +106,10 @@ class Stream:
 class UpgradeRequired:
     """ASGI application that answers a plain GET of the WebSocket route with 426."""
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(receive, send, 0)
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         reply = problem_reply(UpgradeRequiredError("this route speaks WebSocket; open it as ws://, or POST /predict"))
-        exchange.reply(reply._replace(headers=((b"upgrade", b"websocket"), (b"sec-websocket-version", b"13"))))
-        await exchange.finish()
+        headers = ((b"upgrade", b"websocket"), (b"sec-websocket-version", b"13"))
+        await send_reply(send, reply._replace(headers=headers))
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +199,7 @@ class _Connection:
             if isinstance(frame, BeginFrame):
                 self._begin(form, frame, begun)
             elif active is None or active.answered:
-                self._late(frame, None if active is None else active.record.timings)
+                self._late(frame, None if active is None else active.timings)
             elif isinstance(frame, GroupFrame):
                 dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
                 values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
@@ -291,7 +289,7 @@ class _Connection:
         """Remember only the timings of a prediction that has ended: its values may be large."""
         active = self.active.pop(prediction_id, None)
         if active is not None:
-            self.answered.add(prediction_id, active.record.timings, now_ms())
+            self.answered.add(prediction_id, active.timings, now_ms())
             self._end_if_dismissed()
 
     def send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:

@@ -7,15 +7,15 @@ passes on only the hash of the key, in the ASGI scope, from which the limits per
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
-from anytime_service.http.exchange import Exchange, Reply
-from anytime_service.http.responses import path_problem_reply, refuse_handshake
+from anytime_service.http.exchange import Reply, send_reply
+from anytime_service.http.responses import path_problem_reply
 from anytime_service.keys import KEY, Key, KeyRing
 from anytime_service.routes import path_of, route_of
 from anytime_service.urls import Origins
@@ -27,21 +27,15 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:
-    """Middleware that authenticates requests; without keys, it accepts every request from an allowed origin.
+    """Middleware that authenticates requests; without keys, it accepts every request from an allowed origin."""
 
-    The server reads at most `limit` bytes of a refused request's body, for `linger_s` after the refusal, so that the
-    client receives it.
-    """
-
-    def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins, limit: int, linger_s: float) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, origins: Origins) -> None:
         self.app = app
         self.keys = keys
         self.origins = origins
-        self.limit = limit
-        self.linger_s = linger_s
         self.needed = keys.needed
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         kind = scope["type"]
         if kind in ("http", "websocket"):
             try:
@@ -52,9 +46,8 @@ class AuthenticationMiddleware:
                 elif self.needed:
                     self._check(scope, headers)
             except AnytimeError as error:
-                await self._refuse(error, scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+                return _refuse(_reply(error, scope), scope, receive, send)
+        return self.app(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> None:
         """Check the key of a request: that of its headers, or else one in a subprotocol."""
@@ -80,16 +73,6 @@ class AuthenticationMiddleware:
             self._check(scope, headers, encoded[0] if encoded else None)
         masked = [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
         return {**scope, "subprotocols": masked} if encoded else scope
-
-    async def _refuse(self, error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = _reply(error, scope)
-        if scope["type"] == "websocket":
-            await receive()  # websocket.connect
-            await refuse_handshake(send, reply)
-            return
-        exchange = Exchange(receive, send, self.limit, linger_s=self.linger_s)
-        exchange.reply(reply)
-        await exchange.finish()
 
 
 def authenticate(keys: KeyRing, scope: Scope) -> Key:
@@ -145,6 +128,14 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     if scheme.lower() != b"bearer" or not key:
         raise InvalidKeyError("the header Authorization is malformed; expected 'Bearer KEY', sent once")
     return key
+
+
+async def _refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+        await send_reply(send, reply, "websocket.http.response")
+    else:
+        await send_reply(send, reply)
 
 
 def _reply(error: AnytimeError, scope: Scope) -> Reply:

@@ -1,9 +1,8 @@
 """Sending to a client that may read slowly or not at all: the exchange of HTTP, the send queue of a WebSocket.
 
-`Exchange` is one HTTP request and its one response. A response before the end of the request is sent completely, with
-`more_body` set. This delivers it at once, and lets the exchange continue to read the request within its limits; uvicorn
-alone would read for as long as the client sends. If the body ends within the limits, the connection serves the next
-request. If not, the exchange returns without completing the response, and the server closes the connection.
+`Exchange` is one HTTP request and its one response, which may be sent before the request has ended. The server then
+reads the rest within its limits, so that the client receives the response, and passes it to an application that still
+wants it. Other servers discard it.
 
 Both use `start`, which runs an ASGI `send` directly from a callback, so that an answer does not wait for a task.
 """
@@ -22,10 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from anytime_service.clock import now_ms
 from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.limits.tuning import TUNING
-from anytime_service.limits.turns import Slice
+from anytime_service.limits.turns import slice_end
 
 MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
 ADMITTED = "anytime_service.admitted"  # key in the ASGI state: the decision of admission control, if it is already made
@@ -45,8 +43,8 @@ class DirectConnection(Protocol):
     def abort(self) -> None:
         """Close without a closing handshake, which would wait for a client that does not read."""
 
-    def charge(self, budget: MemoryBudget) -> None:
-        """Count the bytes of the connection on another memory budget."""
+    def charge(self, account: Account) -> None:
+        """Count the bytes of the connection on another account."""
 
     def deliver(self, on_message: Callable[[str | bytes | bytearray], None]) -> None:
         """Pass every message to `on_message` when it is read, in the context of this task; `receive` skips them."""
@@ -116,19 +114,23 @@ class Reply(NamedTuple):
         return headers
 
 
+async def send_reply(send: Send, reply: Reply, kind: str = "http.response") -> None:
+    """Send a reply as the response to a request, or to a handshake by the kind `websocket.http.response`."""
+    await send({"type": f"{kind}.start", "status": reply.status, "headers": reply.all_headers()})
+    await send({"type": f"{kind}.body", "body": reply.content})
+
+
 class Exchange:
     """One request and its response; the response may be sent before the request is read completely.
 
     Parameters
     ----------
     limit : int
-        Maximum number of bytes of the body; the server discards as many again after the response.
-    account : MemoryBudget | None
-        The memory budget that counts the stored bytes of the body; None for a refused request, which stores none.
+        Maximum number of bytes of the body.
+    account : Account
+        The account that counts the stored bytes of the body.
     bodies : TimeoutQueue[Exchange] | None
         Timeout of `read_all`; None without one.
-    linger_s : float
-        Time to read the body after the response.
 
     Attributes
     ----------
@@ -141,13 +143,7 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        receive: Receive,
-        send: Send,
-        limit: int,
-        account: MemoryBudget | None = None,
-        bodies: TimeoutQueue[Exchange] | None = None,
-        linger_s: float = TUNING.linger_s,
+        self, receive: Receive, send: Send, limit: int, account: Account, bodies: TimeoutQueue[Exchange] | None = None
     ) -> None:
         self.replied = False
         self.gone = False
@@ -156,44 +152,31 @@ class Exchange:
         self.rest: Callable[[bytes], None] | None = None
         self._receive = receive
         self._send = send
-        self._limit = self._body_limit = limit
+        self._limit = limit
         self._advice = "send fewer rows or groups at once"
-        self._account = account or MemoryBudget()
+        self._account = account
         self._retained = 0
         self._bodies = bodies
-        self._linger_s = linger_s
         self._bytes = 0
-        self._close = False
-        self._task = asyncio.current_task()  # it reads the request, and timers interrupt it
+        self._task = asyncio.current_task()  # it reads the request, and a timer interrupts it
         self._sending: asyncio.Task[None] | None = None  # the response, while the client reads slowly
-        self._linger: asyncio.TimerHandle | None = None
-        self._lingered = False
         self._overdue = False
 
     def limit_to(self, limit: int, advice: str) -> None:
         """Set a lower limit for the bytes of this body; the error about a larger body contains `advice`."""
         if limit < self._limit:
-            self._body_limit, self._advice = limit, advice
+            self._limit, self._advice = limit, advice
 
     def reply(self, reply: Reply) -> None:
         """Send the response at once, from the request's task or from a timer; ignore every call after the first."""
-        if self.replied or self.gone:
-            return
-        self.replied, self._close = True, reply.close
-        self._sending = start(self._respond(reply, more_body=not self.ended))
-        if not self.ended:
-            self._bytes = 0
-            self._linger = asyncio.get_running_loop().call_later(self._linger_s, self._stop_lingering)
-
-    async def _respond(self, reply: Reply, *, more_body: bool) -> None:
-        await self._send({"type": "http.response.start", "status": reply.status, "headers": reply.all_headers()})
-        await self._send({"type": "http.response.body", "body": reply.content, "more_body": more_body})
+        if not (self.replied or self.gone):
+            self.replied = True
+            self._sending = start(send_reply(self._send, reply))
 
     async def body(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the body until it ends or the response has been sent; raise BodyTooLargeError."""
         while not (self.ended or self.replied or self.gone):
             chunk = await self._next()
-            self._check_size()
             if chunk and not self.replied:
                 yield chunk
 
@@ -209,7 +192,6 @@ class Exchange:
         try:
             while not (self.ended or self.replied or self.gone):
                 chunk = await self._next()
-                self._check_size()
                 self.retain(self._bytes)
                 if not content:
                     content = chunk
@@ -236,60 +218,40 @@ class Exchange:
         self._retained = size
 
     async def finish(self) -> None:
-        """Wait for the response, read the rest of the body after it, and complete the response."""
+        """Wait for the response, and pass the rest of the body to `rest`."""
         self.retain(0)
-        if self.ended and self.replied and self._linger is None and self._sending is None:
-            return
-        try:
-            while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
-                await self._next()
-            early = self._linger is not None
-            while not (self.ended or self.gone or self._bytes > self._limit):
-                await self._next()
-            if self._sending is not None:
-                await self._sending
-            if early and not self.gone and (self.ended or self._close):
-                await self._send({"type": "http.response.body", "body": b""})
-        except asyncio.CancelledError:
-            if not self._lingered:
-                raise
-        finally:
-            self.retain(0)  # reading late lines may have stored bytes
-            if self._linger is not None:
-                self._linger.cancel()
-
-    def _check_size(self) -> None:
-        if self._bytes > self._body_limit:
-            raise BodyTooLargeError(f"the body has more than {self._body_limit} bytes; {self._advice}")
+        while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
+            await self._next()
+        if self.rest is not None:
+            try:
+                while not (self.ended or self.gone):
+                    await self._next()
+            finally:
+                self.retain(0)  # reading late lines may have stored bytes
+        if self._sending is not None:
+            await self._sending
 
     async def _next(self) -> bytes:
         try:
             message = await self._receive()
         except asyncio.CancelledError:
-            if self._overdue:
-                self._overdue = False
-                raise RequestTimeoutError(
-                    "the body did not arrive in time; send it at once, or with a deadline"
-                ) from None
-            if not self._lingered:
+            if not self._overdue:
                 raise
-            self.gone = True
-            return b""
+            self._overdue = False
+            raise RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline") from None
         if message["type"] == "http.disconnect":
-            self.gone = not self.replied or not self.ended
+            self.gone = not (self.replied and self.ended)
             return b""
         chunk: bytes = message.get("body", b"")
         self._bytes += len(chunk)
         if not message.get("more_body", False):
             self.ended, self.ended_ms = True, now_ms()
-        if self.replied and self.rest is not None:
+        if not self.replied:
+            if self._bytes > self._limit:
+                raise BodyTooLargeError(f"the body has more than {self._limit} bytes; {self._advice}")
+        elif self.rest is not None:
             self.rest(chunk)
         return chunk
-
-    def _stop_lingering(self) -> None:
-        self._lingered = True
-        if self._task is not None:
-            self._task.cancel()
 
 
 class SendQueue:
@@ -298,7 +260,7 @@ class SendQueue:
     It calls `give_up` once if the client is unreachable or reads too slowly. `slow` is whether messages wait.
     """
 
-    def __init__(self, send: Send, give_up: Callable[[], None], account: MemoryBudget) -> None:
+    def __init__(self, send: Send, give_up: Callable[[], None], account: Account) -> None:
         self._send = send
         self._give_up: Callable[[], None] | None = give_up  # None when it is closed
         self._queue: deque[tuple[dict[str, Any], int]] = deque()
@@ -334,14 +296,14 @@ class SendQueue:
     async def _flush(self) -> None:
         """Send the queued messages when the client reads; yield to the event loop in between."""
         try:
-            here = Slice()
+            until = slice_end()
             while self._queue:
                 message, size = self._queue.popleft()
                 self._count(-size)
                 await self._send(message)
-                if here.is_over():
+                if now_ms() > until:
                     await asyncio.sleep(0)
-                    here = Slice()
+                    until = slice_end()
         except Exception as error:
             self._fail(error)
         finally:

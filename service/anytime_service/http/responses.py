@@ -24,8 +24,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
-from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import (
     BodyTooLargeError,
     MissingVersionError,
@@ -188,12 +187,6 @@ def oip_problem_reply(error: Exception) -> Reply:
     return problem_reply(error, infer_problem)
 
 
-async def refuse_handshake(send: Send, reply: Reply) -> None:
-    headers = [(b"content-type", reply.media_type.encode()), *reply.headers]
-    await send({"type": "websocket.http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": reply.content})
-
-
 class Endpoint(ABC):
     """ASGI application that sends errors as problems, reads every request to its end, and drops its predictions.
 
@@ -212,21 +205,15 @@ class Endpoint(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
-        exchange = Exchange(
-            receive,
-            send,
-            service.settings.max_body_bytes,
-            service.accounts.of(scope),
-            self.bodies,
-            service.tuning.linger_s,
-        )
+        account = service.accounts.of(scope)
+        exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
         predictions: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:
                 read_query(scope["query_string"], ())
             await self.answer(scope, exchange, predictions)
         except Exception as error:
-            _drop(predictions)  # now: the client may go on sending its body for a while
+            _drop(predictions)  # now: the rest of the body may follow for a while
             exchange.reply(self.problem(error))
         finally:
             try:
@@ -247,11 +234,16 @@ def _drop(predictions: list[ActivePrediction]) -> None:
 
 def response(reply: Reply, default: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return a reply as the bytes of an HTTP/1.1 response."""
-    lines = [b"HTTP/1.1 %d %b\r\n" % (reply.status, HTTPStatus(reply.status).phrase.encode())]
-    for name, value in (*default, *reply.all_headers()):
-        lines += [name, b": ", value, b"\r\n"]
-    lines += [b"\r\n", reply.content]
-    return b"".join(lines)
+    return response_head(reply.status, (*default, *reply.all_headers())) + reply.content
+
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the head of an HTTP/1.1 response."""
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    return b"".join((_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, *lines, b"\r\n"))
 
 
 def _of_kind(kind: ProblemKind, detail: str, field: str | None) -> Problem:

@@ -1,4 +1,4 @@
-"""Admission control and the monitor of the event loop that it uses.
+"""Admission control, and the measurements of the event loop that it uses.
 
 The controller predicts how late an answer would be whose prediction starts now, and decides whether to admit it. The
 event loop polls its sockets once per iteration, a *cycle*. An answer is therefore late by about one cycle plus the work
@@ -20,9 +20,10 @@ saturation the controller therefore admits predictions at the rate that the even
   cycles stay short. By Little's law the admission rate is this number divided by the mean lifetime of a prediction. A
   token bucket spreads admissions evenly.
 
-`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `LoopMonitor` measures duration
-and processor time of a cycle a few hundred times per second, between two callbacks that follow each other by one
-iteration. The loop does not sleep in between, so a cycle contains only work: all events that were due at that moment.
+`Admission` is a sans-I/O state machine: every event carries its time, in milliseconds. `measure_cycles` measures
+duration and processor time of a cycle a few hundred times per second, between two turns of a task that follow each
+other by one iteration. The loop does not sleep in between, so a cycle contains only work: all events that were due at
+that moment.
 """
 
 from __future__ import annotations
@@ -50,21 +51,23 @@ ALONE = 4  # up to this many open predictions, and requests in a cycle, with no 
 SLACK = 1.1  # open predictions allowed relative to the target
 BURST_MS = 4.0  # time over which tokens accumulate
 SPREAD = 1.05  # token rate relative to the mean
-REST_MS = 1000.0  # the monitor stops after this time without requests and open predictions
+REST_MS = 1000.0  # the measurements stop after this time without requests and open predictions
 
 
 class Admission:
     """Admission controller that decides for each prediction whether it begins.
 
     `max_lateness_ms` is the largest predicted lateness of an admitted prediction. `count_active` returns the number of
-    open predictions. `wake` is called when a request arrives while the loop monitor does not run. `waiting` counts
-    admitted requests that still wait for their turn.
+    open predictions. `wake` is called when a request arrives while no cycles are measured. `waiting` counts admitted
+    requests that still wait for their turn. `busy` is the share of the time that work uses, 0 to 1: from cycle times,
+    and for short cycles from the processor time.
     """
 
     def __init__(
         self, max_lateness_ms: float, count_active: Callable[[], int], wake: Callable[[], None] = lambda: None
     ) -> None:
         self.waiting = 0
+        self.busy = 0.0
         self.max_lateness_ms = max_lateness_ms
         self._aim_ms = max_lateness_ms * AIM
         self._count_active = count_active
@@ -89,15 +92,6 @@ class Admission:
         self._tokens = 0.0
         self._filled_ms = 0.0
         self._overloaded_ms = -math.inf
-
-    @property
-    def busy(self) -> float:
-        """Share of the time that work uses, 0 to 1: from cycle times, and for short cycles from the processor time."""
-        if self._floor_ms == 0.0:
-            return 0.0
-        by_cycles = 1.0 - self._floor_ms / math.exp(self._log_cycle)
-        short = min(max(2.0 - 2.0 * self._cycle_ms / self._aim_ms, 0.0), 1.0)
-        return by_cycles - short * max(by_cycles - self._worked, 0.0)
 
     def predicted_ms(self, now_ms: float) -> float:
         """Return the predicted lateness of an answer whose prediction begins now."""
@@ -146,6 +140,9 @@ class Admission:
         self._mean_active += weight * (active - self._mean_active)
         worked = min(worked_ms / gap_ms, 1.0)
         self._worked += weight * (worked - self._worked)
+        by_cycles = 1.0 - self._floor_ms / math.exp(self._log_cycle)
+        short = min(max(2.0 - 2.0 * self._cycle_ms / self._aim_ms, 0.0), 1.0)
+        self.busy = by_cycles - short * max(by_cycles - self._worked, 0.0)
         if self._overloaded(gap_ms, took_ms, worked):
             self._overloaded_ms = now_ms
         self._update_capacity(now_ms, gap_ms)
@@ -205,32 +202,17 @@ class Admission:
         return True
 
 
-class LoopMonitor:
-    """Monitor that measures cycles of the event loop until its callback returns False.
+async def measure_cycles(on_cycle: Callable[[float, float, float], bool]) -> None:
+    """Measure cycles of the event loop until `on_cycle` returns False.
 
     `on_cycle` is called with the time, the duration of a cycle, and the processor time of the loop's thread since the
     previous cycle, all in milliseconds.
     """
-
-    def __init__(self, on_cycle: Callable[[float, float, float], bool]) -> None:
-        self._on_cycle = on_cycle
-        self._begun_ms = 0.0
-        self._worked_ms = 0.0
-
-    def start(self) -> None:
-        self._worked_ms = thread_time() * 1000.0
-        self._wait()
-
-    def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(PERIOD_MS / 1000.0, loop.call_soon, self._begin)
-
-    def _begin(self) -> None:
-        self._begun_ms = now_ms()
-        asyncio.get_running_loop().call_soon(self._end)
-
-    def _end(self) -> None:
+    goes_on, before_ms = True, thread_time() * 1000.0
+    while goes_on:
+        await asyncio.sleep(PERIOD_MS / 1000.0)
+        begun_ms = now_ms()
+        await asyncio.sleep(0)
         now, worked_ms = now_ms(), thread_time() * 1000.0
-        since_ms, self._worked_ms = worked_ms - self._worked_ms, worked_ms
-        if self._on_cycle(now, now - self._begun_ms, since_ms):
-            self._wait()
+        goes_on = on_cycle(now, now - begun_ms, worked_ms - before_ms)
+        before_ms = worked_ms

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from anytime_service.clock import now_ms
-from anytime_service.limits.turns import Slice
+from anytime_service.limits.turns import slice_end
 
 Item = TypeVar("Item")
 
@@ -45,11 +45,12 @@ class TimeoutQueue(Generic[Item]):
 
     def _expire(self) -> None:
         self._timer = None
-        here = Slice()
+        until = slice_end()
         while self._since:
             item, since = next(iter(self._since.items()))
-            remaining_s = (since - now_ms()) / 1000.0 + self._limit_s
-            if remaining_s > 0 or here.is_over():
+            now = now_ms()
+            remaining_s = (since - now) / 1000.0 + self._limit_s
+            if remaining_s > 0 or now > until:
                 self._timer = asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._expire)
                 return
             del self._since[item]

@@ -1,9 +1,17 @@
 """The time of a turn of the event loop, and the only place that hands it out.
 
-A turn is one poll of the sockets, and what runs until the next. Whatever a client can make long works for a `Slice` and
-then lets the loop poll: messages and requests that a connection has received, groups that are decoded and added,
-deadlines that are due together, timeouts, events of a session, pages, metrics. What is left waits for a later turn in
-one of the queues of `Turns`, whose length load shedding reads.
+A turn is one poll of the sockets, and what runs until the next. Whatever a client can make long works until its
+`slice_end` and then lets the loop poll: messages and requests that a connection has received, groups that are decoded
+and added, deadlines that are due together, timeouts, events of a session, pages, metrics. The rest waits for a later
+turn in one of the queues of `Turns`, whose length load shedding reads.
+
+`DeadlineTimer` fires on time although event loops count in whole milliseconds. uvloop rounds a delay to milliseconds
+and counts it from a clock that it updates once per iteration, so its timers fire up to 0.9 ms early (libuv#4773) or
+half a millisecond late. The deadline timer uses a loop timer for the whole milliseconds, and then reschedules itself in
+every iteration, while the loop continues to serve everything else.
+
+A process that was stopped, or a loop that was busy, calls its timers late, and before it reads the data that arrived
+meanwhile. A deadline timer that is late lets the loop read its sockets first, so that the answer uses this data.
 """
 
 from __future__ import annotations
@@ -12,23 +20,18 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from anytime.inference.deadline import STALL_S, LateReading
 from anytime_service.clock import now_ms
 
 SLICE_MS = 1.0  # time for one piece of work, and for a queue, in each turn; what has started when it is over still ends
 AT_ONCE = 16 * 1024  # bytes of a message that shares a turn with others; a longer one has a turn of its own
+SLACK_MS = 0.2  # a deadline timer may fire this much early instead of running one more iteration of the loop
 LEARNED = 0.1  # weight of the latest turn of a long message in their mean duration
 
 
-class Slice:
-    """The time that some work has in this turn, from now on."""
-
-    __slots__ = ("_until",)
-
-    def __init__(self) -> None:
-        self._until = now_ms() + SLICE_MS
-
-    def is_over(self) -> bool:
-        return now_ms() > self._until
+def slice_end() -> float:
+    """Return the time until which work that begins now goes on in this turn, in ms of `now_ms`."""
+    return now_ms() + SLICE_MS
 
 
 class FairQueue:
@@ -40,7 +43,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
-        self._slice: Slice | None = None  # that of `run` in this turn
+        self._until = 0.0  # the end of the slice of `run` in this turn; 0 before it begins
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -53,23 +56,23 @@ class FairQueue:
 
     def run(self, work: Callable[[], None]) -> None:
         """Do some work at once, or in its order when the slice of this turn is over."""
-        if not (self._due or self._slice):
-            self._slice = Slice()
+        if not (self._due or self._until):
+            self._until = slice_end()
             asyncio.get_running_loop().call_soon(self._end_turn)
-        if self._due or (self._slice is not None and self._slice.is_over()):
+        if self._due or now_ms() > self._until:
             self.submit(work)
         else:
             work()
 
     def _end_turn(self) -> None:
-        self._slice = None
+        self._until = 0.0
 
     def _work(self) -> None:
-        here = Slice()
+        until = slice_end()
         try:
             while self._waiting:
                 self._waiting.popleft()()
-                if here.is_over():
+                if now_ms() > until:
                     break
         finally:  # an error of one callback is no reason to forget the others
             self._due = bool(self._waiting)
@@ -115,12 +118,55 @@ class Turns:
 
     def slices(self) -> Callable[[], Awaitable[None]]:
         """Return a function that waits for the next turn of the loop when a request has used its time in this one."""
-        here = Slice()
+        until = slice_end()
 
         async def after_one() -> None:
-            nonlocal here
-            if here.is_over():
+            nonlocal until
+            if now_ms() > until:
                 await self.turn()
-                here = Slice()
+                until = slice_end()
 
         return after_one
+
+
+class DeadlineTimer:
+    """A timer that calls `expire` once at `due_ms`; at most `SLACK_MS` earlier, and later while the loop is busy.
+
+    It never calls from the constructor. The timers of one turn of the loop call for a slice of it, others in later
+    turns.
+    """
+
+    __slots__ = ("_due_ms", "_expire", "_handle", "_loop", "_turns")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turns: Turns, due_ms: float, expire: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._turns = turns
+        self._due_ms = due_ms
+        self._expire = expire
+        self._handle: asyncio.Handle = loop.call_later(max(int(due_ms - now_ms()), 0) / 1000.0, self._wake)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+        self._expire = lambda: None  # the callback refers to this timer; the cycle would wait for the garbage collector
+
+    def _wake(self) -> None:
+        now = now_ms()
+        remaining_ms = self._due_ms - now
+        if remaining_ms > SLACK_MS:
+            self._handle = self._loop.call_later(int(remaining_ms) / 1000.0, self._wake)
+        elif remaining_ms < -STALL_S * 1000.0:
+            self._read(LateReading(-remaining_ms / 1000.0, now / 1000.0))
+        else:
+            self._turns.due.run(self._call)
+
+    def _read(self, reading: LateReading) -> None:
+        """Call back after the loop has read what had arrived."""
+        if reading.has_turn(now_ms() / 1000.0, unread=self._turns.unread):
+            self._handle = self._loop.call_soon(self._read, reading)
+        else:
+            self._turns.due.run(self._call)
+
+    def _call(self) -> None:
+        self._expire()  # as it is then: maybe the timer was cancelled meanwhile

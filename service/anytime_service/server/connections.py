@@ -12,7 +12,8 @@ part of the HTTP and the WebSocket protocol; uvicorn makes one for each client b
 - A connection is paused, too, while it is above its rate of messages. Where its stored bytes do not fit into the memory
   limit, its class decides.
 - Time limits are queues: the first head, each further one, the rest of a body after its response, idle connections,
-  clients that do not read, the last response.
+  pings, closing handshakes, the last response. A connection waits in one of them at a time (`wait_in`), and also in
+  that of clients that do not read.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from anytime_service.clock import now_ms
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import start
 from anytime_service.http.responses import path_problem_reply, response
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TimeoutQueue, TokenBucket
 from anytime_service.limits.table import WAITING
 from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.limits.turns import Slice, Turns
+from anytime_service.limits.turns import Turns, slice_end
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
@@ -48,7 +49,9 @@ SIDE_CONNECTIONS = 64  # connections of the separate port for metrics and probes
 RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 64 are for files, not connections
 
 READ = int(WAITING)
+LARGE = 65_536  # bytes of a body or message that is written without a copy
 PING_S = 20.0  # interval of pings: a peer that disappears silently is detected after two of them
+HANDSHAKE_S = 10.0  # time for the client's part of the closing handshake of a WebSocket
 CLOSE_TIMEOUT_S = 1.0
 """Time for a client to close a TLS connection after all data are sent: the event loop alone waits 30 s, and decrypts
 and drops whatever the client sends meanwhile."""
@@ -101,8 +104,9 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
         self._counted = 0  # bytes of this connection that `budget` counts
         self._bucket = TokenBucket(shared.settings.max_message_rate)
-        self._proceeding = self._queued = self._held_up = self._paused = self._full = False
+        self._proceeding = self._waiting = self._paused = self._full = False
         self.ended = False  # whether the client sends no more
+        self._timeout: TimeoutQueue[Connection] | None = None
         self._closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -226,52 +230,50 @@ class Connection(asyncio.BufferedProtocol, ABC):
 
     def proceed(self) -> None:
         """Handle what was received, for a slice of this turn; the rest waits in the fair queue."""
-        if self._proceeding or self._queued or self._held_up:
+        if self._proceeding or self._waiting:
             return
         self._proceeding = True
-        here, count, more = Slice(), 0, True
+        until, count, more = slice_end(), 0, False
         try:
-            while more and not here.is_over() and not self.transport.is_closing():
+            while not self.transport.is_closing():
                 handled = self.step()
-                more = handled > 0
                 count += handled
+                more = handled > 0
+                if not more or now_ms() > until:
+                    break
         finally:
             self._proceeding = False
         if self.transport.is_closing():
             self.received, self.at, more, self._full = b"", 0, False, False
         if self.at:
             self.received, self.at = self.received[self.at :], 0
-        wait_ms = self._bucket.spend(count, now_ms())
-        if wait_ms:
-            self.hold_up(wait_ms)
         stored = len(self.received) + self.partial - self._counted
-        self._counted += stored
-        try:
-            if stored > 0:
-                self.budget.check(stored)
-        except OverloadedError as error:
-            self.does_not_fit(error)
-        self.budget.add(stored)
-        if more or self._full:
-            self.wait_for_turn()
+        if stored:
+            self._counted += stored
+            try:
+                if stored > 0:
+                    self.budget.check(stored)
+            except OverloadedError as error:
+                self.does_not_fit(error)
+            self.budget.add(stored)
+        wait_ms = self._bucket.spend(count, now_ms()) if count else 0.0
+        if wait_ms or more or self._full:
+            self.wait(wait_ms)
         self.update_reading()
 
-    def wait_for_turn(self) -> None:
-        """Wait in the fair queue of the connections that have more to handle."""
-        if not self._queued:
-            self._queued = True
-            self.shared.turns.work.submit(self._have_turn)
+    def wait(self, wait_ms: float = 0.0) -> None:
+        """Handle nothing for some time, or until a turn in the fair queue of connections that have more to handle."""
+        if not self._waiting:
+            self._waiting = True
+            if wait_ms:
+                self.loop.call_later(wait_ms / 1000.0, self._go_on)
+            else:
+                self.shared.turns.work.submit(self._go_on)
             self.update_reading()
-
-    def hold_up(self, wait_ms: float) -> None:
-        """Handle nothing for some time."""
-        self._held_up = True
-        self.loop.call_later(wait_ms / 1000.0, self._go_on)
-        self.update_reading()
 
     def update_reading(self) -> None:
         """Read from the transport, or pause until what was received has been handled."""
-        pause = self._queued or self._held_up or len(self.received) >= self.shared.most
+        pause = self._waiting or len(self.received) >= self.shared.most
         if pause != self._paused and not (self.ended or self.transport.is_closing()):
             self._paused = pause
             if pause:
@@ -279,20 +281,25 @@ class Connection(asyncio.BufferedProtocol, ABC):
             else:
                 self.transport.resume_reading()
 
-    def _have_turn(self) -> None:
-        self._queued = self._full = False
+    def _go_on(self) -> None:
+        self._waiting = self._full = False
         self.proceed()
 
-    def _go_on(self) -> None:
-        self._held_up = False
-        self.proceed()
+    def wait_in(self, timeout: TimeoutQueue[Connection] | None) -> None:
+        """Wait in the queue of a timeout, and not in the one before."""
+        if timeout is not self._timeout:
+            if self._timeout is not None:
+                self._timeout.end(self)
+            self._timeout = timeout
+            if timeout is not None:
+                timeout.begin(self)
 
     @abstractmethod
     def does_not_fit(self, error: OverloadedError) -> None:
         """Handle that the received bytes exceed the memory limit."""
 
-    def budget_of_unsent(self) -> MemoryBudget:
-        """Return the memory budget that counts the bytes that the client does not read."""
+    def budget_of_unsent(self) -> Account:
+        """Return the account that counts the bytes that the client does not read."""
         return self.budget
 
     def timed_out(self) -> None:
@@ -308,13 +315,14 @@ class Connections:
     """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
     `heads`, `tails` and `idle` wait for a head, the rest of a body after its response, or anything; `closing` have
-    received their last response. The clients of `writes` do not read; `pings` are WebSockets between two pings.
+    received their last response, and `handshakes` are WebSockets that wait for the client's part of the closing
+    handshake. The clients of `writes` do not read; `pings` are WebSockets between two pings.
     """
 
     def __init__(
         self,
         settings: Settings,
-        memory: MemoryBudget,
+        memory: Account,
         turns: Turns,
         shedding: LoadShedding | None = None,
         tuning: Tuning = TUNING,
@@ -326,11 +334,12 @@ class Connections:
         self.buffer = memoryview(bytearray(READ))
         self.most = max(READ, settings.max_header_bytes + 1)  # bytes that wait on a connection; one more than a head
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
-        self.tails: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
+        self.tails: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.close())
         self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())
         self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
+        self.handshakes: TimeoutQueue[Connection] = TimeoutQueue(HANDSHAKE_S, lambda each: each.close())
         self._excess: dict[Connection, None] = {}
         self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
 
@@ -353,16 +362,15 @@ class Connections:
         return True
 
     def begin_closing(self, connection: Connection) -> None:
-        self.closing.begin(connection)
+        connection.wait_in(self.closing)
         if len(self.closing) > MAX_CLOSING:
             oldest = self.closing.first()
-            self.closing.end(oldest)  # it is lost in the next turn; others may follow in this one
+            oldest.wait_in(None)  # it is lost in the next turn; others may follow in this one
             oldest.abort()
 
     def closed(self, connection: Connection) -> None:
         self._excess.pop(connection, None)
-        for waiting in (self.heads, self.tails, self.idle, self.closing, self.pings):
-            waiting.end(connection)
+        connection.wait_in(None)
 
     def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"") -> bytes:
         """Return the last response of a connection, outside a request for `url`; its error is counted too."""

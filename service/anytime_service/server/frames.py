@@ -1,11 +1,16 @@
-"""Frames of WebSockets (RFC 6455), without I/O: those of a client are read in any pieces, those of the server written.
+"""WebSockets (RFC 6455), without I/O: the check of handshakes, and frames.
 
-The payload of a long frame is unmasked as it arrives and not all at once at the end, and a message in one frame is not
-copied. There are no extensions: messages are small, and latency matters most.
+Frames of a client are read in any pieces, and those of the server written. The payload of a long frame is unmasked as
+it arrives and not all at once at the end, and a message in one frame is not copied. There are no extensions: messages
+are small, and latency matters most.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from collections.abc import Collection
+from hashlib import sha1
 from typing import Final
 
 import numpy as np
@@ -21,6 +26,24 @@ _CONTINUATION, _CONTROL = 0, 8
 _OPCODES = frozenset((_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 _FIN, _RESERVED, _OPCODE, _MASKED, _SIZE = 0x80, 0x70, 0x0F, 0x80, 0x7F
 _FEW = 256  # bytes that a whole number unmasks faster than an array
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+def accept_key(headers: Collection[tuple[bytes, bytes]]) -> bytes:
+    """Return the field Sec-WebSocket-Accept of the response to a handshake; raise ValueError if a field is invalid."""
+    key = _field(headers, "Sec-WebSocket-Key", rb"[A-Za-z0-9+/]{22}==", "16 bytes in base64")
+    _field(headers, "Sec-WebSocket-Version", rb"13", "13")
+    return b64encode(sha1(key + _GUID, usedforsecurity=False).digest())
+
+
+def _field(headers: Collection[tuple[bytes, bytes]], name: str, valid: bytes, expected: str) -> bytes:
+    """Return the value of a field that a handshake has once; raise ValueError unless it is valid."""
+    values = [value.strip() for field, value in headers if field == name.lower().encode()]
+    if len(values) != 1 or re.fullmatch(valid, values[0]) is None:
+        found = repr(b", ".join(values)[:100].decode("latin-1")) if values else "missing"
+        raise ValueError(f"{name} is {found}; expected {expected}")
+    return values[0]
 
 
 class FrameError(Exception):

@@ -2,10 +2,11 @@
 
 `requests` has the rules of the wire without I/O; this file connects them to the transport and to the application. A
 connection waits for a head, then answers (`_transaction`) while the rest of the body arrives (`_body`). After the
-response it discards the rest of the body, within a limit of bytes and time, and reads the next head. A head is read
-before anything else is done for it: a request whose prediction is not admitted is answered here, before a task exists
-and before its body is decoded. A request of the Open Inference Protocol is not: its body may request the base rate, so
-its endpoint reads the body before it refuses.
+response it reads the rest of the body, within a limit of bytes and time, and then the next head, or closes: so a client
+that reads nothing until it has sent everything receives an early response. A head is read before anything else is done
+for it: a request whose prediction is not admitted is answered here, before a task exists and before its body is
+decoded. A request of the Open Inference Protocol is not: its body may request the base rate, so its endpoint reads the
+body before it refuses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from http import HTTPStatus
 from typing import Any, cast
 
 from starlette.types import Message
@@ -26,12 +26,11 @@ from anytime_service.errors import (
     RequestTimeoutError,
     TransferCodingError,
 )
-from anytime_service.http.exchange import ADMITTED
-from anytime_service.limits.memory import MemoryBudget
-from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.http.responses import response_head
+from anytime_service.limits.memory import Account
 from anytime_service.limits.turns import AT_ONCE
-from anytime_service.routes import RouteSpec, is_probe, route_of
-from anytime_service.server.connections import Connection, Connections
+from anytime_service.routes import is_probe, route_of
+from anytime_service.server.connections import LARGE, Connection, Connections
 from anytime_service.server.requests import Body, Head
 
 MAX_UNREAD = 65_536  # bytes of a body that the application has not read, above which the connection reads no more
@@ -41,7 +40,6 @@ FIRST_PROBE_S, PROBE_S = 0.02, 1.0
 two: each time is twice the one before."""
 MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
-STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CONTROLS = bytes({*range(32), 127} - {9})
@@ -70,19 +68,24 @@ class Transaction:
     """
 
     __slots__ = (
-        *("_chunked", "_connection", "_head", "_remaining", "__weakref__", "body", "changed", "complete"),
+        *("_chunked", "_connection", "_head", "_read", "_remaining", "__weakref__", "body", "changed", "complete"),
         *("disconnected", "keep_alive", "more_body", "must_continue", "scope", "started"),
     )
 
-    def __init__(self, connection: HttpProtocol, scope: dict[str, Any], *, keep_alive: bool, must_continue: bool):
+    def __init__(
+        self, connection: HttpProtocol, scope: dict[str, Any], *, keep_alive: bool, must_continue: bool, more_body: bool
+    ) -> None:
         self._connection: HttpProtocol | None = connection
         self.scope = scope
         self.keep_alive = keep_alive
         self.must_continue = must_continue
         self.body = bytearray()
-        self.more_body = False
+        self.more_body = more_body
         self.changed = asyncio.Event()
+        if not more_body:
+            self.changed.set()
         self.disconnected = self.started = self.complete = False
+        self._read = False  # whether the application has read the whole body
         self._head = b""
         self._chunked = False
         self._remaining: int | None = None  # bytes of the body that the head has announced
@@ -103,6 +106,9 @@ class Transaction:
             self._connection = None  # it refers to this object
             if not (self.complete or self.disconnected):
                 connection.close()
+            elif connection.reader is self:  # nobody reads the rest of the body
+                connection.reader = None
+                connection.proceed()
 
     def add(self, content: bytes, *, complete: bool) -> None:
         """Add a part of the body."""
@@ -116,18 +122,20 @@ class Transaction:
         self.changed.set()
 
     async def receive(self) -> Message:
+        """Return the next part of the body, the rest also after the response, and then that the client is gone."""
         connection = self._connection
-        if connection is not None and not (self.disconnected or self.complete):
+        if connection is not None and not (self.disconnected or (self.complete and self._read)):
             if self.must_continue:
                 self.must_continue = False
                 connection.transmit(CONTINUE)
             await self.changed.wait()
             self.changed.clear()
-        if self.disconnected or self.complete:
+        if connection is None or self.disconnected or (self.complete and self._read):
             return {"type": "http.disconnect"}
         body = bytes(self.body)
         self.body.clear()
-        if len(body) > MAX_UNREAD and connection is not None:
+        self._read = not self.more_body
+        if len(body) > MAX_UNREAD:
             connection.proceed()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
@@ -154,7 +162,7 @@ class Transaction:
             self._remaining -= len(body)
             if self._remaining < 0 or (self._remaining and not more):
                 raise RuntimeError("the body of the response does not have the length that its head announced")
-        if len(body) > MAX_UNREAD:
+        if len(body) > LARGE:
             connection.transmit(head)
             connection.transmit(body)
         elif head or body:
@@ -162,7 +170,7 @@ class Transaction:
         if not more:
             self.complete = True
             self.changed.set()
-            connection.answered()
+            connection.answered(self)
 
     def _start(self, message: dict[str, Any], default: list[tuple[bytes, bytes]]) -> None:
         if message["type"] != "http.response.start":
@@ -173,23 +181,21 @@ class Transaction:
         if not fields.keys() <= _KNOWN_FIELDS:
             headers = [(_field(name), value) for name, value in headers]
             fields = dict(headers)
-        head = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        head += [b"%b: %b\r\n" % header for header in headers]
         if b"content-length" in fields:
             self._remaining = int(fields[b"content-length"])
         self._chunked = fields.get(b"transfer-encoding", b"").lower() == b"chunked"
         if b"close" in fields.get(b"connection", b"").lower():
             self.keep_alive = False
         elif not self.keep_alive:
-            head.append(b"connection: close\r\n")
+            headers.append((b"connection", b"close"))
         has_body = self.scope["method"] != "HEAD" and status not in (204, 304)
         if has_body and self._remaining is None and not self._chunked and self.scope["http_version"] != "1.0":
             self._chunked = True
-            head.append(b"transfer-encoding: chunked\r\n")
-        head.append(b"\r\n")
-        self._head = b"".join(head)
-        if len(self._head) - len(self._head.translate(None, _CONTROLS)) != 2 * len(head):  # that is, not the line ends
+            headers.append((b"transfer-encoding", b"chunked"))
+        head = response_head(status, headers)
+        if len(head) - len(head.translate(None, _CONTROLS)) != 2 * (len(headers) + 2):  # that is, not the line ends
             raise RuntimeError("a header of the response has a control character")
+        self._head = head
 
 
 _KNOWN_FIELDS = {b"content-length", b"content-type", b"date", b"x-request-id"}
@@ -211,24 +217,25 @@ class HttpProtocol(Connection):
 
     def __init__(self, shared: Connections, **options: Any) -> None:
         super().__init__(shared, **options)
-        self._timeout: TimeoutQueue[Connection] | None = shared.heads
         self._transaction: Transaction | None = None  # the request that is being answered
-        self._body: Body | None = None  # the framing of its body, until that is complete
+        self._body: Body | None = None  # the framing of a body, until that is complete
+        self.reader: Transaction | None = None  # the request whose body that is, if its application may still read it
         self._url = b""
         self._accepted = True
-        self._is_last = False  # whether the server has sent its last response, or closes after the present one
+        self._is_last = False  # whether the server has sent its last response, or closes after the present request
         self._discarded = 0  # bytes of this request, or of anything, after its response
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._accepted = self.shared.opened(self)
-        self.shared.heads.begin(self)
+        self.wait_in(self.shared.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._transaction is not None:
-            self._transaction.abandon()
-        self._transaction = self._body = None
+        for each in (self._transaction, self.reader):
+            if each is not None:
+                each.abandon()
+        self._transaction = self._body = self.reader = None
 
     def eof_received(self) -> bool:
         """Answer the requests of a client that sends no more (RFC 9112, 9.6), and close then.
@@ -259,20 +266,22 @@ class HttpProtocol(Connection):
 
     def shutdown(self) -> None:
         """Close after the request that is being answered; uvicorn calls this when it stops."""
-        if self._transaction is None:
-            self.close()
-        else:
+        if self._transaction is not None:
             self._transaction.keep_alive = False
+        elif self._body is not None:
+            self._is_last = True
+        else:
+            self.close()
 
     # What is received.
 
     def step(self) -> int:
         try:
-            if self._is_last:
-                return self._discard(len(self.received), MAX_DISCARDED)
             if self._body is not None:
                 return self._read_body(self._body)
-            if self._transaction is None and self.received and not self.write_paused:
+            if self._is_last:
+                self._discard(len(self.received), MAX_DISCARDED)
+            elif self._transaction is None and self.received and not self.write_paused:
                 return self._read_head()
         except _REFUSED as error:
             self.refuse(error)
@@ -281,37 +290,41 @@ class HttpProtocol(Connection):
     def update_reading(self) -> None:
         """Read or pause, and begin the time limit of what the client owes."""
         super().update_reading()
-        if self._transaction is None and not (self._is_last or self.transport.is_closing()):
-            if self.ended and not (self._queued or self._held_up or self.write_paused):
-                self.close()  # the rest is a part of a request
-            elif self._body is not None:
-                self._wait_in(self.shared.tails)
-            elif self.received:  # a complete one may wait until the client reads, which has a time limit of its own
-                self._wait_in(None if self.write_paused else self.shared.heads)
-            else:
-                self._wait_in(self.shared.idle)
+        if self._transaction is not None or self.transport.is_closing():
+            return
+        if self._body is not None:
+            self.wait_in(self.shared.tails)
+        elif self._is_last:
+            pass  # it is closing, or not the protocol of its transport any more
+        elif self.ended and not (self._waiting or self.write_paused):
+            self.close()  # the rest is a part of a request
+        elif self.received:  # a complete one may wait until the client reads, which has a time limit of its own
+            self.wait_in(None if self.write_paused else self.shared.heads)
+        else:
+            self.wait_in(self.shared.idle)
 
-    def _discard(self, size: int, limit: int) -> int:
-        """Drop received bytes that nobody needs; abort the connection above a limit."""
+    def _discard(self, size: int, limit: int) -> None:
+        """Remove bytes that were received after the response; close the connection above a limit."""
         self.received = self.received[size:]
         self._discarded += size
         if self._discarded > limit:
-            self.abort()
-        return 0
+            self.close()
 
     def _read_body(self, body: Body) -> int:
-        transaction = self._transaction
-        if not self.received or (transaction is not None and len(transaction.body) > MAX_UNREAD):
+        reader = self.reader
+        if not self.received or (reader is not None and len(reader.body) > MAX_UNREAD):
             return 0
         content, size = body.read(self.received)
-        if transaction is None:
+        if self._transaction is None:
             self._discard(size, self.shared.settings.max_body_bytes)
         else:
             self.received = self.received[size:]
-            if content or body.complete:
-                transaction.add(content, complete=body.complete)
+        if reader is not None and (content or body.complete):
+            reader.add(content, complete=body.complete)
         if body.complete:
-            self._body = None
+            self._body = self.reader = None
+            if self._is_last and self._transaction is None:
+                self.close()
         return body.pieces
 
     def _read_head(self) -> int:
@@ -321,7 +334,7 @@ class HttpProtocol(Connection):
         finally:
             self._url = head.url
         if head.complete:
-            self._wait_in(None)
+            self.wait_in(None)
             self._begin(head)
         return int(head.complete)
 
@@ -333,54 +346,45 @@ class HttpProtocol(Connection):
             self._accepted = self.shared.accepts_now(self)
             if not (self._accepted or is_probe(scope)):
                 raise self.shared.limit_error()
-        self._body = head.body(self.shared.settings.max_header_bytes)
-        self.received = self.received[head.size - (0 if self._body is None else self._body.prefix) :]
+        body = self._body = head.body(self.shared.settings.max_header_bytes)
+        self.received = self.received[head.size - (0 if body is None else body.prefix) :]
         self._discarded = 0
         if self.config.ws_protocol_class is not None and head.becomes_websocket():
             self._upgrade(head, scope)
             return
         must_continue = head.version != "1.0" and b"100-continue" in head.fields.get(b"expect", ())
-        admitted = self._admitted(scope, route)
-        if admitted is False and not must_continue and self._shed(head, scope, route):
-            return
-        transaction = Transaction(self, scope, keep_alive=head.keep_alive, must_continue=must_continue)
+        shedding, admitted = self.shared.shedding, None
+        if shedding is not None and route is not None and route.shed is not None:
+            admitted = shedding.admits(scope, 0 if body is None else body.length or 0)
+            if (
+                admitted is False
+                and head.keep_alive
+                and not (must_continue or self.ended or head.method == "HEAD")
+                and self.transport.get_write_buffer_size() <= LARGE
+            ):
+                content = shedding.reply(scope, route, self.state.default_headers)
+                if content is not None:
+                    self.transport.write(content)
+                    return
+        transaction = Transaction(
+            self, scope, keep_alive=head.keep_alive, must_continue=must_continue, more_body=body is not None
+        )
         self._transaction = transaction
-        if self._body is None:
-            transaction.add(b"", complete=True)
-        else:
-            transaction.more_body = True
-            self._read_body(self._body)
+        if body is not None:
+            self.reader = transaction
+            self._read_body(body)
         if self.ended:
             if transaction.more_body:
-                self._transaction = None
+                self.close()  # a part of a request is not answered
                 return
             transaction.keep_alive = transaction.keep_alive and bool(self.received)
         direct = route is not None and route.direct and not transaction.more_body and len(transaction.body) <= AT_ONCE
         self.run(transaction.run(), direct=direct)
-        if admitted and not direct and self.shared.shedding is not None:
+        if admitted and not direct and shedding is not None:
             # Waiting until directly after the first turn of its task.
-            admission = self.shared.shedding.service.admission
+            admission = shedding.service.admission
             admission.waiting += 1
             self.loop.call_soon(lambda: admission.had_turn(now_ms()))
-
-    def _admitted(self, scope: dict[str, Any], route: RouteSpec | None) -> bool | None:
-        """Return whether the prediction of a request begins; None if it begins none, or has no valid key."""
-        shedding = self.shared.shedding
-        if shedding is None or route is None or route.shed is None or not shedding.has_key(scope):
-            return None
-        length = 0 if self._body is None else self._body.length or 0
-        admitted = scope["state"][ADMITTED] = shedding.admits(long=length > AT_ONCE)
-        return admitted
-
-    def _shed(self, head: Head, scope: dict[str, Any], route: RouteSpec | None) -> bool:
-        """Answer a request whose prediction does not begin, and return True; return False if its endpoint must."""
-        shedding, congested = self.shared.shedding, self.transport.get_write_buffer_size() > MAX_UNREAD
-        if shedding is None or route is None or congested or head.method == "HEAD" or not head.keep_alive or self.ended:
-            return False
-        content = shedding.reply(scope, route, self.state.default_headers)
-        if content is not None:
-            self.transport.write(content)
-        return content is not None
 
     def _upgrade(self, head: Head, scope: dict[str, Any]) -> None:
         """Become a WebSocket, with what was received behind the handshake as its first bytes.
@@ -399,11 +403,12 @@ class HttpProtocol(Connection):
 
     # The response.
 
-    def answered(self) -> None:
-        """Go on with the rest of this request, and with what was received behind it."""
+    def answered(self, transaction: Transaction) -> None:
+        """Go on with the rest of this request, and then close or go on with what was received behind it."""
         self.state.total_requests += 1
-        transaction, self._transaction = self._transaction, None
-        if self._is_last or transaction is None or not transaction.keep_alive:
+        self._transaction = None
+        self._is_last = self._is_last or not transaction.keep_alive
+        if self._is_last and self._body is None:
             self.close()
         self.proceed()
 
@@ -416,14 +421,14 @@ class HttpProtocol(Connection):
             self.close()
 
     def refuse(self, error: Exception) -> None:
+        transaction = self._transaction
+        if transaction is None and self._body is not None:  # the response was sent
+            self.close()
         if self.transport.is_closing() or self._is_last:
             return
         self._is_last = True
         self.shared.closed(self)
-        transaction = self._transaction
-        if transaction is None and self._body is not None:  # the response was sent
-            self.abort()
-            return
+        self._body = self.reader = None
         if transaction is not None and (transaction.started or not transaction.more_body):
             transaction.keep_alive = False  # the connection closes after this response
             return
@@ -445,20 +450,11 @@ class HttpProtocol(Connection):
     # Limits.
 
     def does_not_fit(self, error: OverloadedError) -> None:
-        if self._transaction is None:
+        if self._transaction is None and self._body is None:
             self.refuse(error)
 
-    def budget_of_unsent(self) -> MemoryBudget:
+    def budget_of_unsent(self) -> Account:
         shedding = self.shared.shedding
         if shedding is None or self._transaction is None:
             return self.budget
         return shedding.service.accounts.of(self._transaction.scope)
-
-    def _wait_in(self, timeout: TimeoutQueue[Connection] | None) -> None:
-        """Wait in the queue of a timeout, and not in the one before."""
-        if timeout is not self._timeout:
-            if self._timeout is not None:
-                self._timeout.end(self)
-            self._timeout = timeout
-            if timeout is not None:
-                timeout.begin(self)

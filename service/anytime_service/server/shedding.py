@@ -15,11 +15,12 @@ from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.http.auth import authenticate
-from anytime_service.http.exchange import STORE_REPLY, Reply
+from anytime_service.http.exchange import ADMITTED, STORE_REPLY, Reply
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.keys import KEY, KeyRing
 from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import RouteSpec
 from anytime_service.telemetry.context import on_behalf_of
@@ -45,21 +46,20 @@ class LoadShedding:
         self._refusals: dict[int, bytes] = {}
         self._default: DefaultHeaders | None = None
 
-    def has_key(self, scope: dict[str, Any]) -> bool:
-        """Return whether a request has a valid key, or needs none; the authentication middleware refuses all others."""
+    def admits(self, scope: dict[str, Any], length: int) -> bool | None:
+        """Return whether the prediction of a request begins, whose body has a length; a long one waits for its turn.
+
+        Return None without a valid key: the authentication middleware refuses the request.
+        """
         if self.keys.needed:
             try:
                 authenticate(self.keys, scope)
             except AnytimeError:
-                return False
-        return True
-
-    def admits(self, *, long: bool) -> bool:
-        """Return whether a prediction begins; one with a `long` body waits until it has a turn of its own."""
+                return None
         service = self.service
-        if not service.admits(now_ms()):
-            return False
-        return not long or service.turns.long_ms <= service.settings.max_lateness_ms
+        is_late = length > AT_ONCE and service.turns.long_ms > service.settings.max_lateness_ms
+        admitted = scope["state"][ADMITTED] = service.admits(now_ms()) and not is_late
+        return admitted
 
     def reply(self, scope: dict[str, Any], route: RouteSpec, default: DefaultHeaders) -> bytes | None:
         """Return the response to a request whose prediction is not admitted; None if its endpoint must answer.

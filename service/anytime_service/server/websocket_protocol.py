@@ -10,34 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
 from starlette.types import Message
-from websockets.datastructures import Headers
 from websockets.exceptions import ProtocolError
 from websockets.frames import Close, CloseCode
-from websockets.http11 import Request, Response
-from websockets.server import ServerProtocol
 
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import Reply
-from anytime_service.http.responses import blank_reply, response
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.http.responses import blank_reply, response, response_head
+from anytime_service.limits.memory import Account
 from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import Content
 from anytime_service.server import frames
-from anytime_service.server.connections import Connection, Connections
+from anytime_service.server.connections import LARGE, Connection, Connections
 from anytime_service.server.frames import FrameError, FrameReader
 from anytime_service.server.requests import Head
 from anytime_service.telemetry.context import DIRECT
 
 RETRY_MS = 10.0  # time until a connection reads again whose partial message does not fit into the memory
-LARGE = 65_536  # bytes of a message that is written without a copy
-CLOSE_S = 10.0  # time for the client's part of the closing handshake
 
-_PREFIX = "failed to open a websocket connection: "
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
 _VERSION = (b"sec-websocket-version", b"13")
 _KEPT = (b"traceparent",)  # headers that are used after the handshake, for spans
@@ -53,17 +47,16 @@ class WebSocketProtocol(Connection):
         self._frames = FrameReader(shared.settings.max_body_bytes)
         self._opened = False  # whether the handshake is complete
         self._closed = False  # whether a close frame or a refusal was sent
-        self._response: Response | None = None  # the one that completes the handshake
+        self._accept = b""  # the server's field of the handshake
         self._refusal: Reply | None = None
         self._asgi: dict[str, Any] = {}
         self._events: deque[Message] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Message] | None = None
         self._on_message: Callable[[Content | str], None] | None = None
         self._context = copy_context()
         self._long: Content | str | None = None  # a message that waits for its turn
         self._pinged = False
         self._ping: bytes | None = None  # of a client that does not read: the last one is answered when it does
-        self._goodbye: asyncio.TimerHandle | None = None
         self.sent_bytes = 0
 
     def take_over(self, http: Connection) -> None:
@@ -77,20 +70,10 @@ class WebSocketProtocol(Connection):
 
     def shake_hands(self, head: Head, scope: dict[str, Any]) -> None:
         """Begin: check the head of the request, and let the application decide."""
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers]
-        protocol = ServerProtocol()
-        self._response = protocol.accept(Request(head.url.decode("latin-1"), Headers(headers)))
-        error = protocol.handshake_exc
-        vars(protocol).clear()  # among them a generator, which refers to it
-        if error is not None:
-            error.__traceback__ = error.__cause__ = error.__context__ = None  # frames, which refer to the error
-            detail = " ".join((self._response.body or b"").decode().split())
-            detail = detail[len(_PREFIX) :] if detail.lower().startswith(_PREFIX) else detail
-            status = self._response.status_code
-            if status == 500:  # websockets before 17 calls a key that is no base64 its own failure
-                status, detail = 400, "invalid handshake; expected the header fields of RFC 6455"
-            extra = [(b"upgrade", b"websocket")] if status == 426 else []
-            self._refuse_with(blank_reply(status, detail[:1].lower() + detail[1:], (_VERSION, *extra)))
+        try:
+            self._accept = frames.accept_key(head.headers)
+        except ValueError as error:
+            self._refuse_with(blank_reply(400, str(error), (_VERSION,)))
             return
         offered = b",".join(value for name, value in head.headers if name == b"sec-websocket-protocol")
         del scope["method"]
@@ -107,11 +90,9 @@ class WebSocketProtocol(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._frames.message = bytearray()
-        self._end()
+        self._put("websocket.disconnect", code=int(CloseCode.ABNORMAL_CLOSURE))
         self._asgi.get("extensions", {}).clear()  # they refer to this object
         self._on_message = self._long = None
-        if self._goodbye is not None:
-            self._goodbye.cancel()
 
     def eof_received(self) -> None:
         """Close: a client that sends no more cannot answer a close frame."""
@@ -137,7 +118,7 @@ class WebSocketProtocol(Connection):
         if not self._opened or (self._events and not self._closed) or self.at >= len(self.received):
             return 0
         if self._frames.message and not self.budget.fits(0) and self._releases():
-            self.hold_up(RETRY_MS)
+            self.wait(RETRY_MS)
             return 0
         try:
             at, opcode, content = self._frames.read(self.received, self.at)
@@ -163,7 +144,7 @@ class WebSocketProtocol(Connection):
             close = Close.parse(content)
             if not self._closed:
                 self.transmit(frames.control(frames.CLOSE, bytes(content)))
-                self._end(int(close.code))
+                self._put("websocket.disconnect", code=int(close.code))
             self._closed = True
             self.close()
         elif self._closed:
@@ -177,7 +158,7 @@ class WebSocketProtocol(Connection):
             message = str(content, "utf-8") if opcode == frames.TEXT else content
             if len(message) > AT_ONCE and self._on_message is not None:
                 self._long = message
-                self.wait_for_turn()
+                self.wait()
             else:
                 self._pass_on(message)
 
@@ -185,7 +166,7 @@ class WebSocketProtocol(Connection):
         """Pass a message to the application."""
         if self._on_message is None:
             kind = {"text": message} if isinstance(message, str) else {"bytes": bytes(message)}
-            self._put({"type": "websocket.receive"} | kind)
+            self._put("websocket.receive", **kind)
             return
         try:
             self._context.run(self._on_message, message)
@@ -199,7 +180,7 @@ class WebSocketProtocol(Connection):
 
     def _releases(self) -> bool:
         """Return whether predictions of this key are open, which will release memory."""
-        return isinstance(self.budget, Account) and bool(self.budget.active)
+        return bool(self.budget.active)
 
     def timed_out(self) -> None:
         """Send a ping; give the connection up if the last one was not answered."""
@@ -225,21 +206,22 @@ class WebSocketProtocol(Connection):
                 self._opened = self._closed = True
                 self.transmit(self.shared.refusal(error, self.state.default_headers))
         finally:
-            if self._goodbye is None:
+            if not self._closed:
                 self.close()
 
-    async def _receive_event(self) -> Message:
-        while not self._events:
-            self._waiter = self.loop.create_future()
-            await self._waiter
-        event = self._events.popleft()
-        self.proceed()
-        return event
+    def _receive_event(self) -> Awaitable[Message]:
+        waiter = self.loop.create_future()
+        if self._events:
+            waiter.set_result(self._events.popleft())
+            self.proceed()
+        else:
+            self._waiter = waiter
+        return waiter
 
-    def charge(self, budget: MemoryBudget) -> None:
+    def charge(self, account: Account) -> None:
         self.budget.add(-self._counted)
-        budget.add(self._counted)
-        self.budget = budget
+        account.add(self._counted)
+        self.budget = account
 
     def deliver(self, on_message: Callable[[Content | str], None]) -> None:
         self._on_message, self._context = on_message, copy_context()
@@ -270,23 +252,21 @@ class WebSocketProtocol(Connection):
         elif kind == "websocket.close":
             code = message.get("code", 1000)
             self._close(code, message.get("reason") or "")
-            self._goodbye = self.loop.call_later(CLOSE_S, self.close)
+            self.wait_in(self.shared.handshakes)
         else:
             raise RuntimeError(f"expected websocket.send or websocket.close, not {kind}")
 
     def _answer_handshake(self, kind: str, message: Message) -> None:
-        if kind == "websocket.accept" and self._response is not None:
-            headers = self._response.headers
-            del headers["Date"]
-            for name, value in (*self.state.default_headers, *message.get("headers", ())):
-                headers[name.decode()] = value.decode("latin-1")
+        if kind == "websocket.accept":
+            upgrade = ((b"upgrade", b"websocket"), (b"connection", b"Upgrade"), (b"sec-websocket-accept", self._accept))
+            headers = [*upgrade, *self.state.default_headers, *message.get("headers", ())]
             if message.get("subprotocol"):
-                headers["Sec-WebSocket-Protocol"] = message["subprotocol"]
-            self.transmit(self._response.serialize())
-            self._opened, self._response = True, None
+                headers.append((b"sec-websocket-protocol", message["subprotocol"].encode()))
+            self.transmit(response_head(101, headers))
+            self._opened = True
             self._asgi["headers"][:] = [each for each in self._asgi["headers"] if each[0] in _KEPT][:2]
-            self.shared.pings.begin(self)
-            self.wait_for_turn()  # when the application is ready for messages
+            self.wait_in(self.shared.pings)
+            self.wait()  # when the application is ready for messages
         elif kind == "websocket.close":
             self._refuse_with(blank_reply(404, _NOT_FOUND))
         elif kind == "websocket.http.response.start":
@@ -307,7 +287,7 @@ class WebSocketProtocol(Connection):
         """Send the response that refuses the handshake, and close."""
         self._opened = self._closed = True
         self.transmit(response(reply._replace(close=True), self.state.default_headers))
-        self._end()
+        self._put("websocket.disconnect", code=int(CloseCode.ABNORMAL_CLOSURE))
         self.close()
 
     def refuse(self, error: Exception) -> None:
@@ -323,13 +303,12 @@ class WebSocketProtocol(Connection):
         if self._opened and not self._closed:
             self._closed = True
             self.transmit(frames.close_frame(code, reason))
-        self._end(code)
+        self._put("websocket.disconnect", code=int(code))
 
-    def _end(self, code: int = int(CloseCode.ABNORMAL_CLOSURE)) -> None:
-        """Report to the application that the connection has ended."""
-        self._put({"type": "websocket.disconnect", "code": int(code)})
-
-    def _put(self, event: Message) -> None:
-        self._events.append(event)
+    def _put(self, kind: str, **fields: Any) -> None:
+        """Pass an event to the application."""
+        event = {"type": kind, **fields}
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self._waiter.set_result(event)
+        else:
+            self._events.append(event)

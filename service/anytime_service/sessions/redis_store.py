@@ -36,7 +36,7 @@ from anytime_service.errors import (
     OverloadedError,
     UnknownSessionError,
 )
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
@@ -113,7 +113,7 @@ class Mirror(Session):
     `is_unread` is whether it is to be read again.
     """
 
-    account: MemoryBudget = field(kw_only=True)
+    account: Account = field(kw_only=True)
     revision: int = field(kw_only=True)
     is_unread: bool = False
 
@@ -312,7 +312,7 @@ class RedisSessions:
         keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
         self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
 
-    def apply(self, session_id: str, snapshot: Snapshot, model: Model, account: MemoryBudget) -> Mirror:
+    def apply(self, session_id: str, snapshot: Snapshot, model: Model, account: Account) -> Mirror:
         """Apply a snapshot to the mirror of a session and return it; its bytes count for the account of the first one.
 
         Raise DamagedSessionError if the snapshot is invalid, and OverloadedError if the values do not fit into memory.

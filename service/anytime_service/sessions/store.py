@@ -19,8 +19,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
 from anytime_service.core.open_prediction import OpenPrediction, checked_groups
+from anytime_service.core.service import ActivePrediction
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TTLCache

@@ -58,36 +58,32 @@ CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", defau
 """The request that is being served; None while the service does work of its own."""
 
 
-class RequestContextMiddleware:
-    """ASGI middleware that sets the context of every request and adds its id to the response.
+def with_request_context(app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> ASGIApp:
+    """Return an application that sets the context of every request and adds its id to the response.
 
     It wraps the complete application, including the error handling. `begun` is called with the scope after the context
     is set; tracing uses it.
     """
+    new = new_ids()
 
-    def __init__(self, app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> None:
-        self.app = app
-        self._errors = errors
-        self._begun = begun
-        self._new = new_ids()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def answer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
-            return
+            return app(scope, receive, send)
         headers = scope["headers"]
-        name = _client_id(headers) or next(self._new)
-        # Every request runs in its own task, and so in its own context: no reset is needed.
-        CURRENT.set(RequestContext(name.decode(), headers, self._errors, connection=scope["type"] == "websocket"))
-        if self._begun is not None:
-            self._begun(scope)
+        name = _client_id(headers) or next(new)
+        # Every request runs in a context of its own: no reset is needed.
+        CURRENT.set(RequestContext(name.decode(), headers, errors, connection=scope["type"] == "websocket"))
+        if begun is not None:
+            begun(scope)
 
         def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
                 message["headers"] = [*message.get("headers", ()), (_HEADER, name)]
             return send(message)
 
-        await self.app(scope, receive, send_with_id)
+        return app(scope, receive, send_with_id)
+
+    return answer
 
 
 def new_ids() -> Iterator[bytes]:

@@ -51,15 +51,12 @@ _log = logging.getLogger("anytime_service")
 _access_log = logging.getLogger("anytime_service.access")
 
 
-@dataclass(frozen=True)
-class AccessLog:
-    """ASGI middleware that logs a line when a request or connection ends, so that no answer waits for it."""
+def with_access_log(app: ASGIApp) -> ASGIApp:
+    """Return an application that logs a line when a request or connection ends, so that no answer waits for it."""
 
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         begun = sent = now_ms()
         status, size, direct = None, 0, scope.get("extensions", {}).get(DIRECT)
@@ -77,12 +74,14 @@ class AccessLog:
             return send(message)
 
         try:
-            await self.app(scope, receive, count_bytes)
+            await app(scope, receive, count_bytes)
         finally:
             done = sent if scope["type"] == "http" and size else now_ms()
             _log_access(
                 scope, status, done - begun, direct.sent_bytes if direct is not None and status == 101 else size
             )
+
+    return answer
 
 
 def _log_access(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
@@ -241,7 +240,7 @@ def log_config(settings: Settings) -> dict[str, Any]:
         "loggers": {
             "uvicorn": {**ours, "level": uvicorn_level},
             "uvicorn.error": {"level": uvicorn_level},
-            "uvicorn.access": {"propagate": False},  # `AccessLog` logs more
+            "uvicorn.access": {"propagate": False},  # `with_access_log` logs more
             "anytime_service": {**ours, "level": level},
             "anytime_service.access": {"level": "INFO"},  # the setting access_log turns it on
             **{name: {**ours, "level": others} for name, others in _OTHERS.items()},

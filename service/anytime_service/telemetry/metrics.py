@@ -1,17 +1,24 @@
-"""Metrics of the service for Prometheus, and their exposition.
+"""Metrics of the service for Prometheus, their exposition, and the times that clients take to compute groups.
 
 A service with many models and groups exposes tens of thousands of lines, which take hundreds of milliseconds to collect
 and write. A thread would not help, because it holds the interpreter for 5 ms at a time. Therefore the event loop
 collects and writes a few lines per turn, so that no answer waits for a scrape. Values of labels are names of served
 models and groups or constants of the code, never text that a client sends. A model that is no longer served keeps its
 counters, as Prometheus expects, and disappears from `anytime_model_info`.
+
+The costs of the groups are estimated from the times of groups. The time of a group is the one that the client reports.
+Without a report it is the time since the previous event of the prediction: its begin, or the group before. Late groups
+count too; otherwise the costs would be those of fast computations only. A time is that of a call for all rows of the
+prediction, so their number is recorded too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
@@ -22,6 +29,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from anytime._version import __version__
+from anytime.inference.deadline import Durations, LatenessRecord
 from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
@@ -32,6 +40,9 @@ _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _SAMPLES = 24  # samples that are written in one piece, which takes 0.1 to 0.3 ms
 _EOF = b"# EOF\n"
+
+MS_PER_NUMBER = 2e-4  # time in which the worker makes a number of an answer, until it is measured
+LONGEST_MS = 3_600_000.0  # longer times of a group count as this, so that one absurd value does not dominate
 
 
 class Tally:
@@ -226,25 +237,32 @@ class Metrics:
 
 
 class ModelMetrics:
-    """Metrics of one model."""
+    """Metrics of one model, and what the service learns from its answers.
+
+    Attributes
+    ----------
+    lateness : LatenessRecord
+        The lateness of its answers, and the margin by which they begin before their deadline.
+    ms_per_number : Durations
+        How long the worker takes for a number of an answer.
+    groups_late : Counter
+        Groups received after the deadline or after the answer.
+    """
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         self._name = name
         self._metrics = metrics
-        self._margin = metrics.margin.labels(name)
+        self.lateness, self.ms_per_number = LatenessRecord(), Durations(MS_PER_NUMBER)
+        metrics.margin.labels(name).set_function(lambda: self.lateness.margin_ms / 1000.0)
         # Exposed from the start with value 0, so that the first event is an increase too.
         self._predictions = {reason: metrics.predictions.labels(name, reason) for reason in get_args(Reason)}
-        self._lateness = metrics.lateness.labels(name)
+        self._late_s = metrics.lateness.labels(name)
         self._prefix = metrics.prefix.labels(name)
-        self._groups_late = metrics.groups_late.labels(name)
+        self.groups_late = metrics.groups_late.labels(name)
         self._known: set[str] = set()
         self._clamped: dict[str, Counter] = {}
         self._groups: dict[str | tuple[str, int], Tally] = {}
         """Durations of calls by group, and number of binary digits of their rows unless that is one."""
-
-    def show_margin(self, margin_ms: Callable[[], float]) -> None:
-        """Expose the margin by which answers begin before their deadline."""
-        self._margin.set_function(lambda: margin_ms() / 1000.0)
 
     def add_groups(self, groups: Mapping[str, GroupPosition]) -> None:
         """Add groups of the model; other names that clients send are not measured."""
@@ -259,11 +277,11 @@ class ModelMetrics:
         self._predictions[answer.reason].inc()
         self._prefix.observe(answer.prefix)
         if answer.late_groups:
-            self._groups_late.inc(len(answer.late_groups))
+            self.groups_late.inc(len(answer.late_groups))
         for column in self._clamped.keys() & answer.clamped:
             self._clamped[column].inc()
         if late_ms is not None:
-            self._lateness.observe(late_ms / 1000.0)
+            self._late_s.observe(late_ms / 1000.0)
 
     def computed(self, group: str, took_ms: float, rows: int) -> None:
         """Record the time to compute a group for some rows; it is exposed from the first time on."""
@@ -276,8 +294,74 @@ class ModelMetrics:
         tally.rows += rows
         tally.observe(took_ms / 1000.0)
 
-    def dropped(self, groups: int) -> None:
-        self._groups_late.inc(groups)
+
+@dataclass(slots=True, eq=False)
+class GroupTimings:
+    """Time of the last event of one prediction, at first its begin.
+
+    It outlives the answer, since groups may arrive later. `rows` is None while the number of rows is unknown.
+    """
+
+    metrics: ModelMetrics
+    last_ms: float
+    rows: int | None = None
+
+    def received(self, group: str, now_ms: float, took_ms: float | None = None, again: bool = False) -> None:
+        """Record a group that arrived on its own; `took_ms` is the computing time that the client reports.
+
+        With `again`, the group arrived before and the client reports no time: it may have been sent twice, but computed
+        once.
+        """
+        if took_ms is None:
+            took_ms = now_ms - self.last_ms
+        self.last_ms = now_ms
+        if not again:
+            # NaN counts as the longest.
+            self.metrics.computed(group, took_ms if took_ms < LONGEST_MS else LONGEST_MS, self.rows or 1)
+
+    def received_late(
+        self, group: str, now_ms: float, took_ms: float | None = None, rows: Callable[[], int] = lambda: 1
+    ) -> None:
+        """Record a group that arrived after the answer; `rows` counts the rows of its values, if still unknown."""
+        self.metrics.groups_late.inc()
+        if self.rows is None:
+            self.rows = rows()
+        self.received(group, now_ms, took_ms)
+
+
+class SessionTimings:
+    """Group timings of sessions by id, wherever the sessions are stored.
+
+    The least recently used session beyond `limit` is removed, which costs a measurement.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._timings: OrderedDict[str, GroupTimings] = OrderedDict()
+
+    def begin(self, session_id: str, metrics: ModelMetrics, now_ms: float) -> None:
+        """Record that a session began, or that this process received its first request for it."""
+        self._timings[session_id] = GroupTimings(metrics, now_ms)
+        if len(self._timings) > self._limit:
+            self._timings.popitem(last=False)
+
+    def received(
+        self, session_id: str, metrics: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
+    ) -> None:
+        """Record groups that a session accepted, each of some rows; `again` if they arrived before."""
+        timings = self._timings.get(session_id)
+        if timings is None:
+            self.begin(session_id, metrics, now_ms)
+            return
+        self._timings.move_to_end(session_id)
+        if len(groups) == 1:
+            timings.rows = rows
+            timings.received(next(iter(groups)), now_ms, again=again)
+        else:
+            timings.last_ms = now_ms  # the times of the single groups are unknown
+
+    def end(self, session_id: str) -> None:
+        self._timings.pop(session_id, None)
 
 
 def _texts(encode: Callable[[Any], bytes], metrics: Iterable[Metric]) -> Iterator[bytes]:

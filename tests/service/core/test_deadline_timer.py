@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from anytime_service.clock import now_ms
-from anytime_service.core import active_prediction
-from anytime_service.core.active_prediction import SLACK_MS, DeadlineTimer
+from anytime_service.limits import turns
+from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, Turns
 from service.loops import LOOPS
 
 every_loop = pytest.mark.parametrize("loop", LOOPS)
 
-AT_ONCE: Any = SimpleNamespace(run=lambda call: call())
-"""A queue in which nothing waits."""
+FREE: Any = SimpleNamespace(due=SimpleNamespace(run=lambda call: call()), unread=False)
+"""Turns in which nothing waits."""
 
 TURN_MS = 0.001
 """How long each callback of the simulated loop takes."""
@@ -54,11 +54,11 @@ def test_alarms_strike_once_in_order_and_at_most_the_slack_early(
     early_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop: Any = ClockLoop(early_ms)
-    monkeypatch.setattr(active_prediction, "now_ms", lambda: loop.now_ms)
+    monkeypatch.setattr(turns, "now_ms", lambda: loop.now_ms)
     fired: list[tuple[float, float]] = []
     dues = [-5.0, 0.0, 0.1, 0.5, 0.95, 1.0, 1.05, 1.9, 5.0, 7.3, *(20 + i * 167 % 500 / 10 for i in range(500))]
     for due in dues:
-        DeadlineTimer(loop, due, partial(lambda due: fired.append((due, loop.now_ms)), due), queue=AT_ONCE)
+        DeadlineTimer(loop, FREE, due, partial(lambda due: fired.append((due, loop.now_ms)), due))
     assert not fired, "never from the constructor"
     loop.run()
     assert sorted(due for due, _ in fired) == sorted(dues)
@@ -73,7 +73,9 @@ def test_alarms_strike_once_in_order_and_at_most_the_slack_early(
 async def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
     here = asyncio.get_running_loop()
     fired: list[int] = []
-    alarms = [DeadlineTimer(here, now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)]
+    alarms = [
+        DeadlineTimer(here, Turns(), now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)
+    ]
     for alarm in alarms[:4]:
         alarm.cancel()
     for _ in range(3):  # it has woken meanwhile, and looks again
@@ -92,7 +94,7 @@ async def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) ->
         fired.append(alarm)
         alarm.cancel()
 
-    alarm = DeadlineTimer(asyncio.get_running_loop(), now_ms() + 1, strike)
+    alarm = DeadlineTimer(asyncio.get_running_loop(), Turns(), now_ms() + 1, strike)
     while not fired:
         await asyncio.sleep(0.001)
     alarm.cancel()
@@ -102,16 +104,16 @@ async def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) ->
 
 def test_the_loop_serves_others_while_an_alarm_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = ClockLoop(0.0)
-    monkeypatch.setattr(active_prediction, "now_ms", lambda: loop.now_ms)
-    turns: list[float] = []
+    monkeypatch.setattr(turns, "now_ms", lambda: loop.now_ms)
+    served: list[float] = []
     fired: list[float] = []
 
     def serve() -> None:
-        turns.append(loop.now_ms)
+        served.append(loop.now_ms)
         if not fired:
             loop.call_soon(serve)
 
-    DeadlineTimer(loop, 0.9, lambda: fired.append(loop.now_ms), queue=AT_ONCE)
+    DeadlineTimer(loop, FREE, 0.9, lambda: fired.append(loop.now_ms))
     loop.call_soon(serve)
     loop.run()
-    assert (len(turns) > 1, len(fired)) == (True, 1)
+    assert (len(served) > 1, len(fired)) == (True, 1)

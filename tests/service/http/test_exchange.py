@@ -9,6 +9,7 @@ import pytest
 
 from anytime_service.errors import BodyTooLargeError
 from anytime_service.http.exchange import Exchange, Reply
+from anytime_service.limits.memory import Account
 from service.loops import run
 from waiting import WAIT_S
 
@@ -41,12 +42,11 @@ class Client:
         await self.reads.wait()
         self.got.append(message)
 
-    def exchange(self, limit: int = 100, **options: float) -> Exchange:
-        return Exchange(self.messages.get, self.send, limit, **options)  # type: ignore[arg-type]
+    def exchange(self, limit: int = 100) -> Exchange:
+        return Exchange(self.messages.get, self.send, limit, Account())
 
 
-def body(more: bool, content: bytes = b"answer") -> dict[str, Any]:
-    return {"type": "http.response.body", "body": content, "more_body": more}
+BODY = {"type": "http.response.body", "body": b"answer"}
 
 
 def test_a_body_that_has_ended_is_answered_at_once_and_completely() -> None:
@@ -57,7 +57,7 @@ def test_a_body_that_has_ended_is_answered_at_once_and_completely() -> None:
         assert here.ended
         here.reply(OK)
         here.reply(OK)
-        assert client.got == [START, body(more=False)], "only the first one is sent"
+        assert client.got == [START, BODY], "only the first one is sent"
         await here.finish()
         assert len(client.got) == 2
 
@@ -72,43 +72,35 @@ def test_the_whole_body_is_its_chunks_together() -> None:
     run(main())
 
 
-def test_an_early_answer_is_sent_at_once_and_completed_when_the_body_ends() -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_early_answer_is_complete_at_once_and_the_rest_of_the_body_is_read_if_it_is_wanted(wanted: bool) -> None:
     async def main() -> None:
         client = Client(b"ab", ended=False)
-        here = client.exchange()
+        here, rest = client.exchange(limit=10), list[bytes]()
+        here.rest = rest.append if wanted else None
         chunks = here.body()
         assert await anext(chunks) == b"ab"
         asyncio.get_running_loop().call_soon(here.reply, OK)
         asyncio.get_running_loop().call_later(0.01, client.says, b"late")
         assert [chunk async for chunk in chunks] == [], "nothing counts after the answer"
-        assert client.got == [START, body(more=True)]
-        client.messages.put_nowait({"type": "http.request", "body": b"the end", "more_body": False})
+        assert client.got == [START, BODY]
+        client.says(b"more than the limit")
+        client.says(b"the end", more=False)
         await asyncio.wait_for(here.finish(), WAIT_S)
-        assert client.got[2:] == [{"type": "http.response.body", "body": b""}]
+        assert rest == ([b"late", b"more than the limit", b"the end"] if wanted else [])
+        assert client.messages.qsize() == (0 if wanted else 2)
 
     run(main())
 
 
-def test_a_response_to_an_endless_body_stays_incomplete_so_that_the_server_closes() -> None:
+def test_a_client_that_leaves_after_the_answer_ends_the_reading_of_the_rest() -> None:
     async def main() -> None:
-        client = Client()
-        here = client.exchange(linger_s=0.05)
-        here.reply(OK)
-        await here.finish()
-        assert client.got == [START, body(more=True)]
-        await asyncio.sleep(0)  # no cancellation is pending
-
-    run(main())
-
-
-def test_a_body_that_continues_after_the_answer_is_cut_at_the_limit() -> None:
-    async def main() -> None:
-        client = Client(*[b"x" * 60] * 4, ended=False)
-        here = client.exchange(limit=100)
+        client = Client(b"ab", None, ended=False)
+        here, rest = client.exchange(), list[bytes]()
+        here.rest = rest.append
         here.reply(OK)
         await asyncio.wait_for(here.finish(), WAIT_S)
-        assert client.messages.qsize() == 2
-        assert client.got == [START, body(more=True)]
+        assert (client.got, rest) == ([START, BODY], [b"ab"])
 
     run(main())
 
@@ -148,7 +140,7 @@ def test_finish_waits_for_an_answer_from_a_timer() -> None:
 
         asyncio.get_running_loop().call_later(0.01, answer)
         await asyncio.wait_for(here.finish(), WAIT_S)
-        assert client.got == [START, body(more=False)]
+        assert client.got == [START, BODY]
         assert not here.gone
 
     run(main())
@@ -162,12 +154,11 @@ def test_a_client_that_reads_slowly_receives_the_complete_answer_in_order() -> N
         here.reply(OK)
         assert client.got == []
         finishing = asyncio.ensure_future(here.finish())
-        client.messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
         await asyncio.sleep(0.01)
         assert not finishing.done()
         client.reads.set()
         await asyncio.wait_for(finishing, WAIT_S)
-        assert client.got == [START, body(more=True), {"type": "http.response.body", "body": b""}]
+        assert client.got == [START, BODY]
 
     run(main())
 
@@ -185,14 +176,7 @@ def test_an_answer_without_content_has_no_content_type() -> None:
 
 def test_a_cancellation_from_outside_is_not_suppressed() -> None:
     async def main() -> None:
-        client = Client()
-
-        async def serve() -> None:
-            here = client.exchange()
-            here.reply(OK)
-            await here.finish()
-
-        serving = asyncio.ensure_future(serve())
+        serving = asyncio.ensure_future(Client().exchange().finish())
         await asyncio.sleep(0.01)
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):

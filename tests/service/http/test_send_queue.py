@@ -8,7 +8,7 @@ import pytest
 
 from anytime_service.http.exchange import MAX_BYTES, SendQueue
 from anytime_service.keys import KeyRing, read_keys
-from anytime_service.limits.memory import Account, Accounts, MemoryBudget
+from anytime_service.limits.memory import Account, Accounts
 from service.loops import run
 from waiting import WAIT_S
 
@@ -16,14 +16,14 @@ from waiting import WAIT_S
 class Reader:
     """A client that reads while `reads` is set, the messages that it received, and the queue of those to it."""
 
-    def __init__(self, *, reads: bool = True, memory: MemoryBudget | Account | None = None) -> None:
+    def __init__(self, *, reads: bool = True, memory: Account | None = None) -> None:
         self.got: list[Any] = []
         self.reads = asyncio.Event()
         if reads:
             self.reads.set()
         self.error: Exception | None = None
         self.given_up = 0
-        self.box = SendQueue(self._send, self._give_up, memory or MemoryBudget())
+        self.box = SendQueue(self._send, self._give_up, memory or Account())
 
     def put(self, text: str) -> None:
         self.box.put({"type": "websocket.send", "text": text}, len(text))
@@ -136,7 +136,7 @@ def test_a_closed_queue_sends_nothing_and_does_not_give_up() -> None:
 
 def test_unread_messages_are_counted_on_the_share_of_a_key_and_released_with_their_reader() -> None:
     async def main() -> None:
-        keys, held = KeyRing(read_keys("ann-0123456789abcdef,bob-0123456789abcdef")), MemoryBudget(8 * MAX_BYTES)
+        keys, held = KeyRing(read_keys("ann-0123456789abcdef,bob-0123456789abcdef")), Account(8 * MAX_BYTES)
         account = Accounts(held, 0.25, keys).of_key(keys.current[0])
         readers = [Reader(reads=False, memory=account) for _ in range(4)]
         for reader in readers[:3]:

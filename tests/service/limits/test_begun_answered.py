@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from anytime_service.core.active_prediction import BYTES_A_NUMBER
+from anytime_service.core.service import BYTES_A_NUMBER
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.settings import Settings
 from service.inferring import binary, post
@@ -79,8 +79,8 @@ def sent(service: Running, path: str, body: Any) -> int:
 
 
 def test_an_account_reserves_the_largest_of_its_answers() -> None:
-    total = MemoryBudget(100)
-    one, other = Account(total), Account(total)
+    total = Account(100)
+    one, other = Account(100, total=total), Account(100, total=total)
     one.reserve_answer(40)
     one.reserve_answer(60)
     one.reserve_answer(60)

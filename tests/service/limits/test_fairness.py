@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import DeadlineTimer
 from anytime_service.core.service import PredictionService
 from anytime_service.limits.queues import TimeoutQueue, TokenBucket
-from anytime_service.limits.turns import AT_ONCE, FairQueue, Turns
+from anytime_service.limits.turns import AT_ONCE, DeadlineTimer, FairQueue, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
@@ -161,9 +160,9 @@ def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, h
 @pytest.mark.parametrize("loop", LOOPS)
 def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
     async def main() -> None:
-        work, due = Work(20), FairQueue()
+        work, turns = Work(20), Turns()
         here, at = asyncio.get_running_loop(), now_ms() + 5
-        timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
+        timers = [DeadlineTimer(here, turns, at, partial(work.do, number)) for number in range(20)]
         await work.is_spread()
         assert timers
 
@@ -173,8 +172,8 @@ def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> No
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
     async def main() -> None:
-        work, due, at = Work(20), FairQueue(), now_ms() + 2
-        timers = [DeadlineTimer(asyncio.get_running_loop(), at, partial(work.do, n), queue=due) for n in range(20)]
+        work, turns, at = Work(20), Turns(), now_ms() + 2
+        timers = [DeadlineTimer(asyncio.get_running_loop(), turns, at, partial(work.do, n)) for n in range(20)]
         while not work.order:
             await asyncio.sleep(0)
         waiting = next(n for n in range(20) if n not in work.order)

@@ -17,7 +17,7 @@ from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.errors import OverloadedError
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
 from service.loops import run
@@ -106,7 +106,7 @@ def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(t
 
 def test_an_expired_session_releases_its_bytes(model: Model) -> None:
     async def main() -> None:
-        account = Account(MemoryBudget(1_000))
+        account = Account(1_000)
         sessions = MemorySessions(10, 0.05)
         session = await sessions.get(await sessions.create(model, None, account))
         await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})

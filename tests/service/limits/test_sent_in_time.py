@@ -15,10 +15,11 @@ import pytest
 
 from anytime.inference.prediction import Answer, Settled
 from anytime_service.clock import now_ms
-from anytime_service.core import active_prediction
+from anytime_service.core import service as core
 from anytime_service.limits.admission import Admission
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
+from anytime_service.telemetry import metrics
 from service.inferring import tensors
 from service.serving import Running, packed, run_service, small_model
 from waiting import until
@@ -69,7 +70,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
         return make(settled)
 
     monkeypatch.setattr(Settled, "make_arrays", waiting)
-    monkeypatch.setattr(active_prediction, "now_ms", gate.clock)
+    monkeypatch.setattr(core, "now_ms", gate.clock)
     yield gate
     gate._opened.set()
 
@@ -154,7 +155,7 @@ MS, FAR_MS = 0.1, 10_000_000
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A server that may be 5 ms late; the load of this machine refuses nothing."""
-    monkeypatch.setattr(active_prediction, "MS_PER_NUMBER", MS)
+    monkeypatch.setattr(metrics, "MS_PER_NUMBER", MS)
     monkeypatch.setattr(Admission, "admits", lambda *_: True)
     settings = Settings(**LIMITS | {"max_lateness_ms": 5, "max_deadline_ms": FAR_MS})
     with run_service([small_model()], settings) as running:
@@ -166,7 +167,7 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
     slow: Running, monkeypatch: pytest.MonkeyPatch, *, given: bool
 ) -> None:
     """In half of 10,000 s, 33 answers of 150 s are made; without `rows`, the 34th is refused with its values."""
-    monkeypatch.setattr(active_prediction, "MS_PER_NUMBER", 500 * MS)
+    monkeypatch.setattr(metrics, "MS_PER_NUMBER", 500 * MS)
     with slow.stream(MSGPACK) as stream:
         for name in range(34):
             stream.say("begin", name, deadline_ms=FAR_MS, **({"rows": ROWS} if given else {}))

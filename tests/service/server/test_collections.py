@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from websockets.server import ServerProtocol
 
 from anytime_service.api.oip import InferBody
 from anytime_service.api.predict import Lines
-from anytime_service.core.active_prediction import ActivePrediction
+from anytime_service.core.service import ActivePrediction
 from anytime_service.http.exchange import Exchange, SendQueue
 from anytime_service.server import run
 from anytime_service.server.connections import Connection as ServerConnection
@@ -42,7 +41,7 @@ GROUP = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
 NOT_A_FRAME, CLOSE = b"\xff\xff\xff", b"\x88\x80\0\0\0\0"
 
 OWNED = (
-    *(ServerConnection, Head, Body, Transaction, FrameReader, ServerProtocol, Exchange, SendQueue, Lines, InferBody),
+    *(ServerConnection, Head, Body, Transaction, FrameReader, Exchange, SendQueue, Lines, InferBody),
     ActivePrediction,
 )
 

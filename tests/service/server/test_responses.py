@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.turns import Turns
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
@@ -38,7 +38,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
             await send(message)
 
     async def run() -> MemoryTransport:
-        protocol: Any = partial(HttpProtocol, Connections(Settings(), MemoryBudget(), Turns()))
+        protocol: Any = partial(HttpProtocol, Connections(Settings(), Account(), Turns()))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
         state, transport = uvicorn.server.ServerState(), MemoryTransport()

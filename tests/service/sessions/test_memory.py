@@ -13,7 +13,7 @@ from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions import store
@@ -22,7 +22,7 @@ from anytime_service.settings import Settings
 from service.serving import Collecting, logged, small_model
 
 MODEL = small_model()
-ANYONE = Account(MemoryBudget())
+ANYONE = Account()
 
 
 class Clock:

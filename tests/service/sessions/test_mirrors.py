@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError, OverloadedError
-from anytime_service.limits.memory import MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
 from anytime_service.sessions.redis_store import BEHIND, Mirror, ModelVersions, RedisSessions
@@ -27,9 +27,9 @@ BOUNDS = Bounds.of([MODEL], 10)
 class Mirrored(RedisSessions):
     """Sessions of a replica that connects to no Redis; it is reported what its readings return."""
 
-    def __init__(self, account: MemoryBudget | None = None) -> None:
+    def __init__(self, account: Account | None = None) -> None:
         super().__init__("redis://localhost", 1.0, 10, 60.0, ModelVersions(lambda: REGISTRY, 60.0, 10))
-        self.account = MemoryBudget() if account is None else account
+        self.account = Account() if account is None else account
         self._reading[NAME] += 1
         self.subscribed(True)
         self._missed.clear()
@@ -147,7 +147,7 @@ def test_answers_have_a_note_from_a_lost_subscription_until_no_message_can_be_mi
 
 
 def test_values_count_in_the_memory_budget_and_are_released() -> None:
-    account = MemoryBudget(32)
+    account = Account(32)
     sessions = Mirrored(account)
     mirror = sessions.read_at(THREE, 1)
     assert account.bytes == 8

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
-from anytime_service.core.active_prediction import ActivePrediction
-from anytime_service.core.service import PredictionService
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import (
     BodyTooLargeError,
     DamagedSessionError,
@@ -28,7 +27,7 @@ from anytime_service.errors import (
     SessionsUnreachableError,
     UnknownSessionError,
 )
-from anytime_service.limits.memory import Account, MemoryBudget
+from anytime_service.limits.memory import Account
 from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
@@ -44,7 +43,7 @@ from waiting import until_async
 MODEL = small_model()
 DATABASE = 3
 MAX_ROWS = 100
-ANYONE = Account(MemoryBudget())
+ANYONE = Account()
 
 
 class Replica:

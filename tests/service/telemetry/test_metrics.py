@@ -17,12 +17,10 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from websockets.exceptions import InvalidStatus
 
-from anytime.inference.deadline import LatenessRecord
 from anytime_service.limits.turns import Turns
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
-from anytime_service.telemetry.metrics import Histograms, Metrics
-from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
+from anytime_service.telemetry.metrics import LONGEST_MS, GroupTimings, Histograms, Metrics, SessionTimings
 from service.serving import Running, run_service, small_model, trained_model
 from waiting import until
 
@@ -83,8 +81,8 @@ def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Runnin
 
 
 def test_the_margin_that_answers_use_is_exposed() -> None:
-    metrics, record = Metrics(), LatenessRecord()
-    metrics.of(small_model()).show_margin(lambda: record.margin_ms)
+    metrics = Metrics()
+    record = metrics.of(small_model()).lateness
     for _ in range(20_000):
         record.add(-5.0)
     assert 'anytime_deadline_margin_seconds{model="brake"} 0.0' in scraped(metrics)
@@ -198,7 +196,7 @@ def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts()
     metrics = Metrics()
     model = small_model()
     metrics.set_served([model])
-    metrics.of(model).dropped(1)
+    metrics.of(model).groups_late.inc()
     newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
     metrics.set_served([newer, trained_model()])
     text = scraped(metrics)
