@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -23,6 +24,37 @@ PositiveAmount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
+def _of_text(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Return a validator that parses a setting given as text, as in the environment."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _entries(text: str) -> list[str]:
+    """Return the entries of a list; spaces and line ends around them, and a comma at the end, do not count."""
+    return [each.strip() for each in text.strip().removesuffix(",").split(",")]
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, _entries(text)))
+
+
+def _keys(text: str) -> tuple[Key, ...]:
+    try:
+        return read_keys(",".join(_entries(text)))
+    except KeysError as error:
+        raise PydanticCustomError("keys", "{why}", {"why": str(error)}) from None
+
+
+def _origins(text: str) -> tuple[str | None, ...]:
+    origins = tuple(map(listed_origin, _entries(text)))
+    if None in origins:
+        raise PydanticCustomError(
+            "origins",
+            "expected origins like https://app.example.com:8443 or tauri://localhost, without a path or a pattern",
+        )
+    return origins
+
+
 class Settings(BaseSettings):
     """Settings of the service; each is also an environment variable: `ANYTIME_` and the name in capitals."""
 
@@ -30,7 +62,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    models: Annotated[tuple[Path, ...], NoDecode] = Field(
+    models: Annotated[tuple[Path, ...], NoDecode, _of_text(_paths)] = Field(
         (),
         description="Model files and folders with model files, separated by commas; usually given on the command line.",
     )
@@ -42,8 +74,12 @@ class Settings(BaseSettings):
     )
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Separate port for /metrics and the probes.")
     metrics_host: str | None = Field(None, description="Address to listen on for metrics; by default that of host.")
-    log_format: Literal["text", "json"] = Field("text", description="Format of log lines: text or json.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level to log.")
+    log_format: Annotated[Literal["text", "json"], _of_text(str.lower)] = Field(
+        "text", description="Format of log lines: text or json."
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _of_text(str.lower)] = Field(
+        "info", description="Least severe level to log."
+    )
     access_log: bool = Field(False, description="Whether to log every request and connection.")
     max_deadline_ms: PositiveAmount = Field(10_000, description="Longest deadline; it applies when a request has none.")
     max_body_bytes: Count = Field(16 * 1024 * 1024, description="Largest request body; the server refuses larger ones.")
@@ -80,12 +116,12 @@ class Settings(BaseSettings):
     )
     session_store_timeout_ms: PositiveAmount = Field(250, description="Longest wait for the session store.")
 
-    api_keys: Annotated[tuple[Key, ...], NoDecode] = Field(
+    api_keys: Annotated[tuple[Key, ...], NoDecode, _of_text(_keys)] = Field(
         (), description="API keys, separated by commas: KEY, sha256:HEX, admin:KEY or admin:sha256:HEX.", exclude=True
     )
     api_keys_file: Path | None = Field(None, description="File of more keys, one per line; reloaded when it changes.")
     insecure: bool = Field(False, description="Allow access from other machines without API keys.")
-    allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    allowed_origins: Annotated[tuple[str, ...], NoDecode, _of_text(_origins)] = Field(
         (), description="Origins of other sites that may send requests."
     )
     ssl_certfile: Path | None = Field(None, description="TLS certificate with its chain.")
@@ -97,42 +133,6 @@ class Settings(BaseSettings):
     def keyed(self) -> bool:
         """Whether requests need an API key."""
         return bool(self.api_keys) or self.api_keys_file is not None
-
-    @field_validator("models", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return tuple(filter(None, _entries(value))) if isinstance(value, str) else value
-
-    @field_validator("api_keys", mode="before")
-    @classmethod
-    def _keys(cls, value: Any) -> Any:
-        try:
-            return read_keys(",".join(_entries(value))) if isinstance(value, str) else value
-        except KeysError as error:
-            raise PydanticCustomError("keys", "{why}", {"why": str(error)}) from None
-
-    @field_validator("allowed_origins", mode="before")
-    @classmethod
-    def _origins(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        origins = [listed_origin(text) for text in _entries(value)]
-        if None in origins:
-            raise PydanticCustomError(
-                "origins",
-                "expected origins like https://app.example.com:8443 or tauri://localhost, without a path or a pattern",
-            )
-        return tuple(origins)
-
-    @field_validator("log_format", "log_level", mode="before")
-    @classmethod
-    def _lowercase(cls, value: Any) -> Any:
-        return value.lower() if isinstance(value, str) else value
-
-
-def _entries(text: str) -> list[str]:
-    """Return the entries of a list; spaces and line ends around them, and a comma at the end, do not count."""
-    return [each.strip() for each in text.strip().removesuffix(",").split(",")]
 
 
 def load_settings(**given: Any) -> Settings:

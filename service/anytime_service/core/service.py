@@ -424,7 +424,7 @@ class PredictionService:
         metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
 
     def _measure(self) -> None:
-        self._measuring = asyncio.get_running_loop().create_task(measure_cycles(self.admission.record_cycle))
+        self._measuring = asyncio.get_running_loop().create_task(measure_cycles(self.admission))
 
     @property
     def unready(self) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -183,8 +184,7 @@ def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None
     )
 
 
-def oip_problem_reply(error: Exception) -> Reply:
-    return problem_reply(error, infer_problem)
+oip_problem_reply = partial(problem_reply, convert=infer_problem)
 
 
 class Endpoint(ABC):

@@ -146,8 +146,11 @@ class Admission:
         if self._overloaded(gap_ms, took_ms, worked):
             self._overloaded_ms = now_ms
         self._update_capacity(now_ms, gap_ms)
-        self._awake = active > 0 or now_ms - self._requested_ms < REST_MS
-        return self._awake
+        return active > 0 or now_ms - self._requested_ms < REST_MS
+
+    def rest(self) -> None:
+        """Record that no further cycle is measured; the next request calls `wake`."""
+        self._awake = False
 
     def ended(self, lifetime_ms: float) -> None:
         self._lifetime_ms += (lifetime_ms - self._lifetime_ms) * 0.02 if self._lifetime_ms else lifetime_ms
@@ -202,17 +205,16 @@ class Admission:
         return True
 
 
-async def measure_cycles(on_cycle: Callable[[float, float, float], bool]) -> None:
-    """Measure cycles of the event loop until `on_cycle` returns False.
-
-    `on_cycle` is called with the time, the duration of a cycle, and the processor time of the loop's thread since the
-    previous cycle, all in milliseconds.
-    """
+async def measure_cycles(admission: Admission) -> None:
+    """Measure cycles of the event loop until the controller needs no further one, or the loop ends."""
     goes_on, before_ms = True, thread_time() * 1000.0
-    while goes_on:
-        await asyncio.sleep(PERIOD_MS / 1000.0)
-        begun_ms = now_ms()
-        await asyncio.sleep(0)
-        now, worked_ms = now_ms(), thread_time() * 1000.0
-        goes_on = on_cycle(now, now - begun_ms, worked_ms - before_ms)
-        before_ms = worked_ms
+    try:
+        while goes_on:
+            await asyncio.sleep(PERIOD_MS / 1000.0)
+            begun_ms = now_ms()
+            await asyncio.sleep(0)
+            now, worked_ms = now_ms(), thread_time() * 1000.0
+            goes_on = admission.record_cycle(now, now - begun_ms, worked_ms - before_ms)
+            before_ms = worked_ms
+    finally:
+        admission.rest()

@@ -31,14 +31,14 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from anytime_service.clock import now_ms
+from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import start
 from anytime_service.http.responses import path_problem_reply, response
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TimeoutQueue, TokenBucket
 from anytime_service.limits.table import WAITING
-from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.limits.turns import Turns, slice_end
+from anytime_service.limits.turns import slice_end
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
@@ -94,14 +94,14 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.app_state = app_state
         self.loop = _loop or asyncio.get_running_loop()
         self._origin = copy_context()  # not that of the request before, whose answer may begin the next one
-        self.budget = shared.memory
+        self.budget = shared.service.memory
         self.transport: asyncio.Transport = cast(Any, None)
         self.scope: dict[str, Any] = {}
         self.received, self.at = b"", 0
         self.partial = 0
         self.write_paused = False
         self._writable = asyncio.Event()
-        self._unsent = shared.memory, 0  # the budget that counts the unsent bytes of a client that does not read
+        self._unsent = self.budget, 0  # the account that counts the unsent bytes of a client that does not read
         self._counted = 0  # bytes of this connection that `budget` counts
         self._bucket = TokenBucket(shared.settings.max_message_rate)
         self._proceeding = self._waiting = self._paused = self._full = False
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.shared.writes.end(self)
         budget, size = self._unsent
         budget.add(-size)
-        self._unsent = self.shared.memory, 0
+        self._unsent = self.budget, 0
 
     def run(self, answering: Coroutine[Any, Any, None], *, direct: bool = False) -> None:
         """Run a coroutine that answers a request in a task; if `direct`, from its first wait on."""
@@ -268,7 +268,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
             if wait_ms:
                 self.loop.call_later(wait_ms / 1000.0, self._go_on)
             else:
-                self.shared.turns.work.submit(self._go_on)
+                self.shared.service.turns.work.submit(self._go_on)
             self.update_reading()
 
     def update_reading(self) -> None:
@@ -319,29 +319,22 @@ class Connections:
     handshake. The clients of `writes` do not read; `pings` are WebSockets between two pings.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        memory: Account,
-        turns: Turns,
-        shedding: LoadShedding | None = None,
-        tuning: Tuning = TUNING,
-    ) -> None:
+    def __init__(self, settings: Settings, service: PredictionService, shedding: LoadShedding | None = None) -> None:
         self.settings = settings
-        self.memory = memory
+        self.service = service
         self.shedding = shedding
-        self.turns = turns
+        linger_s = service.tuning.linger_s
         self.buffer = memoryview(bytearray(READ))
         self.most = max(READ, settings.max_header_bytes + 1)  # bytes that wait on a connection; one more than a head
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
-        self.tails: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.close())
+        self.tails: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.close())
         self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(tuning.linger_s, lambda each: each.abort())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.abort())
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self.handshakes: TimeoutQueue[Connection] = TimeoutQueue(HANDSHAKE_S, lambda each: each.close())
         self._excess: dict[Connection, None] = {}
-        self._context = None if shedding is None else RequestContext("", (), shedding.service.metrics.errors)
+        self._context = RequestContext("", (), service.metrics.errors)
 
     def opened(self, connection: Connection) -> bool:
         """Register a new connection, and return whether it may send any request."""
@@ -380,8 +373,7 @@ class Connections:
 
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""
-        if self.shedding is not None:
-            self.shedding.service.metrics.shed.labels("refused", "connections").inc()
+        self.service.metrics.shed.labels("refused", "connections").inc()
         limit = self.settings.max_connections
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 

@@ -25,6 +25,9 @@ PONG: Final = 10
 _CONTINUATION, _CONTROL = 0, 8
 _OPCODES = frozenset((_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 _FIN, _RESERVED, _OPCODE, _MASKED, _SIZE = 0x80, 0x70, 0x0F, 0x80, 0x7F
+_CONTROLS = {_FIN | CLOSE, _FIN | PING, _FIN | PONG}
+_OUTSIDE = frozenset((TEXT, BINARY, _FIN | TEXT, _FIN | BINARY, *_CONTROLS))  # first bytes of valid frames
+_INSIDE = frozenset((_CONTINUATION, _FIN | _CONTINUATION, *_CONTROLS))  # the same inside a message
 _FEW = 256  # bytes that a whole number unmasks faster than an array
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -84,7 +87,12 @@ class FrameReader:
                 return at, 0, None
             first, second = data[at], data[at + 1]
             opcode, size, start = first & _OPCODE, second & _SIZE, at + 6
-            self._check(first, second, opcode, size)
+            if (
+                first not in (_INSIDE if self._kind else _OUTSIDE)
+                or not second & _MASKED
+                or (opcode >= _CONTROL and size > 125)
+            ):
+                raise FrameError(CloseCode.PROTOCOL_ERROR, _fault(first, second, opcode))
             if size > 125:
                 start += 2 if size == 126 else 8
                 size = int.from_bytes(data[at + 2 : start - 4], "big")
@@ -109,20 +117,18 @@ class FrameReader:
         kind, self._kind = self._kind, _CONTINUATION
         return at + len(piece), kind, content
 
-    def _check(self, first: int, second: int, opcode: int, size: int) -> None:
-        why = None
-        if not second & _MASKED:
-            why = "a frame has no mask"
-        elif first & _RESERVED:
-            why = "reserved bits must be 0"
-        elif opcode not in _OPCODES:
-            why = "invalid opcode"
-        elif opcode >= _CONTROL:
-            why = "invalid control frame" if size > 125 or not first & _FIN else None
-        elif bool(opcode) == bool(self._kind):
-            why = "a message begins inside another" if opcode else "a continuation without a message"
-        if why is not None:
-            raise FrameError(CloseCode.PROTOCOL_ERROR, why)
+
+def _fault(first: int, second: int, opcode: int) -> str:
+    """Return what is invalid in the first two bytes of a frame."""
+    if not second & _MASKED:
+        return "a frame has no mask"
+    if first & _RESERVED:
+        return "reserved bits must be 0"
+    if opcode not in _OPCODES:
+        return "invalid opcode"
+    if opcode >= _CONTROL:
+        return "invalid control frame"
+    return "a message begins inside another" if opcode else "a continuation without a message"
 
 
 def unmasked(data: bytes, mask: bytes) -> bytes:

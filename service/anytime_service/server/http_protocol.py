@@ -380,9 +380,8 @@ class HttpProtocol(Connection):
             transaction.keep_alive = transaction.keep_alive and bool(self.received)
         direct = route is not None and route.direct and not transaction.more_body and len(transaction.body) <= AT_ONCE
         self.run(transaction.run(), direct=direct)
-        if admitted and not direct and shedding is not None:
-            # Waiting until directly after the first turn of its task.
-            admission = shedding.service.admission
+        if admitted and not direct:  # it waits until directly after the first turn of its task
+            admission = self.shared.service.admission
             admission.waiting += 1
             self.loop.call_soon(lambda: admission.had_turn(now_ms()))
 
@@ -454,7 +453,6 @@ class HttpProtocol(Connection):
             self.refuse(error)
 
     def budget_of_unsent(self) -> Account:
-        shedding = self.shared.shedding
-        if shedding is None or self._transaction is None:
+        if self._transaction is None:
             return self.budget
-        return shedding.service.accounts.of(self._transaction.scope)
+        return self.shared.service.accounts.of(self._transaction.scope)

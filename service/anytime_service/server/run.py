@@ -1,7 +1,7 @@
 """Start of the service: one process, one event loop, one thread for linear algebra.
 
 `bind` listens only on addresses of the loopback interface, unless API keys are set or the server is set to be insecure.
-`MetricsServer` serves a separate port for metrics and probes in the same event loop, and stops after the main port.
+`serve_metrics` serves a separate port for metrics and probes in the same event loop, and stops after the main port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -82,9 +82,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
             listening = _unix(str(settings.uds))
             own = _file_state(settings.uds)
         else:
-            family, host = _resolved(settings.host)
-            _check_reach(settings, host)
-            listening = _listening(family, host, settings.port)
+            listening = _listening(settings.host, settings.port, settings)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
@@ -105,8 +103,7 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
         return
     address = settings.metrics_host or settings.host
     try:
-        family, host = _resolved(address)
-        listening = _listening(family, host, settings.metrics_port)
+        listening = _listening(address, settings.metrics_port)
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}:{settings.metrics_port} for metrics: {reason_of(error)}; choose another "
@@ -116,13 +113,21 @@ def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
         yield listening
 
 
-def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return found[0], str(found[4][0])
+def _listening(address: str, port: int, settings: Settings | None = None) -> socket.socket:
+    """Listen at an address; the address of all IPv6 addresses accepts IPv4 too, where the system can do that.
 
-
-def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    """Listen at an address; the address of all IPv6 addresses accepts IPv4 too, where the system can do that."""
+    With settings, raise KeysError if other machines can reach the address without a key.
+    """
+    found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, host = found[0], str(found[4][0])
+    is_open = settings is not None and not (settings.keyed or settings.insecure)
+    if is_open and not ip_address(host).is_loopback:
+        resolved = "" if host == address else f" ({host})"
+        raise KeysError(
+            f"host is {address!r}{resolved}, which other machines can reach, but no API key is set; set "
+            "ANYTIME_API_KEYS or ANYTIME_API_KEYS_FILE, or allow access without keys with --insecure "
+            "(ANYTIME_INSECURE=true)"
+        )
     both = family is socket.AF_INET6 and ip_address(host).is_unspecified and socket.has_dualstack_ipv6()
     return socket.create_server((host, port), family=family, dualstack_ipv6=both)
 
@@ -134,16 +139,6 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _check_reach(settings: Settings, host: str) -> None:
-    if not (settings.keyed or settings.insecure or ip_address(host).is_loopback):
-        found = "" if host == settings.host else f" ({host})"
-        raise KeysError(
-            f"host is {settings.host!r}{found}, which other machines can reach, but no API key is set; set "
-            "ANYTIME_API_KEYS or ANYTIME_API_KEYS_FILE, or allow access without keys with --insecure "
-            "(ANYTIME_INSECURE=true)"
-        )
 
 
 def _unix(path: str) -> socket.socket:
@@ -162,41 +157,38 @@ def _unix(path: str) -> socket.socket:
     return listening
 
 
-class MetricsServer:
-    """Server of an application on a socket of its own, with the same limits as the main port.
+@contextlib.asynccontextmanager
+async def serve_metrics(
+    app: ASGIApp, listening: socket.socket, settings: Settings, service: PredictionService
+) -> AsyncIterator[ServerState]:
+    """Serve an application on a socket of its own, with the same limits as the main port, until the end of the block.
 
-    The two ports count their connections separately: a full main port does not affect this one, and vice versa.
-    `state` has its connections, tasks and default headers, as uvicorn's state of a server has.
+    The two ports count their connections separately: a full main port does not affect this one, and vice versa. Yield
+    its connections, tasks and default headers, as uvicorn's state of a server. At the end, requests that are being
+    answered have at most a second.
     """
-
-    def __init__(self, app: ASGIApp, listening: socket.socket, settings: Settings, service: PredictionService) -> None:
-        most = min(SIDE_CONNECTIONS, settings.max_connections)
-        limits = settings.model_copy(update={"max_connections": most})
-        self._config = uvicorn.Config(
-            app,
-            http=cast(Any, partial(HttpProtocol, Connections(limits, service.memory, service.turns))),
-            ws="none",
-            access_log=False,
-            lifespan="off",
-            log_config=None,
-            server_header=False,
-        )
-        self._listening = listening
-        self.state = ServerState()
-        self._server: asyncio.Server | None = None
-
-    async def open(self) -> None:
-        self._config.load()
-        self._server = await _listen(self._config, self.state, self._listening)
-
-    async def close(self) -> None:
-        """Stop serving, after at most a second for requests that are being answered."""
-        if self._server is not None:
-            self._server.close()
-        for connection in tuple(self.state.connections):
+    most = min(SIDE_CONNECTIONS, settings.max_connections)
+    limits = settings.model_copy(update={"max_connections": most})
+    config = uvicorn.Config(
+        app,
+        http=cast(Any, partial(HttpProtocol, Connections(limits, service))),
+        ws="none",
+        access_log=False,
+        lifespan="off",
+        log_config=None,
+        server_header=False,
+    )
+    config.load()
+    state = ServerState()
+    server = await _listen(config, state, listening)
+    try:
+        yield state
+    finally:
+        server.close()
+        for connection in tuple(state.connections):
             connection.shutdown()
-        if self.state.tasks:
-            await asyncio.wait(tuple(self.state.tasks), timeout=1.0)
+        if state.tasks:
+            await asyncio.wait(tuple(state.tasks), timeout=1.0)
 
 
 def control_collections() -> None:
@@ -255,9 +247,8 @@ class Server(uvicorn.Server):
         self._key_watcher = KeyFileWatcher(
             state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
         )
-        self._side: MetricsServer | None = None
-        if side is not None:
-            self._side = MetricsServer(create_side_app(self._service, self._sessions), side, settings, self._service)
+        self._listening = side
+        self._side: ServerState | None = None
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -265,15 +256,18 @@ class Server(uvicorn.Server):
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, SWITCH_S))
         try:
-            await super().serve(sockets)
+            async with contextlib.AsyncExitStack() as stack:
+                if self._listening is not None:
+                    app = create_side_app(self._service, self._sessions)
+                    serving = serve_metrics(app, self._listening, self._settings, self._service)
+                    self._side = await stack.enter_async_context(serving)
+                await super().serve(sockets)
         finally:
             if before > SWITCH_S:  # otherwise another server of this process has lowered it, and restores it
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._sessions.start()
-        if self._side is not None:
-            await self._side.open()
         # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
         handshake_s = None if self.context is None else self._settings.header_timeout_s
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
@@ -296,8 +290,6 @@ class Server(uvicorn.Server):
                 await self._service.worker.idle()
         await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
-        if self._side is not None:
-            await self._side.close()
         await self._sessions.close()
         self._service.solver.close()
         self._service.worker.close()
@@ -313,7 +305,7 @@ class Server(uvicorn.Server):
         collect_when_due(idle=not self.server_state.connections)
         stop = await super().on_tick(counter)
         if self._side is not None:  # uvicorn has just updated the date
-            self._side.state.default_headers = self.server_state.default_headers
+            self._side.default_headers = self.server_state.default_headers
         return stop
 
     def _on_hangup(self) -> None:
@@ -344,8 +336,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
     context = tls_context(settings)
     state = cast(Any, app).state
     service: PredictionService = state.service
-    shedding = LoadShedding(service, state.keys)
-    shared = Connections(settings, service.memory, service.turns, shedding, service.tuning)
+    shared = Connections(settings, service, LoadShedding(service, state.keys))
     config = uvicorn.Config(
         app,
         access_log=False,

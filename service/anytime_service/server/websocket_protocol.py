@@ -99,8 +99,7 @@ class WebSocketProtocol(Connection):
 
     def shutdown(self) -> None:
         """Close with 1012, service restart; uvicorn calls this when it stops."""
-        self._close(CloseCode.SERVICE_RESTART, "")
-        self.close()
+        self._fail(CloseCode.SERVICE_RESTART, "")
 
     def resume_writing(self) -> None:
         ping, self._ping = self._ping, None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from anytime_service.clock import now_ms
 from anytime_service.limits.admission import Admission, measure_cycles
 from service.loop_model import POST, STREAM, LoopModel, Work
 from service.loops import LOOPS, run
@@ -144,6 +146,7 @@ def test_cycles_are_measured_only_while_there_are_requests() -> None:
     assert admission.record_cycle(5_000.0, 0.01, 0.0), "while something is open"
     opened = 0
     assert not admission.record_cycle(5_002.0, 0.01, 0.0)
+    admission.rest()
     assert admission.predicted_ms(1e6) == 0.0
     admission.admits(1e6)
     assert len(woken) == 2
@@ -168,7 +171,8 @@ def test_a_cycle_lasts_as_long_as_the_work_in_it(loop: str) -> None:
         return len(laps) < most
 
     async def main() -> int:
-        measuring = asyncio.create_task(measure_cycles(record_cycle))
+        recording: Any = SimpleNamespace(record_cycle=record_cycle, rest=lambda: None)
+        measuring = asyncio.create_task(measure_cycles(recording))
         while len(laps) < 4:
             await asyncio.sleep(0.005)
         before = len(laps)
@@ -182,6 +186,19 @@ def test_a_cycle_lasts_as_long_as_the_work_in_it(loop: str) -> None:
     assert len(laps) == most
     assert 0.0 < sorted(worked[:before])[0] < 2.0, "it waits for most of the time"
     assert sorted(worked[before + 1 :])[-1] > 10.0
+
+
+def test_the_cycles_of_another_loop_are_measured_after_the_first_one_has_ended() -> None:
+    measuring: list[asyncio.Task[None]] = []
+    admission = Admission(5.0, lambda: 0, lambda: measuring.append(asyncio.create_task(measure_cycles(admission))))
+
+    async def main() -> None:
+        admission.admits(now_ms())
+        await asyncio.sleep(0.01)
+
+    for _ in range(2):
+        asyncio.run(main())
+    assert len(measuring) == 2
 
 
 def test_a_single_request_is_admitted_however_long_the_machine_has_paused() -> None:

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 
-from anytime_service.limits.memory import Account
-from anytime_service.limits.turns import Turns
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.websocket_protocol import WebSocketProtocol
@@ -84,7 +84,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def stalling(room: int, **limits: Any) -> AsyncIterator[Stalling]:
     """Connect a client to a server with these limits; at the end it disconnects."""
-    shared = Connections(Settings(**limits), Account(), Turns())
+    settings = Settings(**limits)
+    shared = Connections(settings, PredictionService(ModelRegistry({}), settings))
     http: Any = partial(HttpProtocol, shared)
     websockets: Any = partial(WebSocketProtocol, shared)
     config = uvicorn.Config(app, http=http, ws=websockets, log_config=None, lifespan="off", proxy_headers=False)

@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from anytime_service.limits.memory import Account
-from anytime_service.limits.turns import Turns
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
@@ -38,7 +38,8 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
             await send(message)
 
     async def run() -> MemoryTransport:
-        protocol: Any = partial(HttpProtocol, Connections(Settings(), Account(), Turns()))
+        service = PredictionService(ModelRegistry({}), Settings())
+        protocol: Any = partial(HttpProtocol, Connections(Settings(), service))
         config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
         config.load()
         state, transport = uvicorn.server.ServerState(), MemoryTransport()

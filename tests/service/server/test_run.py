@@ -41,7 +41,8 @@ def test_the_command_answers_what_is_open_and_stops_on_a_signal(file: Path) -> N
             assert connection.response()[2]["prediction"] == BASE_RATE
             assert connection.at_end()
         with service.connect() as connection:
-            connection.head("deadline_ms=500", 100)
+            connection.head("deadline_ms=9000", 100)
+            until(lambda: service.metric("anytime_open_predictions") == 1)
             served.process.send_signal(signal.SIGTERM)
             assert connection.response()[0] == 200, "what is open is answered first"
         errors = served.stopped()
