@@ -7,10 +7,9 @@ middleware of the service runs before it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
-from fastapi import APIRouter
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime_service.api import control
@@ -80,27 +79,15 @@ def create_app(
     AnytimeError
         The session store is unusable.
     """
-    app = AnytimeAPI(
-        title="anytime",
-        version="1",
-        summary="Linear predictions that are ready whenever the deadline expires",
-        openapi_url=None,  # `pages` has its route
-        docs_url=None,  # the console has its own page, which loads nothing from other servers
-        redoc_url=None,
-        telemetry=OFF if tracing is None else tracing.configuration,
-    )
     keys = KeyRing(settings.api_keys, settings.api_keys_file)
-    app.keyed = keys.needed
     service = PredictionService(registry, settings, tracing, keys, tuning)
     stream, sessions = Stream(service), session_store(service)
-    app.state.service, app.state.stream, app.state.sessions, app.state.keys = service, stream, sessions, keys
-    responses.install(app)
     predict_session = PredictSession(service, sessions)
     hot = [
         Route("/sessions/{id}/groups", SessionGroups(service, sessions), methods=["POST"], name="post_groups"),
         Route("/predict", Predict(service), methods=["POST"], name="predict"),
     ]
-    app.router.routes += [
+    routes = [
         *hot,
         WebSocketRoute("/stream", stream, name="stream"),
         Route("/stream", UpgradeRequired(), methods=["GET"], name="stream_upgrade"),
@@ -110,46 +97,54 @@ def create_app(
         Route("/predict", predict_session, methods=["GET"], name="predict_session_by_query"),
         *oip_routes(service),
     ]
-    metrics = (control.metrics,) if settings.metrics_port is None else ()
-    _add_routes(app, control.router, control.reloads, control.probes, *metrics, model_data.router, pages.router)
+    metrics = control.metrics.routes if settings.metrics_port is None else ()
+    for router in (control.router, control.reloads, control.probes, model_data.router, pages.router):
+        routes += router.routes  # themselves: an included router is completed at the first request, which takes 15 ms
+    app = _guarded(service, sessions, keys, [*routes, *metrics], {route.path: route.endpoint for route in hot}, tracing)
+    app.title, app.summary = "anytime", "Linear predictions that are ready whenever the deadline expires"
+    app.keyed = keys.needed
+    app.state.stream, app.state.keys = stream, keys
     check_routes(app.routes)
-    app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
-
-    def entrance(framework: ASGIApp) -> ASGIApp:
-        routed = dispatched(framework, {route.path: route.endpoint for route in hot}, tracing)
-        inner: ASGIApp = AuthenticationMiddleware(routed, keys, accepted_origins(settings))
-        if settings.access_log:
-            inner = with_access_log(inner)
-        return with_request_context(inner, service.metrics.errors, None if tracing is None else tracing.begun)
-
-    app.entrance = entrance
     return app
-
-
-def accepted_origins(settings: Settings) -> Origins:
-    """Return the check of hosts and origins that both ports share."""
-    return Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
 
 
 def create_side_app(service: PredictionService, sessions: SessionStore) -> AnytimeAPI:
     """Return the application of the metrics port: the metrics of a service, and its probes; it needs no key."""
+    return _guarded(service, sessions, KeyRing(), [*control.probes.routes, *control.metrics.routes])
+
+
+def _guarded(
+    service: PredictionService,
+    sessions: SessionStore,
+    keys: KeyRing,
+    routes: Iterable[BaseRoute],
+    hot: Mapping[str, ASGIApp] | None = None,
+    tracing: Tracing | None = None,
+) -> AnytimeAPI:
+    """Return an application that checks keys and origins, sends errors as problems, and has ids of requests.
+
+    One with `hot` endpoints has an access log, if the settings say so.
+    """
     settings = service.settings
-    app = AnytimeAPI(title="anytime metrics", version="1", openapi_url=None, telemetry=OFF)
+    app = AnytimeAPI(
+        version="1",
+        openapi_url=None,  # `pages` has its route
+        docs_url=None,  # the console has its own page, which loads nothing from other servers
+        redoc_url=None,
+        redirect_slashes=False,  # the handler of 404 does it, without trust in the header Host
+        telemetry=OFF if tracing is None else tracing.configuration,
+    )
+    app.router.routes += routes
     app.state.service, app.state.sessions = service, sessions
-    app.router.redirect_slashes = False
+    responses.install(app)
 
     def entrance(framework: ASGIApp) -> ASGIApp:
-        routed = dispatched(framework, {})
-        guarded = AuthenticationMiddleware(routed, KeyRing(), accepted_origins(settings))
-        return with_request_context(guarded, service.metrics.errors)
+        origins = Origins(settings.allowed_origins, local=not (settings.keyed or settings.insecure or settings.uds))
+        inner: ASGIApp = AuthenticationMiddleware(dispatched(framework, hot or {}, tracing), keys, origins)
+        if settings.access_log and hot:
+            inner = with_access_log(inner)
+        begun = None if tracing is None else tracing.begun
+        return with_request_context(inner, framework, service.metrics.errors, begun)
 
     app.entrance = entrance
-    responses.install(app)
-    _add_routes(app, control.probes, control.metrics)
     return app
-
-
-def _add_routes(app: AnytimeAPI, *routers: APIRouter) -> None:
-    """Add the routes themselves: an included router is completed at the first request, which then takes 15 ms."""
-    for router in routers:
-        app.router.routes += router.routes

@@ -7,7 +7,7 @@ passes on only the hash of the key, in the ASGI scope, from which the limits per
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,12 +18,10 @@ from anytime_service.http.exchange import Reply, send_reply
 from anytime_service.http.responses import path_problem_reply
 from anytime_service.keys import KEY, Key, KeyRing
 from anytime_service.routes import path_of, route_of
+from anytime_service.telemetry.context import Headers
 from anytime_service.urls import Origins
 
 KEY_SUBPROTOCOL = "anytime.key."
-
-
-Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class AuthenticationMiddleware:
@@ -36,17 +34,15 @@ class AuthenticationMiddleware:
         self.needed = keys.needed
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        kind = scope["type"]
-        if kind in ("http", "websocket"):
-            try:
-                headers = _headers(scope["headers"])
-                self.origins.check(headers, scope["scheme"])
-                if kind == "websocket":
-                    scope = self._without_keys(scope, headers)
-                elif self.needed:
-                    self._check(scope, headers)
-            except AnytimeError as error:
-                return _refuse(_reply(error, scope), scope, receive, send)
+        try:
+            headers = _headers(scope["headers"])
+            self.origins.check(headers, scope["scheme"])
+            if scope["type"] == "websocket":
+                scope = self._without_keys(scope, headers)
+            elif self.needed:
+                self._check(scope, headers)
+        except AnytimeError as error:
+            return _refuse(_reply(error, scope), scope, receive, send)
         return self.app(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> None:
@@ -102,7 +98,7 @@ def _identified(keys: KeyRing, scope: Scope, headers: Mapping[bytes, bytes], enc
     return found
 
 
-def _headers(pairs: Pairs) -> dict[bytes, bytes]:
+def _headers(pairs: Headers) -> dict[bytes, bytes]:
     """Return the headers by name; raise OriginError if Host or Origin is repeated.
 
     A repeated Authorization header counts as malformed.

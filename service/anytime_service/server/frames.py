@@ -31,22 +31,23 @@ _INSIDE = frozenset((_CONTINUATION, _FIN | _CONTINUATION, *_CONTROLS))  # the sa
 _FEW = 256  # bytes that a whole number unmasks faster than an array
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_NAME = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIELDS = (
+    ("Sec-WebSocket-Version", rb"13", "13"),
+    ("Sec-WebSocket-Protocol", rb"(?:%b(?:[ \t]*,[ \t]*%b)*)?" % (_NAME, _NAME), "names; percent-encode a key"),
+    ("Sec-WebSocket-Key", rb"[A-Za-z0-9+/]{22}==", "16 bytes in base64"),
+)
+"""Header fields of a handshake, their valid values, and those values in words; the key is the last."""
 
 
 def accept_key(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     """Return the field Sec-WebSocket-Accept of the response to a handshake; raise ValueError if a field is invalid."""
-    key = _field(headers, "Sec-WebSocket-Key", rb"[A-Za-z0-9+/]{22}==", "16 bytes in base64")
-    _field(headers, "Sec-WebSocket-Version", rb"13", "13")
-    return b64encode(sha1(key + _GUID, usedforsecurity=False).digest())
-
-
-def _field(headers: Collection[tuple[bytes, bytes]], name: str, valid: bytes, expected: str) -> bytes:
-    """Return the value of a field that a handshake has once; raise ValueError unless it is valid."""
-    values = [value.strip() for field, value in headers if field == name.lower().encode()]
-    if len(values) != 1 or re.fullmatch(valid, values[0]) is None:
-        found = repr(b", ".join(values)[:100].decode("latin-1")) if values else "missing"
-        raise ValueError(f"{name} is {found}; expected {expected}")
-    return values[0]
+    value = b""
+    for name, valid, expected in _FIELDS:
+        value = b",".join(value.strip() for field, value in headers if field == name.lower().encode())
+        if re.fullmatch(valid, value) is None:  # the error does not have the value, which may contain an API key
+            raise ValueError(f"invalid {name} header; expected {expected}")
+    return b64encode(sha1(value + _GUID, usedforsecurity=False).digest())
 
 
 class FrameError(Exception):

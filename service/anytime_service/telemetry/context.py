@@ -58,17 +58,19 @@ CURRENT: ContextVar[RequestContext | None] = ContextVar("anytime_request", defau
 """The request that is being served; None while the service does work of its own."""
 
 
-def with_request_context(app: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None) -> ASGIApp:
+def with_request_context(
+    app: ASGIApp, others: ASGIApp, errors: Counter, begun: Callable[[Scope], None] | None = None
+) -> ASGIApp:
     """Return an application that sets the context of every request and adds its id to the response.
 
-    It wraps the complete application, including the error handling. `begun` is called with the scope after the context
-    is set; tracing uses it.
+    It wraps the complete application, including the error handling; `others` gets events that are no requests. `begun`
+    is called with the scope after the context is set; tracing uses it.
     """
     new = new_ids()
 
     def answer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] not in ("http", "websocket"):
-            return app(scope, receive, send)
+            return others(scope, receive, send)
         headers = scope["headers"]
         name = _client_id(headers) or next(new)
         # Every request runs in a context of its own: no reset is needed.

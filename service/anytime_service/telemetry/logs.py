@@ -55,9 +55,6 @@ def with_access_log(app: ASGIApp) -> ASGIApp:
     """Return an application that logs a line when a request or connection ends, so that no answer waits for it."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await app(scope, receive, send)
-            return
         begun = sent = now_ms()
         status, size, direct = None, 0, scope.get("extensions", {}).get(DIRECT)
 

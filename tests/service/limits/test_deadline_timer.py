@@ -50,7 +50,7 @@ class ClockLoop:
 
 
 @pytest.mark.parametrize("early_ms", [0.0, 0.5, 0.9])
-def test_alarms_strike_once_in_order_and_at_most_the_slack_early(
+def test_timers_fire_once_in_order_and_at_most_the_slack_early(
     early_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop: Any = ClockLoop(early_ms)
@@ -70,39 +70,39 @@ def test_alarms_strike_once_in_order_and_at_most_the_slack_early(
 
 
 @every_loop
-async def test_an_alarm_that_is_cancelled_never_strikes(loop: str) -> None:
+async def test_a_timer_that_is_cancelled_never_fires(loop: str) -> None:
     here = asyncio.get_running_loop()
     fired: list[int] = []
-    alarms = [
+    timers = [
         DeadlineTimer(here, Turns(), now_ms() + delay, lambda: fired.append(1)) for delay in (-1, 0, 0.5, 1.5, 100)
     ]
-    for alarm in alarms[:4]:
-        alarm.cancel()
+    for timer in timers[:4]:
+        timer.cancel()
     for _ in range(3):  # it has woken meanwhile, and looks again
         await asyncio.sleep(0.0005)
-    alarms[4].cancel()
-    alarms[4].cancel()
+    timers[4].cancel()
+    timers[4].cancel()
     await asyncio.sleep(0.03)
     assert not fired
 
 
 @every_loop
-async def test_cancelling_from_the_strike_or_after_it_does_nothing(loop: str) -> None:
+async def test_cancelling_from_the_callback_or_after_it_does_nothing(loop: str) -> None:
     fired: list[DeadlineTimer] = []
 
-    def strike() -> None:
-        fired.append(alarm)
-        alarm.cancel()
+    def expire() -> None:
+        fired.append(timer)
+        timer.cancel()
 
-    alarm = DeadlineTimer(asyncio.get_running_loop(), Turns(), now_ms() + 1, strike)
+    timer = DeadlineTimer(asyncio.get_running_loop(), Turns(), now_ms() + 1, expire)
     while not fired:
         await asyncio.sleep(0.001)
-    alarm.cancel()
+    timer.cancel()
     await asyncio.sleep(0.01)
     assert len(fired) == 1
 
 
-def test_the_loop_serves_others_while_an_alarm_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_serves_others_while_a_timer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = ClockLoop(0.0)
     monkeypatch.setattr(turns, "now_ms", lambda: loop.now_ms)
     served: list[float] = []
