@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.received = b""
         self.budget.add(-self._counted)
         self.partial = self._counted = 0
-        self.shared.closed(self)
+        self.wait_in(None)
         self.end_stall()
         self._writable.set()
         if self._closing is not None:
@@ -316,7 +316,8 @@ class Connections:
 
     `heads`, `tails` and `idle` wait for a head, the rest of a body after its response, or anything; `closing` have
     received their last response, and `handshakes` are WebSockets that wait for the client's part of the closing
-    handshake. The clients of `writes` do not read; `pings` are WebSockets between two pings.
+    handshake. The clients of `writes` do not read; `pings` are WebSockets between two pings. `excess` are connections
+    above the limit, which may request health and metrics.
     """
 
     def __init__(self, settings: Settings, service: PredictionService, shedding: LoadShedding | None = None) -> None:
@@ -333,17 +334,17 @@ class Connections:
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self.handshakes: TimeoutQueue[Connection] = TimeoutQueue(HANDSHAKE_S, lambda each: each.close())
-        self._excess: dict[Connection, None] = {}
+        self.excess: dict[Connection, None] = {}
         self._context = RequestContext("", (), service.metrics.errors)
 
     def opened(self, connection: Connection) -> bool:
         """Register a new connection, and return whether it may send any request."""
         if self._served(connection.state.connections) <= self.settings.max_connections:
             return True
-        self._excess[connection] = None
-        if len(self._excess) > RESERVED:
-            oldest = next(iter(self._excess))
-            self.closed(oldest)
+        self.excess[connection] = None
+        if len(self.excess) > RESERVED:
+            oldest = next(iter(self.excess))
+            del self.excess[oldest]
             oldest.refuse(self.limit_error())
         return False
 
@@ -351,7 +352,7 @@ class Connections:
         """Return whether a connection above the limit may now send any request."""
         if self._served(connection.state.connections) >= self.settings.max_connections:
             return False
-        self._excess.pop(connection, None)
+        self.excess.pop(connection, None)
         return True
 
     def begin_closing(self, connection: Connection) -> None:
@@ -360,10 +361,6 @@ class Connections:
             oldest = self.closing.first()
             oldest.wait_in(None)  # it is lost in the next turn; others may follow in this one
             oldest.abort()
-
-    def closed(self, connection: Connection) -> None:
-        self._excess.pop(connection, None)
-        connection.wait_in(None)
 
     def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"") -> bytes:
         """Return the last response of a connection, outside a request for `url`; its error is counted too."""
@@ -378,7 +375,7 @@ class Connections:
         return OverloadedError(f"there are {limit} connections, the limit; retry in a second, or use another replica")
 
     def _served(self, every: Collection[object]) -> int:
-        return len(every) - len(self._excess) - len(self.closing)
+        return len(every) - len(self.excess) - len(self.closing)
 
 
 def raise_file_limit(connections: int) -> int:

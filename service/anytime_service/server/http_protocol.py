@@ -96,12 +96,12 @@ class Transaction:
         try:
             await connection.config.loaded_app(self.scope, self.receive, cast(Any, self.send))
             if not (self.started or self.disconnected):
-                connection.fail(RuntimeError("the application sent no response"))
+                connection.fail(RuntimeError("the application sent no response"), self)
         except Exception as error:
             if self.started or self.disconnected:
                 _log.exception("Exception in ASGI application")
             else:
-                connection.fail(error)
+                connection.fail(error, self)
         finally:
             self._connection = None  # it refers to this object
             if not (self.complete or self.disconnected):
@@ -232,6 +232,7 @@ class HttpProtocol(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.shared.excess.pop(self, None)
         for each in (self._transaction, self.reader):
             if each is not None:
                 each.abandon()
@@ -395,7 +396,7 @@ class HttpProtocol(Connection):
         make: Any = self.config.ws_protocol_class
         websocket = make(config=self.config, server_state=self.state, app_state=self.app_state)
         self.state.connections.discard(self)
-        self.shared.closed(self)
+        self.shared.excess.pop(self, None)
         websocket.take_over(self)
         self.received, self._is_last, self.ended, self._full = b"", True, True, False  # this object decides no more
         websocket.shake_hands(head, scope)
@@ -426,7 +427,7 @@ class HttpProtocol(Connection):
         if self.transport.is_closing() or self._is_last:
             return
         self._is_last = True
-        self.shared.closed(self)
+        self.shared.excess.pop(self, None)
         self._body = self.reader = None
         if transaction is not None and (transaction.started or not transaction.more_body):
             transaction.keep_alive = False  # the connection closes after this response
@@ -441,10 +442,11 @@ class HttpProtocol(Connection):
         self.shared.begin_closing(self)
         self.update_reading()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, transaction: Transaction) -> None:
         """Send that the server failed, as the last response."""
+        transaction.complete, transaction.keep_alive = True, False
         self.transmit(self.shared.refusal(error, self.state.default_headers, self._url))
-        self.close()
+        self.answered(transaction)
 
     # Limits.
 
