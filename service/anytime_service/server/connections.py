@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
     received : bytes
         What was received and is not handled, from the place `at`.
     partial : int
-        Bytes of a message that is not complete.
+        Bytes of a message that is not complete, or waits for its turn.
     write_paused : bool
         Whether the client does not read what was sent.
     scope : dict[str, Any]
@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol, ABC):
         self.transport: asyncio.Transport = cast(Any, None)
         self.scope: dict[str, Any] = {}
         self.received, self.at = b"", 0
+        self._buffer = shared.buffer
         self.partial = 0
         self.write_paused = False
         self._writable = asyncio.Event()
@@ -128,13 +129,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         }
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self.shared.buffer[: max(self.shared.most - len(self.received), 1)]
+        self._buffer = self.shared.buffer[: max(self.shared.most - len(self.received), 1)]
+        return self._buffer
 
     def buffer_updated(self, size: int) -> None:
-        room = len(self.get_buffer(size))
-        data = bytes(self.shared.buffer[:size])
+        data = bytes(self._buffer[:size])
         self.received = self.received + data if self.received else data
-        self._full = size == room  # libuv reads up to 32 times in a turn while reads are full
+        self._full = size == len(self._buffer)  # libuv reads up to 32 times in a turn while reads are full
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -260,6 +261,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if wait_ms or more or self._full:
             self.wait(wait_ms)
         self.update_reading()
+
+    def store(self, size: int) -> None:
+        """Count a complete message that waits for its turn, or 0 for none, without a check."""
+        more = size - self.partial
+        self.partial += more
+        self._counted += more
+        self.budget.add(more)
 
     def wait(self, wait_ms: float = 0.0) -> None:
         """Handle nothing for some time, or until a turn in the fair queue of connections that have more to handle."""

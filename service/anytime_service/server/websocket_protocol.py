@@ -2,7 +2,7 @@
 
 The application receives each message when it is read (`deliver`), in this turn of the loop if it is short; a long one
 waits for its turn in the fair queue. Limits apply to the stored part of an incomplete message, and to data that a
-client does not read.
+client does not read; a message that waits counts as stored.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class WebSocketProtocol(Connection):
     def step(self) -> int:
         if self._long is not None:  # it has its turn
             message, self._long = self._long, None
+            self.store(0)
             self._pass_on(message)
             return 1
         if not self._opened or (self._events and not self._closed) or self.at >= len(self.received):
@@ -142,21 +143,21 @@ class WebSocketProtocol(Connection):
         elif opcode == frames.CLOSE:
             close = Close.parse(content)
             if not self._closed:
-                self.transmit(frames.control(frames.CLOSE, bytes(content)))
+                self.transport.write(frames.control(frames.CLOSE, bytes(content)))
                 self._put("websocket.disconnect", code=int(close.code))
             self._closed = True
             self.close()
         elif self._closed:
             pass  # the application receives no messages any more
+        elif opcode == frames.PING and self.write_paused:
+            self._ping = bytes(content)
         elif opcode == frames.PING:
-            if self.write_paused:
-                self._ping = bytes(content)
-            else:
-                self.transmit(frames.control(frames.PONG, bytes(content)))
+            self.transport.write(frames.control(frames.PONG, bytes(content)))
         else:
             message = str(content, "utf-8") if opcode == frames.TEXT else content
             if len(message) > AT_ONCE and self._on_message is not None:
                 self._long = message
+                self.store(len(message))
                 self.wait()
             else:
                 self._pass_on(message)

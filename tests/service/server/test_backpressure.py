@@ -14,11 +14,13 @@ from starlette.types import Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 
 from anytime_service.core.service import PredictionService
+from anytime_service.limits.turns import AT_ONCE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import Connections
 from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
+from anytime_service.telemetry.context import DIRECT
 from service.memory_transport import MemoryTransport
 from service.raw_stream import HANDSHAKE
 from waiting import until_async
@@ -78,6 +80,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     else:
         await receive()
         await send({"type": "websocket.accept"})
+        scope["extensions"][DIRECT].deliver(lambda _: None)
         await receive()
 
 
@@ -144,3 +147,18 @@ async def test_the_last_ping_of_a_client_that_does_not_read_is_answered_when_it_
         assert transport.statuses == [b"101"]
         transport.read()
         assert transport.pieces[1:] == [Frame(Opcode.PONG, b"last").serialize(mask=False)]
+
+
+@pytest.mark.parametrize(("pieces", "limit"), [(1, 1), (3, 3 * AT_ONCE)], ids=["beyond the limit", "in pieces"])
+async def test_a_long_message_counts_as_stored_until_it_has_its_turn(pieces: int, limit: int) -> None:
+    async with stalling(MANY, max_held_bytes=limit) as transport:
+        transport.feed(HANDSHAKE)
+        await until_async(lambda: b"101" in transport.statuses and transport.reading)
+        account, size = transport.get_protocol().shared.service.memory, 3 * AT_ONCE
+        for i in range(pieces):
+            opcode = Opcode.CONT if i else Opcode.BINARY
+            frame = Frame(opcode, bytes(size // pieces), fin=i == pieces - 1)
+            assert not transport.feed(frame.serialize(mask=True))
+        assert (account.bytes, transport.reading) == (size, False)
+        await until_async(lambda: transport.reading)
+        assert (account.bytes, transport.closed) == (0, False)
