@@ -66,9 +66,6 @@ class KeyRing:
         """Return whether clients need a key; a ring with a key file requires one even if the file becomes invalid."""
         return bool(self.current) or self.file is not None
 
-    def __len__(self) -> int:
-        return len(self.current)
-
     def find(self, presented: bytes) -> Key | None:
         """Return the key that a client presented, with its widest scope; None if it is invalid.
 
@@ -185,7 +182,7 @@ class KeyFileWatcher:
             return
         self._logged = ""
         if changed:
-            _log.info("keys reloaded: %d are valid", len(self._keys))
+            _log.info("keys reloaded: %d are valid", len(self._keys.current))
             self._warn()
             self._changed()
 

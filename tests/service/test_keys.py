@@ -136,7 +136,7 @@ def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
     ring = KeyRing(read_keys("first-0123456789"), file)
     kept = ring.find(SECRET.encode())
     assert kept is not None
-    assert len(ring) == 3
+    assert len(ring.current) == 3
     file.write_text("second-0123456789\nthird-0123456789\n")
     assert ring.read()
     assert [right_of(ring, f"{name}-0123456789") for name in ("first", "second", "third")] == ["predict"] * 3

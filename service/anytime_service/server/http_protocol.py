@@ -38,12 +38,11 @@ MAX_DISCARDED = 1024 * 1024  # bytes to discard after the last response, so that
 FIRST_PROBE_S, PROBE_S = 0.02, 1.0
 """Time to the first interim response to a client that sends no more and waits for its answer, and largest time between
 two: each time is twice the one before."""
-MAX_KNOWN_FIELDS = 256  # a server sends few; an application may make names from requests
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _CONTROLS = bytes({*range(32), 127} - {9})
-_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NAMES = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]*")  # of headers of responses, joined; ASGI has them in lower case
 _REFUSED = (HeadTooLargeError, MalformedBodyError, OverloadedError, TransferCodingError)
 
 _log = logging.getLogger("anytime_service")
@@ -178,9 +177,6 @@ class Transaction:
         self.started, self.must_continue = True, False
         status, headers = message["status"], [*default, *message.get("headers", ())]
         fields = dict(headers)
-        if not fields.keys() <= _KNOWN_FIELDS:
-            headers = [(_field(name), value) for name, value in headers]
-            fields = dict(headers)
         if b"content-length" in fields:
             self._remaining = int(fields[b"content-length"])
         self._chunked = fields.get(b"transfer-encoding", b"").lower() == b"chunked"
@@ -193,23 +189,10 @@ class Transaction:
             self._chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, headers)
-        if len(head) - len(head.translate(None, _CONTROLS)) != 2 * (len(headers) + 2):  # that is, not the line ends
-            raise RuntimeError("a header of the response has a control character")
+        controls = len(head) - len(head.translate(None, _CONTROLS)) - 2 * (len(headers) + 2)  # but for the line ends
+        if controls or _NAMES.fullmatch(b"".join(fields)) is None:
+            raise RuntimeError("a header of the response is invalid; expected a name in lower case, and no line ends")
         self._head = head
-
-
-_KNOWN_FIELDS = {b"content-length", b"content-type", b"date", b"x-request-id"}
-"""Valid names of headers, in lower case; those of other responses are added."""
-
-
-def _field(name: bytes) -> bytes:
-    """Return the name of a header of a response in lower case."""
-    if not _TOKEN.fullmatch(name):
-        raise RuntimeError(f"invalid header of the response: {name!r}")
-    field = name.lower()
-    if len(_KNOWN_FIELDS) < MAX_KNOWN_FIELDS:
-        _KNOWN_FIELDS.add(field)
-    return field
 
 
 class HttpProtocol(Connection):
@@ -348,7 +331,7 @@ class HttpProtocol(Connection):
             if not (self._accepted or is_probe(scope)):
                 raise self.shared.limit_error()
         body = self._body = head.body(self.shared.settings.max_header_bytes)
-        self.received = self.received[head.size - (0 if body is None else body.prefix) :]
+        self.received = self.received[head.size :]
         self._discarded = 0
         if self.config.ws_protocol_class is not None and head.becomes_websocket():
             self._upgrade(head, scope)

@@ -40,8 +40,10 @@ class Head:
 
     Attributes
     ----------
-    size, counted : int
-        Its bytes, with and without those of blank lines before it.
+    size : int
+        Its bytes with those of blank lines before it, without the line end with which a body in chunks begins.
+    counted : int
+        Its bytes without blank lines.
     fields : dict[bytes, list[bytes]]
         The values of the headers that matter to the connection, in lower case.
     complete : bool
@@ -100,6 +102,8 @@ class Head:
             self.headers.clear()
             self.fields.clear()
             self._parse(b"\r\n".join((first, *lines, b"", b"")))
+        if self.complete and b"transfer-encoding" in self.fields:
+            self.size -= 2
 
     def _parse(self, content: bytes) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -221,11 +225,6 @@ class Body:
         self._trails = False
         self._framing = framing
         self._max_framing = max_framing
-
-    @property
-    def prefix(self) -> int:
-        """Bytes of the head's end that belong to the framing of the body."""
-        return 2 if self.length is None else 0
 
     def read(self, data: bytes) -> tuple[bytes, int]:
         """Return the content at the beginning of `data`, and how many bytes it has with its framing.
