@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from anytime.inference.deadline import Durations
 from anytime.inference.prediction import Answer, Settled
 from anytime_service.clock import now_ms
 from anytime_service.core import service as core
@@ -167,7 +168,7 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
     slow: Running, monkeypatch: pytest.MonkeyPatch, *, given: bool
 ) -> None:
     """In half of 10,000 s, 33 answers of 150 s are made; without `rows`, the 34th is refused with its values."""
-    monkeypatch.setattr(metrics, "MS_PER_NUMBER", 500 * MS)
+    monkeypatch.setattr(Durations, "expected_ms", lambda *_: 500 * MS)
     with slow.stream(MSGPACK) as stream:
         for name in range(34):
             stream.say("begin", name, deadline_ms=FAR_MS, **({"rows": ROWS} if given else {}))
