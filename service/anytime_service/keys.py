@@ -153,23 +153,20 @@ _log = logging.getLogger("anytime_service")
 
 
 class KeyFileWatcher:
-    """Watcher that reloads a key ring when its file changes, and then calls `changed`; it belongs to one event loop."""
+    """Watcher that reloads a key ring when its file changes, and then calls `changed`."""
 
     def __init__(self, keys: KeyRing, changed: Callable[[], None], check_s: float) -> None:
         self._keys = keys
         self._changed = changed
         self._check_s = check_s
         self._logged = ""
-        self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
+    async def watch(self) -> None:
+        """Look for changes until the task is cancelled."""
         self._warn()
-        if self._keys.file is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        while self._keys.file is not None:
+            await asyncio.sleep(self._check_s)
+            self.read()
 
     def read(self) -> None:
         """Reload the file; on an error log it once and leave the keys unchanged."""
@@ -185,10 +182,6 @@ class KeyFileWatcher:
             _log.info("keys reloaded: %d are valid", len(self._keys.current))
             self._warn()
             self._changed()
-
-    def _look(self) -> None:
-        self.read()
-        self._timer = asyncio.get_running_loop().call_later(self._check_s, self._look)
 
     def _warn(self) -> None:
         short = sum(key.short for key in self._keys.current)

@@ -310,9 +310,9 @@ class Connection(asyncio.BufferedProtocol, ABC):
         """Return the account that counts the bytes that the client does not read."""
         return self.budget
 
+    @abstractmethod
     def timed_out(self) -> None:
-        """Close: something that the client owes did not arrive in time."""
-        self.abort()
+        """Handle that something that the client owes did not arrive in time."""
 
     @abstractmethod
     def refuse(self, error: Exception) -> None:
@@ -345,22 +345,20 @@ class Connections:
         self.excess: dict[Connection, None] = {}
         self._context = RequestContext("", (), service.metrics.errors)
 
-    def opened(self, connection: Connection) -> bool:
-        """Register a new connection, and return whether it may send any request."""
-        if self._served(connection.state.connections) <= self.settings.max_connections:
-            return True
-        self.excess[connection] = None
-        if len(self.excess) > RESERVED:
-            oldest = next(iter(self.excess))
-            del self.excess[oldest]
-            oldest.refuse(self.limit_error())
-        return False
+    def opened(self, connection: Connection) -> None:
+        """Register a new connection."""
+        if self._served(connection.state.connections) > self.settings.max_connections:
+            self.excess[connection] = None
+            if len(self.excess) > RESERVED:
+                oldest = next(iter(self.excess))
+                del self.excess[oldest]
+                oldest.refuse(self.limit_error())
 
     def accepts_now(self, connection: Connection) -> bool:
         """Return whether a connection above the limit may now send any request."""
         if self._served(connection.state.connections) >= self.settings.max_connections:
             return False
-        self.excess.pop(connection, None)
+        del self.excess[connection]
         return True
 
     def begin_closing(self, connection: Connection) -> None:

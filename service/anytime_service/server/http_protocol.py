@@ -204,13 +204,12 @@ class HttpProtocol(Connection):
         self._body: Body | None = None  # the framing of a body, until that is complete
         self.reader: Transaction | None = None  # the request whose body that is, if its application may still read it
         self._url = b""
-        self._accepted = True
         self._is_last = False  # whether the server has sent its last response, or closes after the present request
         self._discarded = 0  # bytes of this request, or of anything, after its response
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._accepted = self.shared.opened(self)
+        self.shared.opened(self)
         self.wait_in(self.shared.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -326,10 +325,8 @@ class HttpProtocol(Connection):
         """Answer a request, become a WebSocket, or refuse the request before anything is done for it."""
         scope = head.scope(self.scope)
         route = route_of(scope)
-        if not self._accepted:
-            self._accepted = self.shared.accepts_now(self)
-            if not (self._accepted or is_probe(scope)):
-                raise self.shared.limit_error()
+        if self in self.shared.excess and not (self.shared.accepts_now(self) or is_probe(scope)):
+            raise self.shared.limit_error()
         body = self._body = head.body(self.shared.settings.max_header_bytes)
         self.received = self.received[head.size :]
         self._discarded = 0

@@ -273,7 +273,7 @@ class Server(uvicorn.Server):
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
-        self._key_watcher.start()
+        self._watching = asyncio.get_running_loop().create_task(self._key_watcher.watch())
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
             if remembered:
@@ -282,7 +282,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer every open prediction, then close."""
-        self._key_watcher.stop()
+        self._watching.cancel()
         self._service.drain()
         linger_s = self._service.tuning.linger_s
         with contextlib.suppress(TimeoutError):
