@@ -285,7 +285,8 @@ class SendQueue:
         """Discard the queue, and send no further message."""
         self._give_up = None
         self._queue.clear()
-        self._count(-self._bytes)
+        if self._bytes:
+            self._count(-self._bytes)
         if self._flushing is not None:
             self._flushing.cancel()
 

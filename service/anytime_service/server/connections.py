@@ -234,13 +234,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if self._proceeding or self._waiting:
             return
         self._proceeding = True
-        until, count, more = slice_end(), 0, False
+        until, count, more = slice_end(), 0, True
         try:
-            while not self.transport.is_closing():
+            while more and not self.transport.is_closing():
                 handled = self.step()
                 count += handled
-                more = handled > 0
-                if not more or now_ms() > until:
+                more = handled > 0 and len(self.received) > self.at
+                if now_ms() > until:
                     break
         finally:
             self._proceeding = False
