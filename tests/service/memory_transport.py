@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
-__all__ = ["MemoryTransport"]
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.server.connections import Connections
+from anytime_service.server.http_protocol import HttpProtocol
+from anytime_service.server.websocket_protocol import WebSocketProtocol
+from anytime_service.settings import Settings
+
+__all__ = ["MemoryTransport", "connect"]
 
 
 class MemoryTransport(asyncio.Transport):
@@ -66,3 +78,16 @@ class MemoryTransport(asyncio.Transport):
             self._protocol.buffer_updated(size)
             data = data[size:]
         return data
+
+
+def connect(transport: MemoryTransport, app: ASGIApp, settings: Settings) -> ServerState:
+    """Connect a client to a server of an application; return the state of the server."""
+    shared = Connections(settings, PredictionService(ModelRegistry({}), settings))
+    http: Any = partial(HttpProtocol, shared)
+    websockets: Any = partial(WebSocketProtocol, shared)
+    config = uvicorn.Config(app, http=http, ws=websockets, log_config=None, lifespan="off", proxy_headers=False)
+    config.load()
+    state = ServerState()
+    transport.set_protocol(http(config=config, server_state=state, app_state={}))
+    transport.get_protocol().connection_made(transport)
+    return state

@@ -1,4 +1,4 @@
-"""Timeout queue, token bucket and TTL cache."""
+"""Timeout queue and TTL cache."""
 
 from __future__ import annotations
 
@@ -55,29 +55,6 @@ class TimeoutQueue(Generic[Item]):
                 return
             del self._since[item]
             self._on_timeout(item)
-
-
-BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst
-MIN_BURST = 100.0  # smallest size of the bucket, in messages, however low the rate is
-
-
-class TokenBucket:
-    """The token bucket of one connection, for `rate` messages per second; 0 means no limit."""
-
-    __slots__ = ("_at_ms", "_capacity", "_rate_ms", "_tokens")
-
-    def __init__(self, rate: float) -> None:
-        self._rate_ms = rate / 1000.0
-        self._capacity = self._tokens = max(rate * BURST_S, MIN_BURST)
-        self._at_ms = 0.0
-
-    def spend(self, count: int, now_ms: float) -> float:
-        """Remove `count` tokens for received messages; return how many milliseconds to wait before accepting more."""
-        if self._rate_ms == 0.0:
-            return 0.0
-        self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._rate_ms, self._capacity) - count
-        self._at_ms = now_ms
-        return 0.0 if self._tokens >= 0.0 else -self._tokens / self._rate_ms
 
 
 class TTLCache(Generic[Item]):

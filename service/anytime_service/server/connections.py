@@ -36,7 +36,7 @@ from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import start
 from anytime_service.http.responses import path_problem_reply, response
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue, TokenBucket
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import WAITING
 from anytime_service.limits.turns import slice_end
 from anytime_service.server.shedding import LoadShedding
@@ -57,7 +57,29 @@ CLOSE_TIMEOUT_S = 1.0
 and drops whatever the client sends meanwhile."""
 MAX_CLOSE_WAITS = 30  # number of close timeouts that may pass while data are still being sent
 
+BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst
+MIN_BURST = 100.0  # smallest size of the bucket, in messages, however low the rate is
+
 _NOBODY = asyncio.BufferedProtocol()
+
+
+class TokenBucket:
+    """The token bucket of one connection, for `rate` messages per second; 0 means no limit."""
+
+    __slots__ = ("_at_ms", "_capacity", "_rate_ms", "_tokens")
+
+    def __init__(self, rate: float) -> None:
+        self._rate_ms = rate / 1000.0
+        self._capacity = self._tokens = max(rate * BURST_S, MIN_BURST)
+        self._at_ms = 0.0
+
+    def spend(self, count: int, now_ms: float) -> float:
+        """Remove `count` tokens for received messages; return how many milliseconds to wait before accepting more."""
+        if self._rate_ms == 0.0:
+            return 0.0
+        self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._rate_ms, self._capacity) - count
+        self._at_ms = now_ms
+        return 0.0 if self._tokens >= 0.0 else -self._tokens / self._rate_ms
 
 
 class Connection(asyncio.BufferedProtocol, ABC):

@@ -17,10 +17,11 @@ from websockets.frames import Frame, Opcode
 
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.limits.queues import TimeoutQueue, TokenBucket
+from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.turns import AT_ONCE, DeadlineTimer, FairQueue, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
+from anytime_service.server.connections import TokenBucket
 from anytime_service.settings import Settings
 from service.loops import LOOPS, run
 from service.raw_stream import raw, read_frame, text

@@ -5,23 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 
-from anytime_service.core.service import PredictionService
 from anytime_service.limits.turns import AT_ONCE
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.connections import Connections
-from anytime_service.server.http_protocol import HttpProtocol
-from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import DIRECT
-from service.memory_transport import MemoryTransport
+from service.memory_transport import MemoryTransport, connect
 from service.raw_stream import HANDSHAKE
 from waiting import until_async
 
@@ -87,16 +80,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def stalling(room: int, **limits: Any) -> AsyncIterator[Stalling]:
     """Connect a client to a server with these limits; at the end it disconnects."""
-    settings = Settings(**limits)
-    shared = Connections(settings, PredictionService(ModelRegistry({}), settings))
-    http: Any = partial(HttpProtocol, shared)
-    websockets: Any = partial(WebSocketProtocol, shared)
-    config = uvicorn.Config(app, http=http, ws=websockets, log_config=None, lifespan="off", proxy_headers=False)
-    config.load()
-    state, transport = uvicorn.server.ServerState(), Stalling(room)
-    make: Any = config.http_protocol_class
-    transport.set_protocol(make(config=config, server_state=state, app_state={}))
-    transport.get_protocol().connection_made(transport)
+    transport = Stalling(room)
+    state = connect(transport, app, Settings(**limits))
     try:
         yield transport
     finally:

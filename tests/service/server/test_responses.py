@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from anytime_service.core.service import PredictionService
-from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.connections import Connections
-from anytime_service.server.http_protocol import HttpProtocol
 from anytime_service.settings import Settings
-from service.memory_transport import MemoryTransport
+from service.memory_transport import MemoryTransport, connect
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"2")
 CHUNKS = b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -38,20 +31,13 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
             await send(message)
 
     async def run() -> MemoryTransport:
-        service = PredictionService(ModelRegistry({}), Settings())
-        protocol: Any = partial(HttpProtocol, Connections(Settings(), service))
-        config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", ws="none", proxy_headers=False)
-        config.load()
-        state, transport = uvicorn.server.ServerState(), MemoryTransport()
+        transport = MemoryTransport()
+        state = connect(transport, app, Settings())
         state.default_headers = [(b"date", b"today")]
-        make: Any = config.http_protocol_class
-        connection = make(config=config, server_state=state, app_state={})
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
         transport.feed(request.encode())
         await asyncio.wait(tuple(state.tasks), timeout=20)
         closed = transport.closed
-        connection.connection_lost(None)
+        transport.get_protocol().connection_lost(None)
         transport.closed = closed
         return transport
 
