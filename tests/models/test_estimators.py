@@ -606,12 +606,12 @@ def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
     target = labels(["a", "b", "c"]).astype(object)
     target[[3, 17, 40, 41]] = ["once", "only", "single", "lone"]
     for alpha in (1e-3, "cv"):
-        with pytest.warns(AnytimeWarning, match="classes of one row: 'lone', 'once', 'only', 'single'"):
+        with pytest.warns(AnytimeWarning, match="classes with one row each: 'lone', 'once', 'only', 'single'"):
             estimator = AnytimeClassifier(GROUPS, alpha=alpha).fit(X, target)
         assert estimator.predict_proba(X).shape == (len(X), 7)
     assert np.isfinite(np.asarray(estimator.curve_.cv_error)).all()
     once = np.where(np.arange(len(X)) == 17, "once", "often")
-    with pytest.warns(AnytimeWarning, match="class 'once' is in one row"):
+    with pytest.warns(AnytimeWarning, match="class 'once' has one row"):
         binary = AnytimeClassifier(GROUPS, family="binomial").fit(X, once)
     assert binary.fit_.measured is not None
     # The deviance of the base rate on held-out rows: none is 'once', which every fold's rate counts.

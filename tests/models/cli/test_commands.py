@@ -103,7 +103,7 @@ def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, ca
     assert "guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys" in shown
     one: Content = {"cost": 1.0}
     with_groups(a=one, visit=one, b=one | {"requires": []}, c=one)()
-    assert "guarantee: F(within any budget B) > " in output(capsys, *TRAIN, "--doubling")
+    assert "the groups within any budget B explain more than " in output(capsys, *TRAIN, "--doubling")
 
 
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:

@@ -295,7 +295,7 @@ def test_a_service_that_fails_is_told_from_a_call_that_it_refuses(
 def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: Path, capsys: Capture) -> None:
     trained("--family", "binomial", target="kind")
     Path("metrics.txt").write_text(DRIFTED)
-    assert "estimated from the gains of the steps, as a likelihood needs --data" in ran(capsys, *COSTS).err
+    assert "estimated from the gains of the steps, since a likelihood needs --data" in ran(capsys, *COSTS).err
     assert "estimated" not in ran(capsys, *COSTS, "--data", "train.csv").err
     trained("--no-moments")
     assert "as the model has no moments" in ran(capsys, *COSTS).err

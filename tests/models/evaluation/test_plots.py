@@ -60,8 +60,8 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(figures: list[Any], 
     plot_model(model, Path("m.png"))
     plot_model(certified, Path("m.png"))
     without, lines = (lines_of(figure.axes[0]) for figure in figures)
-    assert lines.keys() - without.keys() == {"training, less the penalty", "best possible, certified"}
-    bound, penalised = lines["best possible, certified"], lines["training, less the penalty"]
+    assert lines.keys() - without.keys() == {"training, minus the penalty", "best possible, certified"}
+    bound, penalised = lines["best possible, certified"], lines["training, minus the penalty"]
     # Where nothing but the prefixes was certified, what a dearer one cannot exceed holds.
     assert bound.get_drawstyle() == "steps-pre"
     # The bound is on F, which includes the penalty; R² may exceed it, and so F is drawn too.

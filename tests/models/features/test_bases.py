@@ -204,7 +204,7 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
         ({"x": {"basis": "hinge", "range": [2, 1]}}, "groups: column 'x': the range [2.0, 1.0] ends below its start"),
         (
             {"x": {"basis": "hinge", "nots": [1]}},
-            "column 'x': it states nots and has basis 'hinge'; expected of knots, levels",
+            "column 'x': it states nots, which basis 'hinge' lacks; expected some of knots, levels",
         ),
         ({"x": {"basis": "categories", "levels": ["a", "a"]}}, "column 'x': it has level 'a' twice"),
         (
@@ -212,7 +212,10 @@ def test_an_invalid_basis_is_one_error_that_names_the_column(basis: Any, message
             "column 'x': its level_rows are (1, 2); expected a number for each level, the largest first",
         ),
         ({"x": {"basis": "categories", "levels": []}}, "column 'x': it has 0 levels; expected 1 to 256"),
-        ({"x": {"range": [0, 1]}}, "column 'x': it has the range [0.0, 1.0] and basis 'categories'; expected no range"),
+        (
+            {"x": {"range": [0, 1]}},
+            "column 'x': it states the range [0.0, 1.0], but basis 'categories' has none; omit the range",
+        ),
         ({"x": "hinge"}, "column 'x': it holds text and has basis 'hinge'; expected categories"),
         (
             {"x": {"quantiles": [2, 1]}},

@@ -501,7 +501,7 @@ DAMAGES: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ),
     ("a rule that is none", with_manifest(lambda m: m.update(stopped={"rule": "boredom", "steps": 1})), "stopped"),
     *(
-        (f"prefixes {best} that answer", with_manifest(best_of(*best)), "prefixes of least error")
+        (f"prefixes {best} that answer", with_manifest(best_of(*best)), "prefix of least error")
         for best in ((2, 2), (0, 1), (None, 2))
     ),
     ("single precision", with_arrays(lambda a: a.update(mean=a["mean"].astype("f4"))), ""),
