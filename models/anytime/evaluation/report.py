@@ -581,8 +581,8 @@ def _warnings(model: Model, tested: _Tested | None) -> list[str]:
             training - r2 > max(0.1, 3 * error)
         ),
         **dict.fromkeys(map(_sentence, filter(None, (*notes, cancelling(group_sharing(model))))), True),
-        f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Judge the model by cross-validated and test "
-        "values, not by those of training.": origin.rows < 10 * terms,
+        f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Judge the model by cross-validated and "
+        "test values, not by those of training.": origin.rows < 10 * terms,
         f"Columns with missing values in training: {imputed}. Their training means replace these.": imputed,
     }
     return [text for text, applies in said.items() if applies]
