@@ -165,7 +165,7 @@ def _guarantee(model: Model) -> str:
     if guarantee.gamma is not None:
         return (
             f"in training, a prefix of cost B explains at least 1 - exp(-{guarantee.gamma:.3g} B/K) of what any set "
-            f"{_of_groups(model)}of cost K explains"
+            f"of cost K{_of_groups(model)} explains"
         )
     if guarantee.doubling_until is None:
         return f"none ({guarantee.why})"
@@ -177,7 +177,7 @@ def _guarantee(model: Model) -> str:
         return f"none (the bound applies only {until}, to budgets of at most {spent}, a quarter of which buys no group)"
     return (
         f"in training, {until}, the groups within any budget B explain more than "
-        f"{doubling_bound(guarantee.doubling_gamma):.3g} of what any set {_of_groups(model)}of cost B/4 explains "
+        f"{doubling_bound(guarantee.doubling_gamma):.3g} of what any set of cost B/4{_of_groups(model)} explains "
         f"(gamma {guarantee.doubling_gamma:.3g})"
     )
 
@@ -188,4 +188,4 @@ def _of_groups(model: Model) -> str:
     if stopped is None or not stopped.left_out:
         return ""
     # Without a rule, the left-out groups did not take part in training.
-    return "of the retained groups, " if stopped.rule is None else "of all training groups, "
+    return " of the retained groups" if stopped.rule is None else " of all training groups"

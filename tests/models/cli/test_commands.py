@@ -100,7 +100,10 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
 def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
     with_groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0})()
     shown = output(capsys, *TRAIN, "--doubling")
-    assert "guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys" in shown
+    assert (
+        "guarantee: none (the bound applies only up to step 1 of 4, to budgets of at most 1 ms, a quarter of which buys"
+        in shown
+    )
     one: Content = {"cost": 1.0}
     with_groups(a=one, visit=one, b=one | {"requires": []}, c=one)()
     assert "the groups within any budget B explain more than " in output(capsys, *TRAIN, "--doubling")
@@ -252,9 +255,9 @@ def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(weak_des
 def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(weak_desk: Path, capsys: Capture) -> None:
     with_groups(b={"requires": []})()
     shown = output(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
-    assert "F(any set of all training groups, of cost K)" in shown
-    assert "F(any set of the retained groups, of cost K)" in output(capsys, *RESEQUENCE)
-    assert "F(any set of cost K)" in output(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
+    assert "any set of cost K of all training groups explains" in shown
+    assert "any set of cost K of the retained groups explains" in output(capsys, *RESEQUENCE)
+    assert "any set of cost K explains" in output(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
 
 
 CERTIFY = ["certify", "m.safetensors", "--nodes", "20", "--in-place"]
@@ -404,7 +407,7 @@ def test_compare_tells_every_method_on_both_tables(desk: Path, capsys: Capture) 
         assert method["train"]["cost"][-1] == pytest.approx(7.5)
         assert len(method["test"]["cost"]) == len(method["test"]["explained_variance"])
     out = output(capsys, *COMPARE, "--alpha", "0.01", "--folds", "0", "--level", "0.9")
-    assert all(words in out for words in (*names, "reaches 0.9 of its final"))
+    assert all(words in out for words in (*names, "reaches 90 % of its final"))
 
 
 def test_compare_takes_moments_and_bases_as_train_does(desk: Path, capsys: Capture) -> None:

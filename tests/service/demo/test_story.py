@@ -1,4 +1,4 @@
-"""The demonstration says whether the machine or the runner was late."""
+"""The demonstration says when the machine was late."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_late_answer_is_due_to_the_machine_if_a_bare_timer_fired_no_sooner(mon
     monkeypatch.setattr(story, "time", fake)
     columns = {each.header: [*each.cells] for each in story.counts(runner, np.zeros((4, 8, 8)), [7, 7, 7, 1]).columns}
     assert columns["in time"] == ["1 of 4"] * 3
-    assert columns["machine late"] == ["2"] * 3
-    assert columns["runner late"] == ["1"] * 3
+    assert columns["late with timer"] == ["2"] * 3
+    assert columns["late alone"] == ["1"] * 3
     assert columns["accuracy"] == ["0.750"] * 3
     assert columns["slowest"] == [f"{1.5 * deadline:.2f} ms" for deadline in story.DEADLINES_MS]
