@@ -92,8 +92,8 @@ def summary(model: Model) -> str:
     )
     sets = "intervals" if manifest.classes is None else "sets of classes"
     features = {
-        "constant": redundant.constant,
-        "collinear": redundant.collinear,
+        "constant, so they add nothing": redundant.constant,
+        "collinear with others, so they add nothing": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
     lines = [

@@ -780,7 +780,7 @@ def test_a_frame_in_several_pieces_is_one_table(method: str, library: str) -> No
 
 def test_a_lazy_frame_that_fails_is_one_line() -> None:
     lazy = pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz"))
-    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that gives no table: ", "zz")
+    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that is not a table: ", "zz")
 
 
 @pytest.mark.parametrize("X", [{"a": list(range(500))}, 3.0, "words"], ids=["dict", "number", "text"])
