@@ -293,12 +293,12 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
         f"groups, learned from {origin.rows:,} rows of {origin.data}."
     ]
     if np.isfinite(full):
-        of_all = f", {shown(r2[half] / r2[-1], SHARE)} of that" if r2[half] >= 0 < r2[-1] else ""
+        of_all = f", {shown(r2[half] / r2[-1], SHARE)} of it" if r2[half] >= 0 < r2[-1] else ""
         share = ", which is better" if r2[half] > r2[-1] else of_all
         share = ", too" if shown(r2[half]) == shown(r2[-1]) else share
         sentences.append(
             f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {shown(r2[-1])} on "
-            f"{where}; half of that cost reaches {shown(r2[half])}{share}."
+            f"{where}; half of the cost reaches {shown(r2[half])}{share}."
         )
     step = manifest.steps[0]
     gain = "" if step.r2 is None else f", r2 {step.r2:.3g} in training"
