@@ -298,7 +298,7 @@ def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: 
     assert "estimated from the gains of the steps, since a likelihood needs --data" in ran(capsys, *COSTS).err
     assert "estimated" not in ran(capsys, *COSTS, "--data", "train.csv").err
     trained("--no-moments")
-    assert "as the model has no moments" in ran(capsys, *COSTS).err
+    assert "since the model has no moments" in ran(capsys, *COSTS).err
 
 
 @pytest.mark.parametrize(
