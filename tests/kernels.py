@@ -1,9 +1,9 @@
 """Run the numerical tests under every BLAS kernel that runs on this machine, with one thread and with two.
 
 OpenBLAS selects a kernel by the processor, and each kernel sums in its own order. A tolerance below rounding can pass
-under one kernel and fail under another. OpenBLAS splits only large products, and computes others as with one thread: the
-first run with two threads records the files of tests in which the second thread works, and the runs of the other kernels
-repeat those alone. Arguments are passed on to pytest.
+under one kernel and fail under another. OpenBLAS splits only large products, and computes others as with one thread:
+the first run with two threads records the files of tests in which the second thread works, and the runs of the other
+kernels repeat those alone. Arguments are passed on to pytest.
 """
 
 from __future__ import annotations
