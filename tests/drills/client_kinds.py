@@ -6,7 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -22,120 +23,160 @@ from drills.calls import AnswerRecord, Call, inputs
 from drills.machine import pause
 
 GIVE_UP_S = 10.0
-"""Timeout of the clients that set no deadline of their own."""
+"""Timeout of a call."""
 
 EXTRACTING_S = 0.001
 UNFINISHED = 0.5
 """Share of calls that never send the last groups, so that only the deadline can trigger the answer."""
 
-
-class DrillClient(Protocol):
-    async def call(self, number: int) -> Call:
-        """Make one call."""
-
-    async def close(self) -> None:
-        """Close its connections."""
+Values = Mapping[str, list[float]]
+Fields = dict[str, Any]
+"""Fields of a `Call`."""
 
 
-class SlowInputs:
-    """The inputs of a call; each takes time to compute."""
+class Plan(msgspec.Struct, frozen=True):
+    """The clients of a drill and their load.
 
-    def __init__(self, values: Mapping[str, list[float]]) -> None:
-        self._values = values
+    Attributes
+    ----------
+    model : file of the model whose groups are sent.
+    port : of a balancer or a single replica, for this project's clients.
+    ports : of the replicas, for the other clients.
+    counts : clients of each kind.
+    period_s : mean time between the starts of a client's calls.
+    shared : whether replicas share sessions.
+    """
 
-    def compute(self, group: str) -> list[float]:
-        pause(EXTRACTING_S)
-        return self._values[group]
+    model: str
+    out: str
+    port: int
+    ports: list[int]
+    counts: dict[str, int]
+    deadlines_ms: list[float]
+    period_s: float
+    shared: bool = False
+    seed: int = 0
 
 
-def extractors(model: Model) -> dict[str, Any]:
-    """Return one extractor per group."""
-    return {group: lambda x, group=group: x.compute(group) for group in model.places}
+def answered(answer: object, **more: Any) -> Fields:
+    return {
+        "received": time.perf_counter(),
+        "answer": msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False),
+        **more,
+    }
 
 
-class _Kind:
-    """Common base: model, deadlines, and how calls are recorded."""
+def refused(status: int, problem: Mapping[str, Any], **more: Any) -> Fields:
+    details = {"type": problem.get("type"), "detail": problem.get("detail")}
+    return {"received": time.perf_counter(), "status": status, **details, **more}
+
+
+class DrillClient:
+    """A client of the service.
+
+    Parameters
+    ----------
+    at : number of the replica that a plain client uses first; it uses the next one after a failure.
+    """
 
     kind = ""
+    balanced = False
 
-    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float]) -> None:
-        self.name, self.model, self.deadlines_ms = name, model, deadlines_ms
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        self.plan, self.model, self.name, self.at = plan, model, name, at
+
+    @property
+    def replica(self) -> int | None:
+        """Number of the current replica; None if a balancer chooses."""
+        return None if self.balanced else self.at % len(self.plan.ports)
+
+    def url(self, scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self.plan.port if self.replica is None else self.plan.ports[self.replica]}"
 
     def deadline_ms(self, number: int) -> float:
-        return self.deadlines_ms[number % len(self.deadlines_ms)]
+        return self.plan.deadlines_ms[number % len(self.plan.deadlines_ms)]
 
     def sent(self, number: int) -> list[str]:
         """Groups that a call sends: all, or some of the first."""
         rng, names = np.random.default_rng(number + 1), list(self.model.places)
         return names[: int(rng.integers(1, len(names)))] if rng.random() < UNFINISHED else names
 
-    def record(self, number: int, started: float, received: float, **more: Any) -> Call:
-        """Build the record of a call."""
-        fields: dict[str, Any] = {"deadline_ms": self.deadline_ms(number), "sent": list(self.model.places)} | more
-        return Call(self.name, self.kind, number, started, received, **fields)
+    async def call(self, number: int) -> Call:
+        """Make one call, and return its record."""
+        values = inputs(self.model, number)
+        fields: Fields = {"deadline_ms": self.deadline_ms(number), "sent": list(self.model.places)}
+        fields |= {"started": time.perf_counter(), "replica": self.replica}
+        try:
+            async with asyncio.timeout(GIVE_UP_S):
+                fields |= await self.exchange(number, values)
+        except ProblemError as error:
+            fields |= refused(error.status, {"type": error.type, "detail": error.detail})
+        except (OSError, TimeoutError, AnytimeError, WebSocketException, aiohttp.ClientError) as error:
+            fields |= {"received": time.perf_counter(), "error": f"{type(error).__name__}: {error}"}
+            await self.fail_over()
+        return Call(self.name, self.kind, number, **fields)
 
-
-class _Sdk(_Kind):
-    """A client of this project; the caller's deadline applies."""
-
-    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
-        super().__init__(name, model, deadlines_ms)
-        self.url = f"http://127.0.0.1:{port}"
-        self.client = AsyncClient(self.url)
-        self.extractors = extractors(model)
-
-    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+    async def exchange(self, number: int, values: Values) -> Fields:
+        """Return the fields of a call in which it differs from others."""
         raise NotImplementedError
 
-    async def call(self, number: int) -> Call:
-        values = inputs(self.model, number)
-        fields: dict[str, Any]
-        started = time.perf_counter()
-        try:
-            answer = await self.answer(values, self.deadline_ms(number))
-            received = time.perf_counter()
-            fields = {"answer": msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False)}
-        except ProblemError as error:
-            received = time.perf_counter()
-            fields = {"status": error.status, "type": error.type, "detail": error.detail}
-        except AnytimeError as error:
-            received = time.perf_counter()
-            fields = {"error": f"{type(error).__name__}: {error}"}
-        return self.record(number, started, received, **fields)
+    async def fail_over(self) -> None:
+        self.at += 1
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections; the next call opens new ones."""
+        raise NotImplementedError
+
+
+def extract(group: str, values: Values) -> list[float]:
+    """Return the values of a group, which take time to compute."""
+    pause(EXTRACTING_S)
+    return values[group]
+
+
+class Run(DrillClient):
+    """`AsyncClient.run`: computes groups until the deadline, which applies at the caller."""
+
+    kind = "run"
+    balanced = True
+
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.client = AsyncClient(self.url())
+        self.extractors = {group: partial(extract, group) for group in model.places}
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        return answered(await self.answer(values, self.deadline_ms(number)))
+
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
+        return await self.client.run(self.extractors, values, deadline_ms)
+
+    async def fail_over(self) -> None:
+        """Continue: the client itself chooses and opens its connections."""
 
     async def close(self) -> None:
         await self.client.close()
 
 
-class Run(_Sdk):
-    """`AsyncClient.run`: computes groups until the deadline."""
-
-    kind = "run"
-
-    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
-        return await self.client.run(self.extractors, SlowInputs(values), deadline_ms)
-
-
-class Predict(_Sdk):
+class Predict(Run):
     """`AsyncClient.predict`: the groups are already computed."""
 
     kind = "predict"
 
-    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
         return await self.client.predict(values, deadline_ms=deadline_ms)
 
 
-class ThreadedRun(_Sdk):
+class ThreadedRun(Run):
     """`Client.run` in a thread, which has its own clock."""
 
-    kind = "run"
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.threads = Client(self.url())
 
-    def __init__(self, name: str, model: Model, deadlines_ms: Sequence[float], port: int) -> None:
-        super().__init__(name, model, deadlines_ms, port)
-        self.threads = Client(self.url)
-
-    async def answer(self, values: Mapping[str, list[float]], deadline_ms: float) -> Answer:
-        return self.threads.run(self.extractors, SlowInputs(values), deadline_ms)
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
+        return self.threads.run(self.extractors, values, deadline_ms)
 
     async def call(self, number: int) -> Call:
         return await asyncio.to_thread(asyncio.run, super().call(number))
@@ -144,195 +185,153 @@ class ThreadedRun(_Sdk):
         await asyncio.to_thread(self.threads.close)
 
 
-class _Plain(_Kind):
-    """A plain protocol client: it uses one replica, and the next one after a failure.
-
-    Parameters
-    ----------
-    ports : of the replicas.
-    first : number of the replica to use first.
-    """
-
-    def __init__(
-        self, name: str, model: Model, deadlines_ms: Sequence[float], ports: Sequence[int], first: int
-    ) -> None:
-        super().__init__(name, model, deadlines_ms)
-        self.ports, self.at = ports, first % len(ports)
-
-    @property
-    def replica(self) -> int | None:
-        """Current replica; None if a balancer chooses."""
-        return self.at
-
-    async def call(self, number: int) -> Call:
-        """Make a call with a timeout."""
-        replica, started = self.replica, time.perf_counter()
-        try:
-            async with asyncio.timeout(GIVE_UP_S):
-                return await self.exchange(number, started)
-        except (OSError, TimeoutError, WebSocketException, aiohttp.ClientError) as error:
-            self.at = (self.at + 1) % len(self.ports)
-            await self.close()
-            reason = f"{type(error).__name__}: {error}"
-            return self.record(number, started, time.perf_counter(), replica=replica, error=reason)
-
-    async def exchange(self, number: int, started: float) -> Call:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-    def replied(self, number: int, started: float, status: int, kind: str, content: bytes, **more: Any) -> Call:
-        """Record an HTTP response."""
-        received = time.perf_counter()
-        if status == 200:
-            answer = msgspec.json.decode(content, type=AnswerRecord)
-            return self.record(number, started, received, replica=self.replica, answer=answer, **more)
-        problem = json.loads(content) if kind == "application/problem+json" else {}
-        fields = {"status": status, "type": problem.get("type"), "detail": problem.get("detail")}
-        return self.record(number, started, received, replica=self.replica, **fields, **more)
-
-
-class WebSocket(_Plain):
+class WebSocket(DrillClient):
     """A plain WebSocket; the server applies the deadline."""
 
     kind = "websocket"
+    socket: ClientConnection | None = None
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._socket: ClientConnection | None = None
-
-    async def exchange(self, number: int, started: float) -> Call:
+    async def exchange(self, number: int, values: Values) -> Fields:
         """Begin, send the groups, and wait for the answer."""
-        if self._socket is None:
-            url = f"ws://127.0.0.1:{self.ports[self.at]}/stream"
-            self._socket = await connect(url, compression=None, proxy=None, close_timeout=0.1, open_timeout=None)
-        socket, sent, values = self._socket, self.sent(number), inputs(self.model, number)
+        if self.socket is None:
+            url = f"{self.url('ws')}/stream"
+            self.socket = await connect(url, compression=None, proxy=None, close_timeout=0.1, open_timeout=None)
+        sent = self.sent(number)
+        messages: list[Fields] = [{"type": "begin", "id": number, "deadline_ms": self.deadline_ms(number)}]
+        messages += [{"type": "group", "id": number, "group": group, "values": values[group]} for group in sent]
         started = time.perf_counter()
-        await self._send("begin", number, deadline_ms=self.deadline_ms(number))
-        for group in sent:
-            await self._send("group", number, group=group, values=values[group])
-        message = json.loads(await socket.recv())
-        received = time.perf_counter()
-        fields: dict[str, Any] = {"sent": sent, "replica": self.at}
-        if message["id"] != number:
-            raise ConnectionError(f"received a message about {message['id']!r}, expected {number}")
-        if message["type"] == "answer":
-            return self.record(number, started, received, answer=msgspec.convert(message, AnswerRecord), **fields)
-        problem = message["problem"]
-        fields |= {"status": problem["status"], "type": problem["type"], "detail": problem["detail"]}
+        for message in messages:
+            await self.socket.send(json.dumps(message))
+        reply = json.loads(await self.socket.recv())
+        if reply["id"] != number:
+            raise ConnectionError(f"received a message about {reply['id']!r}, expected {number}")
+        if reply["type"] == "answer":
+            return answered(reply, started=started, sent=sent)
+        found = refused(reply["problem"]["status"], reply["problem"], started=started, sent=sent)
         await self.close()  # otherwise each further group is refused in its own message
-        return self.record(number, started, received, **fields)
+        return found
 
     async def close(self) -> None:
         """Abort without a closing handshake."""
-        socket, self._socket = self._socket, None
+        socket, self.socket = self.socket, None
         if socket is not None:
             socket.transport.abort()
             await socket.wait_closed()
 
-    async def _send(self, kind: str, number: int, **fields: Any) -> None:
-        assert self._socket is not None
-        await self._socket.send(json.dumps({"type": kind, "id": number, **fields}))
+
+class Reply(NamedTuple):
+    """A response over HTTP, and when it was received."""
+
+    status: int
+    content: Any
+    received: float
+
+    def fields(self, **more: Any) -> Fields:
+        found = answered(self.content) if self.status == 200 else refused(self.status, self.content)
+        return found | {"received": self.received} | more
 
 
-class _Http(_Plain):
-    """Plain HTTP with aiohttp, which reads an answer before the request body is complete.
+async def replied(response: aiohttp.ClientResponse) -> Reply:
+    """Read a response; of a refusal without problem details, only the status."""
+    content = await response.read()
+    received = time.perf_counter()
+    return Reply(response.status, json.loads(content) if response.content_type.endswith("json") else {}, received)
+
+
+class Post(DrillClient):
+    """A streamed POST, one line per group, by aiohttp, which reads an answer before the body is complete.
 
     Attributes
     ----------
     reconnect : open a connection for each request.
     """
 
+    kind = "post"
     reconnect = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._session: aiohttp.ClientSession | None = None
+    http: aiohttp.ClientSession | None = None
 
     @property
     def session(self) -> aiohttp.ClientSession:
         """Connection pool, created on first use."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=self.reconnect))
-        return self._session
+        if self.http is None:
+            self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=self.reconnect))
+        return self.http
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        http, self.http = self.http, None
+        if http is not None:
+            await http.close()
 
-
-class Post(_Http):
-    """A streamed POST, one line per group."""
-
-    kind = "post"
-
-    async def exchange(self, number: int, started: float) -> Call:
+    async def exchange(self, number: int, values: Values) -> Fields:
         """Post lines; the body has no end if groups are missing."""
-        sent, answered = self.sent(number), asyncio.Event()
-        url = f"http://127.0.0.1:{self.ports[self.at]}/predict"
-        query = {"deadline_ms": str(self.deadline_ms(number))}
-        headers = {"Content-Type": "application/x-ndjson"}
-        body = self._lines(number, sent, answered)
-        async with self.session.post(url, params=query, data=body, headers=headers) as response:
-            content = await response.read()
-            answered.set()
-            return self.replied(number, started, response.status, response.content_type, content, sent=sent)
+        sent, done = self.sent(number), asyncio.Event()
 
-    async def _lines(self, number: int, sent: Sequence[str], answered: asyncio.Event) -> AsyncIterator[bytes]:
-        values = inputs(self.model, number)
-        yield b"\n"  # otherwise the headers wait for the first group
-        for group in sent:
-            yield json.dumps({"group": group, "values": values[group]}).encode() + b"\n"
-        await answered.wait()
+        async def lines() -> AsyncIterator[bytes]:
+            yield b"\n"  # otherwise the headers wait for the first group
+            for group in sent:
+                yield json.dumps({"group": group, "values": values[group]}).encode() + b"\n"
+            await done.wait()
+
+        query, headers = f"deadline_ms={self.deadline_ms(number)}", {"Content-Type": "application/x-ndjson"}
+        async with self.session.post(f"{self.url()}/predict?{query}", data=lines(), headers=headers) as response:
+            found = await replied(response)
+            done.set()
+        return found.fields(sent=sent)
 
 
-class Session(_Http):
+class Session(Post):
     """A session: created, sent groups in two parts, used for a prediction with a deadline, and deleted.
 
-    Parameters
-    ----------
-    balanced : port of a balancer if replicas share sessions: each request may reach another replica. A request whose
-        connection breaks is retried once.
+    If replicas share sessions, each request goes to the balancer, may reach another replica, and is retried once if its
+    connection breaks.
     """
 
     kind = "session"
 
-    def __init__(self, *args: Any, balanced: int | None) -> None:
-        super().__init__(*args)
-        self.balanced = balanced
-        self.reconnect = balanced is not None
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.balanced = self.reconnect = plan.shared
 
-    @property
-    def replica(self) -> int | None:
-        """Current replica; None if a balancer chooses."""
-        return None if self.balanced else self.at
-
-    async def exchange(self, number: int, started: float) -> Call:
+    async def exchange(self, number: int, values: Values) -> Fields:
         """Run all requests, and stop at the first refusal."""
-        sent, values = self.sent(number), inputs(self.model, number)
+        sent, opened = self.sent(number), time.perf_counter()
         created = await self._request("POST", "/sessions", {})
-        if created[0] != 201:
-            return self.replied(number, started, *created, sent=[], deadline_ms=None)
-        path = f"/sessions/{json.loads(created[2])['id']}"
+        if created.status != 201:
+            return created.fields(sent=[], deadline_ms=None)
+        path = f"/sessions/{created.content['id']}"
         for part in filter(None, (sent[::2], sent[1::2])):
-            response = await self._request("POST", f"{path}/groups", {group: values[group] for group in part})
-            if response[0] != 200:
-                return self.replied(number, started, *response, sent=sent, deadline_ms=None)
-        requested = time.perf_counter()
+            reply = await self._request("POST", f"{path}/groups", {group: values[group] for group in part})
+            if reply.status != 200:
+                return reply.fields(sent=sent, deadline_ms=None)
+        started = time.perf_counter()
         reply = await self._request("GET", f"{path}/predict?deadline_ms={self.deadline_ms(number)}")
-        call = self.replied(number, requested, *reply, sent=sent, accepted=True, opened=started)
         await self._request("DELETE", path)
-        return call
+        return reply.fields(started=started, opened=opened, sent=sent, accepted=True)
 
-    async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, str, bytes]:
-        url = f"http://127.0.0.1:{self.balanced or self.ports[self.at]}{path}"
+    async def _request(self, method: str, path: str, body: Any = None) -> Reply:
         for retry in (True, False):
             try:
-                async with self.session.request(method, url, json=body) as response:
-                    return response.status, response.content_type, await response.read()
+                async with self.session.request(method, self.url() + path, json=body) as response:
+                    return await replied(response)
             except aiohttp.ClientError:
-                if not retry or self.balanced is None:
+                if not retry or not self.plan.shared:
                     raise
         raise AssertionError("not reached")
+
+
+KINDS: Mapping[str, type[DrillClient]] = {
+    "run": Run,
+    "predict": Predict,
+    "threaded": ThreadedRun,
+    "websocket": WebSocket,
+    "post": Post,
+    "session": Session,
+}
+
+
+def create_clients(plan: Plan, model: Model) -> Sequence[DrillClient]:
+    return [
+        KINDS[kind](plan, model, f"{kind} {number}", number)
+        for kind, count in plan.counts.items()
+        for number in range(count)
+    ]

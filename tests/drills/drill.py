@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from drills.calls import Call
-from drills.clients import ClientReport, Clients, Plan, clients
+from drills.client_kinds import Plan
+from drills.clients import ClientReport, Clients, clients
 from drills.cluster import wait_for
 from drills.fault_kinds import Fault
 from drills.judging import (
@@ -60,6 +62,21 @@ class Report:
     inconclusive: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def judge(
+        self,
+        name: str,
+        calls: Sequence[Call],
+        oracle: Oracle,
+        stalls: Stalls,
+        allowed: Mapping[str, frozenset[Outcome]] = MappingProxyType({}),
+        lost: Mapping[int, tuple[float, float]] = MappingProxyType({}),
+    ) -> Figures:
+        """Add the calls of a phase, and the promises that they break."""
+        found = self.rows[name] = figures(calls, oracle, stalls, lost)
+        self.broken += [*broken_promises(found, name), *unexpected(calls, allowed, lost, name, stalls)]
+        self.inconclusive += inconclusive(found, name)
+        return found
+
 
 def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environment: Mapping[str, str]) -> Report:
     """Run one drill and judge it."""
@@ -74,25 +91,14 @@ def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environm
     report = Report(fault.name, notes=list(testbed.notes))
     stalls = Stalls([*client_report.stalls, *server_core.stalls, *client_core.stalls])
     oracle, lost = Oracle(testbed.served), dict(testbed.lost)
-    shares = {}
     for phase in phases:
         phase_calls = [call for call in calls if _phase_of(call, phases) is phase]
-        found = report.rows[phase.name] = figures(phase_calls, oracle, stalls, lost)
-        shares[phase.name] = found.share
-        report.broken += broken_promises(found, phase.name)
-        report.inconclusive += inconclusive(found, phase.name)
-        allowed = fault.allowed if phase.name == "during" else {}
-        report.broken += unexpected(phase_calls, allowed, lost, phase.name, stalls)
+        report.judge(phase.name, phase_calls, oracle, stalls, fault.allowed if phase.name == "during" else {}, lost)
     started = repair_started if fault.from_repair else phases[1].begin
-    report.recovery_s = recovery_s(calls, started, shares["before"], phases[2].end, stalls)
+    report.recovery_s = recovery_s(calls, started, report.rows["before"].share, phases[2].end, stalls)
     if report.recovery_s is None or report.recovery_s > fault.recovers_s:
         report.broken.append(f"not recovered within {fault.recovers_s:g} s: {report.recovery_s}")
-    report.broken += [
-        *testbed.broken,
-        *unreleased(testbed, before),
-        *client_leaks(client_report),
-        *testbed.tracebacks(),
-    ]
+    report.broken += [*testbed.broken, *unreleased(testbed, before, client_report)]
     return report
 
 
@@ -183,8 +189,8 @@ def unexpected(
     return [f"{phase}: {len(each)} calls by {kind}: {each[0]}" for kind, each in unexpected_calls.items()]
 
 
-def unreleased(testbed: Testbed, before: Sequence[Footprint]) -> list[str]:
-    """Return what the replicas have not released after the clients are gone."""
+def unreleased(testbed: Testbed, before: Sequence[Footprint], client_report: ClientReport) -> list[str]:
+    """Return what the replicas and the clients have not released after the clients are gone, and tracebacks in logs."""
     cluster = testbed.cluster
     wait_for(lambda: cluster.open == 0 and not leaks(before, cluster.footprints), SETTLED_S)
     found = leaks(before, cluster.footprints)
@@ -192,15 +198,13 @@ def unreleased(testbed: Testbed, before: Sequence[Footprint]) -> list[str]:
         found.append(f"{cluster.open:g} predictions are open without clients")
     if wait_for(lambda: cluster.sessions == 0, SETTLED_S) is None:
         found.append(f"{cluster.sessions} expired sessions are in Redis")
-    return found
+    logs = [replica.log for replica in cluster.replicas if b"Traceback" in replica.log.read_bytes()]
+    return [*found, *client_leaks(client_report), *(f"{log.name} has a traceback" for log in logs)]
 
 
-def client_leaks(client_report: ClientReport) -> list[str]:
+def client_leaks(report: ClientReport) -> list[str]:
     """Return the resources that closed clients still have."""
-    found = []
-    if client_report.tasks:
-        found.append(f"the clients have {client_report.tasks} unfinished tasks")
-    for result, (before, after) in {"threads": client_report.threads, "descriptors": client_report.descriptors}.items():
-        if after > before:
-            found.append(f"the clients have {after} {result}, {before} before")
-    return found
+    pairs = {"threads": report.threads, "descriptors": report.descriptors, "unfinished tasks": (0, report.tasks)}
+    return [
+        f"the clients have {after} {name}, {before} before" for name, (before, after) in pairs.items() if after > before
+    ]

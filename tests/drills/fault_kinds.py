@@ -84,8 +84,7 @@ class KillRedis(Fault):
             testbed.expect(clear, f"POST /sessions without Redis: {refused.status} {refused.content}")
 
     def repair(self, testbed: Testbed) -> None:
-        assert testbed.cluster.redis is not None
-        testbed.cluster.redis.start()
+        testbed.cluster.start_redis()
         for port in testbed.cluster.ports:
             waited = wait_for(lambda port=port: not self._degraded(port), 10.0)  # type: ignore[misc]
             testbed.expect(waited is not None, "/readyz never reported sessions as available")
@@ -107,10 +106,10 @@ class Stop(Fault):
 
     def inject(self, testbed: Testbed) -> None:
         testbed.mark_failed(1)
-        testbed.cluster.replicas[1].signal(signal.SIGSTOP)
+        testbed.cluster.replicas[1].process.send_signal(signal.SIGSTOP)
 
     def repair(self, testbed: Testbed) -> None:
-        testbed.cluster.replicas[1].signal(signal.SIGCONT)
+        testbed.cluster.replicas[1].process.send_signal(signal.SIGCONT)
         testbed.mark_recovered(1)
 
 
@@ -124,7 +123,7 @@ class FullDisk(Fault):
         testbed.disk.fill([replica.process.pid for replica in testbed.cluster.replicas])
         for replica in testbed.cluster.replicas:
             for _ in range(20):  # each logs a line, and writing it fails
-                replica.signal(signal.SIGHUP)
+                replica.process.send_signal(signal.SIGHUP)
                 time.sleep(0.01)
         for port in testbed.cluster.ports:
             response = request(port, "POST", f"/models/{testbed.good.name}/reload")

@@ -16,10 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import CLIENT_CORE, conclude, flag, pin_to_core, script_options
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
-from drills.clients import Plan
-from drills.cluster import Cluster, Redis
+from drills.cluster import Cluster
 from drills.disk import small_disk
 from drills.drill import Lengths, Report, drill
 from drills.fault_kinds import FAULTS, ClockSteps, Fault
@@ -27,6 +26,7 @@ from drills.judging import Outcome
 from drills.networks import NAME, bad_network
 from drills.relay import Relay
 from drills.testbed import Testbed, fake_clock
+from service.redis_server import RedisServer
 
 DEADLINES_MS = [20.0, 50.0]
 COUNTS = {"run": 3, "threaded": 2, "predict": 3, "websocket": 6, "post": 3, "session": 3}
@@ -75,7 +75,7 @@ def run_drills(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:
                 for run_drill in drills:
                     for _ in range(TRIES):
                         report = run_drill(testbed)
-                        print_report(report, head=first)
+                        print(*lines(report, head=first), sep="\n", flush=True)
                         first = False
                         if report.broken or not report.inconclusive:
                             break
@@ -86,18 +86,10 @@ def fault_drill(fault: Fault, lengths: Lengths) -> Drill:
     """Return the drill of one fault."""
 
     def run_drill(testbed: Testbed) -> Report:
-        plan = Plan(
-            model=str(testbed.scratch / "good.safetensors"),
-            out=str(testbed.scratch / "calls.jsonl"),
-            port=testbed.relay.port,
-            ports=testbed.cluster.ports,
-            counts=COUNTS if testbed.clock is None else {kind: max(count // 2, 1) for kind, count in COUNTS.items()},
-            deadlines_ms=DEADLINES_MS,
-            period_s=PERIOD_S,
-            shared=testbed.cluster.redis is not None,
-        )
-        environment = testbed.clock.environment if testbed.clock else {}
-        return drill(fault, testbed, plan, lengths, environment)
+        slower = 1 if testbed.clock is None else 2
+        counts = {kind: max(count // slower, 1) for kind, count in COUNTS.items()}
+        plan = testbed.plan(testbed.relay.port, counts, DEADLINES_MS, PERIOD_S)
+        return drill(fault, testbed, plan, lengths, testbed.clock.environment if testbed.clock else {})
 
     return run_drill
 
@@ -112,7 +104,7 @@ def new_testbed(folder: Path, *, clock: bool = False) -> Iterator[Testbed]:
     other = saved_model(scratch / "other.safetensors", groups=10, rows=2000, seed=1)
     fake = fake_clock(scratch) if clock else None
     environment = {"ANYTIME_SESSION_TTL_S": str(600 if clock else SESSION_TTL_S)} | (fake.environment if fake else {})
-    redis = None if clock else Redis(scratch)
+    redis = None if clock else RedisServer("--appendonly", "no")
     with small_disk(disk_folder) as disk:
         model = disk_folder / "model.safetensors"
         shutil.copy(scratch / "good.safetensors", model)
@@ -121,21 +113,15 @@ def new_testbed(folder: Path, *, clock: bool = False) -> Iterator[Testbed]:
             yield testbed
 
 
-def print_report(report: Report, *, head: bool) -> None:
-    """Print a report, with a header if `head` is true."""
-    print("\n".join(lines(report, head=head)), flush=True)
-
-
 def lines(report: Report, *, head: bool) -> list[str]:
     """Return a report as lines of a table."""
-    table = [f"{'':<51}" + "".join(f"{name:>9}" for name in COLUMNS) + f"{'recovered s':>14}"] if head else []
-    for number, (phase, row) in enumerate(report.rows.items()):
+    columns = Table(("", "<22"), ("", "<29"), *((name, ">9") for name in COLUMNS), ("recovered s", ">14"))
+    table = [columns.head] if head else []
+    name, recovered = report.name, "" if report.recovery_s is None else f"{report.recovery_s:.2f}"
+    for phase, row in report.rows.items():
         counts = (row.requests, *(row.by[result] for result in Outcome), row.lost, row.wrong, row.late, row.excused)
-        line = f"{report.name if number == 0 else '':<22}{phase:<29}"
-        line += "".join(f"{count:>9}" for count in counts) + f"{row.p999_ms:>9.1f}"
-        if number == 0:
-            line += f"{'' if report.recovery_s is None else f'{report.recovery_s:.2f}':>14}"
-        table.append(line)
+        table.append(columns.row(name, phase, *counts, f"{row.p999_ms:.1f}", recovered))
+        name = recovered = ""
     table += [f"    {note}" for note in report.notes]
     table += [f"    BROKEN: {each}" for each in report.broken]
     return table + [f"    INCONCLUSIVE: {each}" for each in report.inconclusive]

@@ -24,11 +24,12 @@ from benchmarks.harness import CLIENT_CORE, Process, conclude, flag, pin_to_core
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, attack, raise_file_limit
 from drills.calls import Call
-from drills.clients import Plan, clients
+from drills.client_kinds import Plan
+from drills.clients import clients
 from drills.cluster import Cluster, Replica, metric, wait_for
 from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls
-from drills.machine import StallMonitor
+from drills.machine import StallMonitor, footprint
 from drills.monitors import MemoryMonitor, Prober
 from drills.trials import Bounds, Trial, faults_of
 
@@ -76,7 +77,7 @@ class Scene:
 
     def trial(self, number: int) -> tuple[Trial, float, float]:
         """Run one attack; return the observations, the start and the end."""
-        tried, before = ATTACKS[number], self.replica.footprint
+        tried, before = ATTACKS[number], footprint(self.replica.process.pid)
         memory, prober = MemoryMonitor(before.pid), Prober(self.replica.port)
         started = time.perf_counter()
         with memory, prober:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from drills.calls import Call
-from drills.clients import ClientReport, Plan, clients
-from drills.drill import Lengths, Report, broken_promises, client_leaks, inconclusive, unexpected, unreleased
-from drills.judging import Figures, Oracle, Outcome, Phase, Stalls, figures
+from drills.clients import clients
+from drills.drill import Lengths, Report, unreleased
+from drills.judging import Figures, Oracle, Outcome, Phase, Stalls
 from drills.machine import StallMonitor
 from drills.relay import Relay
 from drills.testbed import Testbed
@@ -47,15 +46,7 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
     """Call the service through the network with deadlines that it never, barely and easily allows."""
     before = testbed.cluster.footprints
     with Relay(testbed.cluster.ports) as relay:
-        plan = Plan(
-            model=str(testbed.scratch / "good.safetensors"),
-            out=str(testbed.scratch / "calls.jsonl"),
-            port=relay.port,
-            ports=testbed.cluster.ports,
-            counts=COUNTS,
-            deadlines_ms=list(DEADLINES_MS),
-            period_s=0.2,
-        )
+        plan = testbed.plan(relay.port, COUNTS, DEADLINES_MS, 0.2)
         with clients(plan) as load, StallMonitor(1) as watch:
             load.await_ready()
             relay.delay_s = DELAY_S
@@ -64,8 +55,15 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
             phases = [_phase(relay, conditions, lengths.during) for conditions in CONDITIONS]
             relay.stalls_per_s = relay.resets_per_s = 0.0
             calls, client_report = load.stop()
-    report = judge(testbed, calls, client_report, Stalls([*client_report.stalls, *watch.stalls]), phases)
-    report.broken += [*unreleased(testbed, before), *client_leaks(client_report), *testbed.tracebacks()]
+    report, oracle = Report(NAME), Oracle(testbed.served)
+    stalls = Stalls([*client_report.stalls, *watch.stalls])
+    for phase, conditions in zip(phases, CONDITIONS, strict=True):
+        during = [call for call in calls if phase.begin <= call.started < phase.end]
+        for deadline_ms in DEADLINES_MS:
+            name = f"{conditions.name}, {deadline_ms:g} ms"
+            found = report.judge(name, [call for call in during if call.deadline_ms == deadline_ms], oracle, stalls)
+            report.broken += too_few(found, conditions.at_least.get(deadline_ms, 0.0), deadline_ms, name)
+    report.broken += unreleased(testbed, before, client_report)
     return report
 
 
@@ -74,24 +72,6 @@ def _phase(relay: Relay, conditions: Conditions, length_s: float) -> Phase:
     started = time.perf_counter()
     time.sleep(length_s)
     return Phase(conditions.name, started, time.perf_counter())
-
-
-def judge(
-    testbed: Testbed, calls: Sequence[Call], client_report: ClientReport, stalls: Stalls, phases: Sequence[Phase]
-) -> Report:
-    """Judge the calls by condition and deadline."""
-    report, oracle = Report(NAME), Oracle(testbed.served)
-    for phase, conditions in zip(phases, CONDITIONS, strict=True):
-        for deadline_ms in DEADLINES_MS:
-            phase_calls = [
-                call for call in calls if phase.begin <= call.started < phase.end and call.deadline_ms == deadline_ms
-            ]
-            name = f"{conditions.name}, {deadline_ms:g} ms"
-            found = report.rows[name] = figures(phase_calls, oracle, stalls, {})
-            report.broken += [*broken_promises(found, name), *unexpected(phase_calls, {}, {}, name, stalls)]
-            report.inconclusive += inconclusive(found, name)
-            report.broken += too_few(found, conditions.at_least.get(deadline_ms, 0.0), deadline_ms, name)
-    return report
 
 
 def too_few(found: Figures, at_least: float, deadline_ms: float, name: str) -> list[str]:

@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
 from anytime.model.model import Model
+from drills.client_kinds import Plan
 from drills.cluster import Cluster, request, wait_for
 from drills.disk import Disk
 from drills.judging import Served
@@ -90,7 +91,7 @@ class Testbed:
     def reload(self, replica: int, words: str) -> bool:
         """Send a SIGHUP, and wait for words in the log."""
         since = self.cluster.replicas[replica].log.stat().st_size
-        self.cluster.replicas[replica].signal(signal.SIGHUP)
+        self.cluster.replicas[replica].process.send_signal(signal.SIGHUP)
         return self.logged(replica, words, since)
 
     def mark_failed(self, replica: int) -> None:
@@ -101,8 +102,8 @@ class Testbed:
         """Record the end of a replica's outage, with a grace period for open calls."""
         self.lost[replica] = (self.lost[replica][0], time.perf_counter() + grace_s)
 
-    def tracebacks(self) -> Iterator[str]:
-        """Return the logs that contain a traceback."""
-        for replica in self.cluster.replicas:
-            if b"Traceback" in replica.log.read_bytes():
-                yield f"{replica.log.name} has a traceback"
+    def plan(self, port: int, counts: Mapping[str, int], deadlines_ms: Sequence[float], period_s: float) -> Plan:
+        """Return a plan of clients, those of this project at a port."""
+        good, calls = str(self.scratch / "good.safetensors"), str(self.scratch / "calls.jsonl")
+        shared = self.cluster.redis is not None
+        return Plan(good, calls, port, self.cluster.ports, dict(counts), list(deadlines_ms), period_s, shared)
