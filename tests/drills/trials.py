@@ -62,6 +62,7 @@ class Trial:
     log : error lines in the server's log.
     alive : whether the server still runs.
     open : open predictions after the attack.
+    period : start and end.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Trial:
     shed: int = 0
     alive: bool = True
     open: float = 0.0
+    period: tuple[float, float] = (0.0, 0.0)
     may_reset: bool = False
     may_stay_open: bool = False
     failed: str | None = None
@@ -86,16 +88,12 @@ class Trial:
 
 def unexpected_replies(received: Counter[str], *, may_reset: bool, may_stay_open: bool) -> list[str]:
     """Return unexpected replies: plain errors, server errors, and connections that were reset or stayed open."""
-    found = []
-    for reply in received:
-        allowed = (
-            (reply == "RST" and may_reset)
-            or (reply == "open" and may_stay_open)
-            or _EXPECTED.fullmatch(reply) is not None
-        )
-        if not allowed:
-            found.append(f"{received[reply]} x {reply}")
-    return found
+    allowed = {"RST": may_reset, "open": may_stay_open}
+    return [
+        f"{count} x {reply}"
+        for reply, count in received.items()
+        if not allowed.get(reply) and _EXPECTED.fullmatch(reply) is None
+    ]
 
 
 def faults_of(trial: Trial) -> list[str]:
