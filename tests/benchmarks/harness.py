@@ -234,7 +234,7 @@ class Table:
 
     def __init__(self, *columns: tuple[str, str]) -> None:
         self._formats = [form for _, form in columns]
-        self.head = "".join(format(name, re.sub(r"\D*$|\..*$", "", form)) for name, form in columns)
+        self.head = "".join(format(name, re.sub(r"\+|\..*$|[a-z%]*$", "", form)) for name, form in columns)
 
     def row(self, *values: object) -> str:
         return "".join(map(format, values, self._formats))

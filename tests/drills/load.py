@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import csv
 import gc
+import itertools
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +26,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, flag, pin_to_core, script_options
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.child import Child, server
-from benchmarks.load.models import temporary_model
+from benchmarks.load.engine import Load
+from benchmarks.load.frames import WebSocketClient, text
+from benchmarks.load.models import temporary_model, values_of
 from benchmarks.load.predictions import MAX_STALLED, STALLED
-from drills.capacity import saturate
-from drills.steady_load import Sample, SteadyLoad, levels
+from drills.steady_load import EVERY_S, Sample, SteadyLoad, levels
 
 SHARE = 0.7
 LATER_MS = 1.0
@@ -41,10 +46,29 @@ LOAD_LATE_MS = 2.0
 UNMATCHED = 2
 """Growth allowed of server descriptors without a counterpart in the load."""
 
+CONNECTIONS = 16
+WINDOW = 8
+"""Open predictions per connection."""
+
+CAPACITY_WARM_S = 1.0
+
 FLAT = 0.05
 """Growth of a level, by the line and by the maximum, that still counts as flat."""
 
 MIN_SAMPLES = 5
+SAMPLES = Table(
+    ("minute", ">6.2f"),
+    ("requests/s", ">11.0f"),
+    ("sent p99", ">10.2f"),
+    ("bare", ">7.2f"),
+    ("received p99", ">14.2f"),
+    ("bare", ">7.2f"),
+    ("busy", ">7.0%"),
+    ("MiB", ">8.1f"),
+)
+LEVELS = Table(
+    ("ms after the deadline", "<24"), ("count", ">9"), *((name, ">8.2f") for name in ("p50", "p99", "p99.9"))
+)
 
 
 def main() -> None:
@@ -62,13 +86,50 @@ def main() -> None:
         steady = SteadyLoad(model, child, rate)
         gc.collect()
         gc.freeze()
-        print("\nminute requests/s  sent p99   bare  received p99   bare   busy     MiB")
+        print(f"\n{SAMPLES.head}")
         steady.run(length_s, print_sample)
     write(args.out, steady.samples)
-    broken = judge(steady, min(WARM_S, length_s / 3.0))
     summary(steady)
-    print("broken: " + "; ".join(broken) if broken else f"every promise was kept, for {length_s / 60:g} minutes")
-    sys.exit(1 if broken else 0)
+    conclude(judge(steady, min(WARM_S, length_s / 3.0)))
+
+
+def saturate(model: Model, child: Child, length_s: float) -> tuple[float, float]:
+    """Return predictions per second in a closed loop, and the share of the server's core that they use.
+
+    Each answer starts the next prediction: all groups and the end at once, in text.
+    """
+    load, rng, ids, answered = Load(), np.random.default_rng(5), itertools.count(), 0
+    groups = [json.dumps({"group": name, "values": values_of(model, name, rng)})[1:] for name in model.places]
+
+    def messages(count: int) -> bytes:
+        frames = b""
+        for name in itertools.islice(ids, count):
+            lines = [f'{{"type": "begin", "id": {name}}}', f'{{"type": "end", "id": {name}}}']
+            lines[1:1] = [f'{{"type": "group", "id": {name}, {group}' for group in groups]
+            frames += b"".join(text(line.encode()) for line in lines)
+        return frames
+
+    def read(client: WebSocketClient) -> None:
+        nonlocal answered
+        received = sum(1 for _ in client.frames())
+        answered += received
+        if received:
+            client.sock.send(messages(received))
+
+    def run(length_s: float) -> None:
+        over = time.perf_counter() + length_s
+        load.run(lambda: time.perf_counter() >= over, length_s + 1.0)
+
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS):
+            client = stack.enter_context(closing(WebSocketClient(child.port, "/stream")))
+            load.watch(client.sock, partial(read, client))
+            client.sock.send(messages(WINDOW))
+        run(CAPACITY_WARM_S)
+        before, cpu, started = answered, child.cpu_us, time.perf_counter()
+        run(length_s)
+        took = time.perf_counter() - started
+        return (answered - before) / took, (child.cpu_us - cpu) / took / 1e6
 
 
 def find_rate(model: Model, child: Child, length_s: float) -> float:
@@ -76,10 +137,10 @@ def find_rate(model: Model, child: Child, length_s: float) -> float:
 
     The cost of a prediction depends on the rate: at a low rate the server wakes for every message.
     """
-    capacity = saturate(model, child, length_s)
-    cost = f"{capacity.cost_us:.0f} us of processor time each, its core {capacity.busy:.0%} busy"
-    print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity.rate:.0f} predictions/s, {cost}")
-    rate = 0.05 * capacity.rate
+    capacity, busy = saturate(model, child, length_s)
+    cost = f"{busy / capacity * 1e6:.0f} us of processor time each, its core {busy:.0%} busy"
+    print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity:.0f} predictions/s, {cost}")
+    rate = 0.05 * capacity
     for _ in range(STEPS):
         steady, cpu, started = SteadyLoad(model, child, rate), child.cpu_us, time.perf_counter()
         steady.run(length_s, lambda _: None)
@@ -90,11 +151,9 @@ def find_rate(model: Model, child: Child, length_s: float) -> float:
 
 
 def print_sample(sample: Sample) -> None:
-    print(
-        f"{sample.at_s / 60:>6.2f}{sample.requests / 5:>11.0f}{sample.sent_p99:>10.2f}{sample.sent_bare_p99:>7.2f}"
-        f"{sample.received_p99:>14.2f}{sample.received_bare_p99:>7.2f}{sample.busy:>7.0%}{sample.mib:>8.1f}",
-        flush=True,
-    )
+    minute, rate = sample.at_s / 60, sample.requests / EVERY_S
+    sent, received = (sample.sent_p99, sample.sent_bare_p99), (sample.received_p99, sample.received_bare_p99)
+    print(SAMPLES.row(minute, rate, *sent, *received, sample.busy, sample.mib), flush=True)
 
 
 def write(path: Path, samples: Sequence[Sample]) -> None:
@@ -162,14 +221,14 @@ def trend(times: Sequence[float], values: Sequence[float]) -> Trend:
 
 def summary(steady: SteadyLoad) -> None:
     """Print the lateness of all answers and timers."""
-    print(f"\n{'ms after the deadline':<24}{'count':>9}{'p50':>8}{'p99':>8}{'p99.9':>8}")
+    print(f"\n{LEVELS.head}")
     for name, values in (
         ("sent by the server", steady.sent_ms),
         ("  bare timers", steady.sent_bare_ms),
         *((f"received, {name}", values) for name, values in steady.received_ms.items()),
         ("  bare timers", steady.received_bare_ms),
     ):
-        print(f"{name:<24}{len(values):>9}" + "".join(f"{ms:>8.2f}" for ms in levels(values)))
+        print(LEVELS.row(name, len(values), *levels(values)))
     print(f"{steady.requests} requests, {steady.answered} answered; {dict(steady.found) or 'nothing wrong'}")
 
 
