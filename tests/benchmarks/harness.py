@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 TESTS = Path(__file__).parents[1]
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -139,9 +141,9 @@ def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_coun
     return clock() - start
 
 
-def turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def turns(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
     """Measure in turns, so that noise affects all alike; the first turn is a warm-up."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    found: dict[str, list[T]] = {name: [] for name in measures}
     for _ in range(rounds + 1):
         for name, measure in measures.items():
             found[name].append(measure())

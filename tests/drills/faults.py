@@ -21,7 +21,7 @@ from benchmarks.load.models import saved_model
 from drills.cluster import Cluster
 from drills.disk import small_disk
 from drills.drill import Lengths, Report, drill
-from drills.fault_kinds import FAULTS, ClockSteps, Fault
+from drills.fault_kinds import CLOCK, FAULTS, Fault
 from drills.judging import Outcome
 from drills.networks import NAME, bad_network
 from drills.relay import Relay
@@ -65,9 +65,9 @@ def main() -> None:
 
 def run_drills(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:
     """Run the drills and print each report; retry inconclusive drills."""
-    shared: list[Drill] = [fault_drill(fault(), lengths) for fault in FAULTS if only in fault.name]
+    shared: list[Drill] = [fault_drill(fault, lengths) for fault in FAULTS if only in fault.name]
     network: list[Drill] = [lambda testbed: bad_network(testbed, lengths)] if only in NAME else []
-    steps: list[Drill] = [fault_drill(ClockSteps(), lengths)] if only in ClockSteps.name else []
+    steps: list[Drill] = [fault_drill(CLOCK, lengths)] if only in CLOCK.name else []
     first = True
     for name, drills in (("shared", shared + network), ("clock", steps)):
         if drills:

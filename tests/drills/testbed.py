@@ -56,6 +56,7 @@ class Testbed:
     lost : start and end of the outage of each failed replica.
     broken : promises found broken by direct checks.
     notes : further observations.
+    sessions : port and id of a session of each replica, for the steps of the clock.
     """
 
     cluster: Cluster
@@ -69,6 +70,7 @@ class Testbed:
     lost: dict[int, tuple[float, float]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    sessions: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.served = [Served(self.good)]
