@@ -19,13 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
 from drills.cluster import Cluster
-from drills.disk import small_disk
-from drills.drill import Lengths, Report, drill
+from drills.drill import NETWORK, Lengths, Report, bad_network, drill
 from drills.fault_kinds import CLOCK, FAULTS, Fault
 from drills.judging import Outcome
-from drills.networks import NAME, bad_network
 from drills.relay import Relay
-from drills.testbed import Testbed, fake_clock
+from drills.testbed import Testbed, fake_clock, small_disk
 from service.redis_server import RedisServer
 
 DEADLINES_MS = [20.0, 50.0]
@@ -66,7 +64,7 @@ def main() -> None:
 def run_drills(folder: Path, lengths: Lengths, only: str) -> Iterator[Report]:
     """Run the drills and print each report; retry inconclusive drills."""
     shared: list[Drill] = [fault_drill(fault, lengths) for fault in FAULTS if only in fault.name]
-    network: list[Drill] = [lambda testbed: bad_network(testbed, lengths)] if only in NAME else []
+    network: list[Drill] = [lambda testbed: bad_network(testbed, lengths)] if only in NETWORK else []
     steps: list[Drill] = [fault_drill(CLOCK, lengths)] if only in CLOCK.name else []
     first = True
     for name, drills in (("shared", shared + network), ("clock", steps)):

@@ -24,8 +24,7 @@ from benchmarks.harness import CLIENT_CORE, Process, Table, conclude, flag, pin_
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
 from drills.calls import Call
-from drills.client_kinds import Plan
-from drills.clients import clients
+from drills.clients import Plan, clients
 from drills.cluster import Cluster, Replica, metric, wait_for
 from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls

@@ -17,10 +17,9 @@ from benchmarks.load.child import Child
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
-from drills.disk import small_disk
-from drills.load import judge
+from drills.load import Sample, SteadyLoad, judge
 from drills.relay import Relay
-from drills.steady_load import Sample, SteadyLoad
+from drills.testbed import small_disk
 from service.serving import Running
 from system import free_port
 
