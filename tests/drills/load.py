@@ -15,13 +15,11 @@ import itertools
 import json
 import os
 import sys
-import threading
 import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -43,6 +41,7 @@ from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.models import temporary_model, values_of
 from benchmarks.load.predictions import MAX_STALLED, STALLED, LoadPrediction, faults, plan_predictions
 from drills.machine import footprint
+from drills.monitors import repeating
 
 CHECKED = 20
 """One in this many answers is checked against the library."""
@@ -68,39 +67,9 @@ MIX: Mapping[str, Kind] = {
 }
 
 
-class Sample(NamedTuple):
-    """Observations of a few seconds; lateness in milliseconds, `sent` by the server, `received` at the client."""
-
-    at_s: float
-    requests: int
-    answered: int
-    errors: int
-    sent_p50: float
-    sent_p99: float
-    sent_p999: float
-    sent_bare_p99: float
-    received_p50: float
-    received_p99: float
-    received_p999: float
-    received_bare_p99: float
-    load_p99: float
-    busy: float
-    mib: float
-    descriptors: int
-    own_descriptors: int
-    threads: int
-    gc_ms: float
-    stall_ms: float
-
-
-@dataclass
-class Counts:
-    """Counts since the last sample."""
-
-    requests: int = 0
-    answered: int = 0
-    received_ms: list[float] = field(default_factory=list)
-    found: Counter[str] = field(default_factory=Counter)
+Sample = dict[str, float]
+"""Observations of a few seconds, by the columns of the file; lateness in milliseconds, `sent` by the server, `received`
+at the client."""
 
 
 class SteadyLoad:
@@ -123,49 +92,35 @@ class SteadyLoad:
         self._model, self._child, self._rate = model, child, rate
         self._rng = np.random.default_rng(7)
         self._load = Load()
-        self._now = Counts()
+        self._received_ms: list[float] = []
         self._checking: list[LoadPrediction] = []
         self._due: list[LoadPrediction] = []
         self._stalls: deque[list[tuple[float, float]]] = deque(maxlen=3)
-        self._started = self._until = 0.0
 
     def run(self, length_s: float, on_sample: Callable[[Sample], None]) -> None:
         """Run the load, and wait for open predictions; `on_sample` is called with each sample."""
         server_stats(self._child)
         self._started = time.perf_counter()
+        self._before = (self._started, self._child.cpu_us, self.requests, self.answered)
         self._until = self._started + length_s
-        bindings = {name: kind.make(self._load, self._child.port) for name, kind in MIX.items()}
-        for name, binding in bindings.items():
-            gap_s = 1.0 / (self._rate * MIX[name].share)
-            begin_all(self._load, binding, self._predictions(name, binding), partial(self._gap, gap_s))
-        timers = BareTimers(self._load, self._child.port)
-        timers.request_timers(self._rng, 1.0 / BARE_PER_S, lambda: time.perf_counter() >= self._until)
-        stop = threading.Event()
-        sampling = threading.Thread(target=self._sample, args=(timers, on_sample, stop))
-        sampling.start()
-        try:
-            self._load.run(lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S)
-        except (OSError, KeyError, ValueError) as error:
-            self.found[f"the load failed: {error!r}"] += 1
-        finally:
-            stop.set()
-            sampling.join()
-            for binding in bindings.values():
-                binding.close()
-            timers.close()
-        self._end(bindings)
-
-    def _end(self, bindings: Mapping[str, Binding]) -> None:
+        with ExitStack() as stack:
+            streams = []
+            for name, kind in MIX.items():
+                binding = stack.enter_context(closing(kind.make(self._load, self._child.port)))
+                gaps_s = partial(self._rng.exponential, 1.0 / (self._rate * kind.share))
+                begin_all(self._load, binding, self._predictions(name, binding), gaps_s)
+                streams += [binding] if isinstance(binding, Stream) else []
+            timers = stack.enter_context(closing(BareTimers(self._load, self._child.port)))
+            timers.request_timers(self._rng, 1.0 / BARE_PER_S, lambda: time.perf_counter() >= self._until)
+            stack.enter_context(repeating(lambda: on_sample(self._sample(timers)), EVERY_S))
+            try:
+                self._load.run(lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S)
+            except (OSError, KeyError, ValueError) as error:
+                self.found[f"the load failed: {error!r}"] += 1
         self._measurements()
         self._check([*self._due, *self._checking])
-        if self.requests != self.answered:
-            self.found["never answered"] += self.requests - self.answered
-        for binding in bindings.values():
-            if isinstance(binding, Stream) and binding.strays:
-                self.found["answered twice"] += binding.strays
-
-    def _gap(self, mean_s: float) -> float:
-        return float(self._rng.exponential(mean_s))
+        strays = sum(stream.strays for stream in streams)
+        self.found += Counter({"never answered": self.requests - self.answered, "answered twice": strays})
 
     def _predictions(self, name: str, binding: Binding) -> Iterator[LoadPrediction]:
         """Yield predictions until the time is over."""
@@ -174,61 +129,53 @@ class SteadyLoad:
                 return
             prediction.on_answer = partial(self._answered, name, binding)
             self.requests += 1
-            self._now.requests += 1
             yield prediction
 
     def _answered(self, name: str, binding: Binding, prediction: LoadPrediction) -> None:
         self.answered += 1
-        self._now.answered += 1
         if isinstance(binding, Stream):
             binding.open.pop(prediction.name, None)
         received_ms = prediction.lateness_ms if "prediction" in prediction.answers[0][1] else None
         if received_ms is not None:
             self.received_ms[name].append(received_ms)
-            self._now.received_ms.append(received_ms)
+            self._received_ms.append(received_ms)
         if prediction.name % CHECKED == 0 or "prediction" not in prediction.answers[0][1]:
             self._checking.append(prediction)
 
-    def _sample(self, timers: BareTimers, on_sample: Callable[[Sample], None], stop: threading.Event) -> None:
-        """Take samples, in a thread."""
-        cpu, last = self._child.cpu_us, time.perf_counter()
-        while not stop.wait(EVERY_S):
-            stats = self._measurements()
-            now, process = time.perf_counter(), footprint(self._child.pid)
-            busy, cpu = (self._child.cpu_us - cpu) / (now - last) / 1e6, self._child.cpu_us
-            counts, self._now = self._now, Counts()
-            late, self._load.late_ms = self._load.late_ms, []
-            bare, timers.late_ms = timers.late_ms, []
-            # The server may report the stall that explains an answer later: check new answers with the next sample.
-            due, self._due, self._checking = self._due, self._checking, []
-            errors = self._check(due)
-            for all_ms, new_ms in (
-                (self.sent_ms, stats.late_ms),
-                (self.sent_bare_ms, stats.bare_ms),
-                (self.received_bare_ms, bare),
-            ):
-                all_ms.extend(new_ms)
-            sample = Sample(
-                now - self._started,
-                counts.requests,
-                counts.answered,
-                errors,
-                *levels(stats.late_ms),
-                levels(stats.bare_ms)[1],
-                *levels(counts.received_ms),
-                levels(bare)[1],
-                levels(late)[1],
-                busy,
-                process.mib,
-                process.descriptors,
-                footprint(os.getpid()).descriptors,
-                process.threads,
-                max(stats.gc_ms, default=0.0),
-                max((end - begin for begin, end in stats.stalls), default=0.0),
-            )
-            last = now
-            self.samples.append(sample)
-            on_sample(sample)
+    def _sample(self, timers: BareTimers) -> Sample:
+        """Add and return a sample."""
+        stats, process = self._measurements(), footprint(self._child.pid)
+        now = (time.perf_counter(), self._child.cpu_us, self.requests, self.answered)
+        took_s, cpu_us, requests, answered = np.subtract(now, self._before).tolist()
+        self._before = now
+        received, self._received_ms = self._received_ms, []
+        late, self._load.late_ms = self._load.late_ms, []
+        bare, timers.late_ms = timers.late_ms, []
+        # The server may report the stall that explains an answer later: check new answers with the next sample.
+        due, self._due, self._checking = self._due, self._checking, []
+        self.sent_ms.extend(stats.late_ms)
+        self.sent_bare_ms.extend(stats.bare_ms)
+        self.received_bare_ms.extend(bare)
+        sample = {
+            "at_s": now[0] - self._started,
+            "requests": requests,
+            "answered": answered,
+            "errors": self._check(due),
+            **dict(zip(("sent_p50", "sent_p99", "sent_p999"), levels(stats.late_ms), strict=True)),
+            "sent_bare_p99": levels(stats.bare_ms)[1],
+            **dict(zip(("received_p50", "received_p99", "received_p999"), levels(received), strict=True)),
+            "received_bare_p99": levels(bare)[1],
+            "load_p99": levels(late)[1],
+            "busy": cpu_us / took_s / 1e6,
+            "mib": process.mib,
+            "descriptors": process.descriptors,
+            "own_descriptors": footprint(os.getpid()).descriptors,
+            "threads": process.threads,
+            "gc_ms": max(stats.gc_ms, default=0.0),
+            "stall_ms": max((end - begin for begin, end in stats.stalls), default=0.0),
+        }
+        self.samples.append(sample)
+        return sample
 
     def _measurements(self) -> ServerStats:
         """Return the server's measurements since the last call; recent stalls are retained."""
@@ -370,16 +317,16 @@ def find_rate(model: Model, child: Child, length_s: float) -> float:
 
 
 def print_sample(sample: Sample) -> None:
-    minute, rate = sample.at_s / 60, sample.requests / EVERY_S
-    sent, received = (sample.sent_p99, sample.sent_bare_p99), (sample.received_p99, sample.received_bare_p99)
-    print(SAMPLES.row(minute, rate, *sent, *received, sample.busy, sample.mib), flush=True)
+    names = ("sent_p99", "sent_bare_p99", "received_p99", "received_bare_p99", "busy", "mib")
+    minute, rate = sample["at_s"] / 60, sample["requests"] / EVERY_S
+    print(SAMPLES.row(minute, rate, *(sample[name] for name in names)), flush=True)
 
 
 def write(path: Path, samples: Sequence[Sample]) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file)
-        out.writerow(Sample._fields)
-        out.writerows([f"{value:.4g}" if isinstance(value, float) else value for value in sample] for sample in samples)
+        out.writerow(samples[0] if samples else ())
+        out.writerows([f"{value:.6g}" for value in sample.values()] for sample in samples)
 
 
 def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
@@ -395,23 +342,23 @@ def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
         excess = levels(late)[1] - levels(bare)[1]
         if not excess <= LATER_MS:
             broken.append(f"answers {what} {excess:.2f} ms later than bare timers")
-    own = float(np.median([sample.load_p99 for sample in steady.samples]))
+    own = float(np.median([sample["load_p99"] for sample in steady.samples]))
     if not own <= LOAD_LATE_MS:
         broken.append(f"the load generator is {own:.2f} ms late, inconclusive")
-    return [*broken, *growing([sample for sample in steady.samples if sample.at_s >= warm_s])]
+    return [*broken, *growing([sample for sample in steady.samples if sample["at_s"] >= warm_s])]
 
 
 def growing(samples: Sequence[Sample]) -> Iterator[str]:
     """Return which resources grow that must not."""
-    memory = trend([sample.at_s for sample in samples], [sample.mib for sample in samples])
+    memory = trend([sample["at_s"] for sample in samples], [sample["mib"] for sample in samples])
     if not memory.flat:
         yield (
             f"memory is not flat within {FLAT:.0%}: {memory.level:.1f} MiB, grows by {memory.growth:.1f} to at most "
             f"{memory.largest:.1f}, from {memory.samples} samples"
         )
-    unmatched = [sample.descriptors - sample.own_descriptors for sample in samples]
+    unmatched = [sample["descriptors"] - sample["own_descriptors"] for sample in samples]
     if unmatched and np.median(unmatched[-3:]) > np.median(unmatched[:3]) + UNMATCHED:
-        yield f"unused descriptors grow from {unmatched[0]} to {unmatched[-1]} more than the load has"
+        yield f"unused descriptors grow from {unmatched[0]:g} to {unmatched[-1]:g} more than the load has"
 
 
 class Trend(NamedTuple):
