@@ -10,7 +10,6 @@ from types import MappingProxyType
 from drills.calls import Call
 from drills.clients import ClientReport, Clients, Plan, clients
 from drills.cluster import wait_for
-from drills.fault_kinds import Fault
 from drills.judging import (
     EXCUSED,
     EXCUSED_FEW,
@@ -33,6 +32,25 @@ from drills.testbed import Testbed
 SETTLED_S = 10.0
 WARM_S = 0.5
 ALWAYS_ALLOWED: frozenset[Outcome] = frozenset({Outcome.SERVER, Outcome.FALLBACK})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, with direct checks when it is injected and repaired.
+
+    Attributes
+    ----------
+    recovers_s : maximum recovery time.
+    from_repair : measure recovery from the repair; otherwise from the injection.
+    allowed : outcomes allowed during the fault by kind of call, besides answers and client fallbacks.
+    """
+
+    name: str
+    inject: Callable[[Testbed], None]
+    repair: Callable[[Testbed], None]
+    recovers_s: float = 1.0
+    from_repair: bool = True
+    allowed: Mapping[str, frozenset[Outcome]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
