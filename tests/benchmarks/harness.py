@@ -59,6 +59,11 @@ def report(rows: Sequence[Row]) -> bool:
     return all(row.kept for row in rows)
 
 
+def violations(*checks: tuple[object, str]) -> list[str]:
+    """Return the broken promises: the text of each check that found something."""
+    return [text for found, text in checks if found]
+
+
 def conclude(broken: Sequence[str], *, ran: bool = True) -> NoReturn:
     """Print the broken promises and exit; with 1 if there are any, or if nothing `ran`."""
     print("\n".join(["", *broken]) if broken else "\nevery promise was kept")

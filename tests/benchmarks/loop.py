@@ -38,7 +38,7 @@ from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
-from benchmarks.harness import conclude, flag, print_table, script_options, set_priority
+from benchmarks.harness import conclude, flag, print_table, script_options, set_priority, violations
 from benchmarks.load.pipeline import Pipeline
 from drills.cluster import ready
 from system import free_port, started
@@ -242,12 +242,15 @@ def main() -> None:
     print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {until}")
     print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.at(JUDGED_MS)[1] - before.at(JUDGED_MS)[1]:+.2f}")
     print(f"wrote {args.out}")
-    broken = []
-    if abs(found[slow] - truth[slow]) > TOLERANCE * truth[slow]:
-        broken.append(f"{slow!r} was learned as {found[slow]:.3g} ms; it takes {truth[slow]:.3g}")
-    if gained <= 0:
-        broken.append(f"nothing was gained at {JUDGED_MS:g} ms")
-    conclude(broken)
+    conclude(
+        violations(
+            (
+                abs(found[slow] - truth[slow]) > TOLERANCE * truth[slow],
+                f"{slow!r} was learned as {found[slow]:.3g} ms; it takes {truth[slow]:.3g}",
+            ),
+            (gained <= 0, f"nothing was gained at {JUDGED_MS:g} ms"),
+        )
+    )
 
 
 if __name__ == "__main__":

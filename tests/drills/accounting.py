@@ -10,6 +10,7 @@ a promise is broken.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.harness import Process, conclude, flag, script_options
+from benchmarks.harness import Process, conclude, flag, script_options, violations
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
 from drills.attacks.sequences import Round
@@ -140,15 +141,21 @@ def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
 
 def faults_of(account: Account, probe_s: float) -> list[str]:
     """Return the broken promises of a round; a probe may take `probe_s`."""
-    faults = list(account.others.wrong[:3])
-    if not account.alive:
-        faults.append("the server has ended")
-    if max(account.memory_mib) > account.bound_mib:
-        faults.append(f"{max(account.memory_mib):.0f} MiB resident; expected at most {account.bound_mib:.0f}")
-    for kind, latencies_s in (("probe", account.probes_s), ("prediction", account.others.latencies_s)):
-        if not latencies_s or max(latencies_s) > probe_s:
-            faults.append(f"a {kind} took {max(latencies_s, default=float('inf')):.2f} s; expected at most {probe_s:g}")
-    return faults + account.log
+    worst_mib = max(account.memory_mib)
+    slowest = {"probe": account.probes_s, "prediction": account.others.latencies_s}
+    found = {kind: max(latencies_s, default=math.inf) for kind, latencies_s in slowest.items()}
+    return [
+        *account.others.wrong[:3],
+        *violations(
+            (not account.alive, "the server has ended"),
+            (worst_mib > account.bound_mib, f"{worst_mib:.0f} MiB resident; expected at most {account.bound_mib:.0f}"),
+            *(
+                (took_s > probe_s, f"a {kind} took {took_s:.2f} s; expected at most {probe_s:g}")
+                for kind, took_s in found.items()
+            ),
+        ),
+        *account.log,
+    ]
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
-from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, script_options
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, script_options, violations
 from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
@@ -127,8 +127,8 @@ def main() -> None:
     conclude(broken, ran=bool(drives))
 
 
-def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
-    """Drive one element; print the figures, and yield the promises that it breaks."""
+def run(server: CostServer, drive: Drive, rounds: int) -> list[str]:
+    """Drive one element; print the figures, and return the promises that it breaks."""
     before = server.report()
     residents: list[float] = []
     with server.others() as others:
@@ -146,21 +146,28 @@ def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
     while now.held > before.held + LEFT_BYTES and time.monotonic() < until:  # the last predictions may still be open
         time.sleep(SETTLED_S)
         now = server.report()
-    name = f"{drive.element}, {drive.binding}"
     figures = (now.stall_ms, seen.bare_ms, seen.late_ms, seen.refused)
     memory = [mib - server.idle_mib for mib in (now.worst_mib, residents[-1])]
     print(FIGURES.row(drive.element, drive.binding, *figures, *memory), flush=True)
     server.reset()
-    if now.worst_mib > server.idle_mib + MAX_MIB:
-        yield f"{name}: {now.worst_mib - server.idle_mib:.0f} MiB more than idle, at most {MAX_MIB}"
-    if len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB:
-        yield f"{name}: memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"
-    if now.stall_ms > seen.bare_ms + MAX_STALL_MS:
-        yield f"{name}: the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}"
-    if seen.late_ms > seen.bare_ms + MAX_LATE_MS:
-        yield f"{name}: others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}"
-    if now.held > before.held + LEFT_BYTES:
-        yield f"{name}: {now.held} bytes count as stored {RELEASED_S:g} s later, {before.held} before"
+    grows = len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB
+    broken = violations(
+        (memory[0] > MAX_MIB, f"{memory[0]:.0f} MiB more than idle, at most {MAX_MIB}"),
+        (grows, f"memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"),
+        (
+            now.stall_ms > seen.bare_ms + MAX_STALL_MS,
+            f"the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}",
+        ),
+        (
+            seen.late_ms > seen.bare_ms + MAX_LATE_MS,
+            f"others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}",
+        ),
+        (
+            now.held > before.held + LEFT_BYTES,
+            f"{now.held} bytes count as stored {RELEASED_S:g} s later, {before.held} before",
+        ),
+    )
+    return [f"{drive.element}, {drive.binding}: {each}" for each in broken]
 
 
 def _quietly(act: Act, port: int) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from benchmarks.harness import violations
 from drills.calls import Call
 from drills.clients import ClientReport, Clients, Plan, clients
 from drills.cluster import wait_for
@@ -154,25 +155,21 @@ def _phase_of(call: Call, phases: Sequence[Phase]) -> Phase | None:
 
 def broken_promises(found: Figures, phase: str) -> list[str]:
     """Return the promises that the figures of a phase break."""
-    broken = []
     answered = max(found.requests - found.lost, 0)
-    if not found.requests:
-        broken.append(f"{phase}: no calls, inconclusive")
-    if found.wrong:
-        broken.append(f"{phase}: {found.wrong} wrong answers")
-    if found.late > LATE * answered:
-        broken.append(
-            f"{phase}: {found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
-        )
+    late = f"{found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
+    broken = violations(
+        (not found.requests, f"{phase}: no calls, inconclusive"),
+        (found.wrong, f"{phase}: {found.wrong} wrong answers"),
+        (found.late > LATE * answered, f"{phase}: {late}"),
+    )
     return broken + [f"{phase}: {example}" for example in found.examples[:3]] if broken else []
 
 
 def inconclusive(found: Figures, phase: str) -> list[str]:
     """Return why the figures of a phase are inconclusive, if they are."""
     answered = max(found.requests - found.lost, 0)
-    if found.excused <= max(EXCUSED * answered, EXCUSED_FEW):
-        return []
-    return [f"{phase}: stalls of the machine delayed {found.excused} of {answered} answers, inconclusive"]
+    text = f"{phase}: stalls of the machine delayed {found.excused} of {answered} answers, inconclusive"
+    return violations((found.excused > max(EXCUSED * answered, EXCUSED_FEW), text))
 
 
 def unexpected(
@@ -212,10 +209,11 @@ def unreleased(testbed: Testbed, before: Sequence[Footprint], client_report: Cli
     cluster = testbed.cluster
     wait_for(lambda: cluster.open == 0 and not leaks(before, cluster.footprints), SETTLED_S)
     found = leaks(before, cluster.footprints)
-    if cluster.open:
-        found.append(f"{cluster.open:g} predictions are open without clients")
-    if wait_for(lambda: cluster.sessions == 0, SETTLED_S) is None:
-        found.append(f"{cluster.sessions} expired sessions are in Redis")
+    wait_for(lambda: cluster.sessions == 0, SETTLED_S)
+    found += violations(
+        (cluster.open, f"{cluster.open:g} predictions are open without clients"),
+        (cluster.sessions, f"{cluster.sessions} expired sessions are in Redis"),
+    )
     logs = [replica.log for replica in cluster.replicas if b"Traceback" in replica.log.read_bytes()]
     return [*found, *client_leaks(client_report), *(f"{log.name} has a traceback" for log in logs)]
 
@@ -291,11 +289,14 @@ def _phase(relay: Relay, conditions: Conditions, length_s: float) -> Phase:
 
 def too_few(found: Figures, at_least: float, deadline_ms: float, name: str) -> list[str]:
     """Return whether the server answered too few calls, or some faster than the network allows."""
-    broken = []
-    if found.requests and found.share < at_least:
-        broken.append(f"{name}: the server answered {found.share:.0%}, expected at least {at_least:.0%}")
-    if deadline_ms < 2000.0 * DELAY_S and found.by[Outcome.SERVER]:
-        broken.append(
-            f"{name}: {found.by[Outcome.SERVER]} answers were faster than the network, or fallbacks without a note"
-        )
-    return broken
+    by_server = found.by[Outcome.SERVER]
+    return violations(
+        (
+            found.requests and found.share < at_least,
+            f"{name}: the server answered {found.share:.0%}, expected at least {at_least:.0%}",
+        ),
+        (
+            deadline_ms < 2000.0 * DELAY_S and by_server,
+            f"{name}: {by_server} answers were faster than the network, or fallbacks without a note",
+        ),
+    )

@@ -32,7 +32,7 @@ import numpy as np
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.deadlines import server_stats
-from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, pin_to_core, script_options
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, pin_to_core, script_options, violations
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
@@ -333,32 +333,38 @@ def judge(steady: SteadyLoad, warm_s: float) -> list[str]:
     broken = [f"{times} x {fault}" for fault, times in steady.found.items() if fault != STALLED]
     if not steady.answered or not steady.samples:
         return [*broken, "nothing was answered" if not steady.answered else "nothing was sampled"]
-    if steady.found[STALLED] > MAX_STALLED * steady.answered:
-        broken.append(f"stalls of the machine delayed {steady.found[STALLED]} answers, inconclusive")
-    for what, late, bare in (
-        ("sent", steady.sent_ms, steady.sent_bare_ms),
-        ("received", [ms for values in steady.received_ms.values() for ms in values], steady.received_bare_ms),
-    ):
-        excess = levels(late)[1] - levels(bare)[1]
-        if not excess <= LATER_MS:
-            broken.append(f"answers {what} {excess:.2f} ms later than bare timers")
+    received_ms = [ms for values in steady.received_ms.values() for ms in values]
+    later = {
+        "sent": levels(steady.sent_ms)[1] - levels(steady.sent_bare_ms)[1],
+        "received": levels(received_ms)[1] - levels(steady.received_bare_ms)[1],
+    }
     own = float(np.median([sample["load_p99"] for sample in steady.samples]))
-    if not own <= LOAD_LATE_MS:
-        broken.append(f"the load generator is {own:.2f} ms late, inconclusive")
-    return [*broken, *growing([sample for sample in steady.samples if sample["at_s"] >= warm_s])]
+    return [
+        *broken,
+        *violations(
+            (
+                steady.found[STALLED] > MAX_STALLED * steady.answered,
+                f"stalls of the machine delayed {steady.found[STALLED]} answers, inconclusive",
+            ),
+            *((not ms <= LATER_MS, f"answers {what} {ms:.2f} ms later than bare timers") for what, ms in later.items()),
+            (not own <= LOAD_LATE_MS, f"the load generator is {own:.2f} ms late, inconclusive"),
+        ),
+        *growing([sample for sample in steady.samples if sample["at_s"] >= warm_s]),
+    ]
 
 
-def growing(samples: Sequence[Sample]) -> Iterator[str]:
+def growing(samples: Sequence[Sample]) -> list[str]:
     """Return which resources grow that must not."""
     memory = trend([sample["at_s"] for sample in samples], [sample["mib"] for sample in samples])
-    if not memory.flat:
-        yield (
-            f"memory is not flat within {FLAT:.0%}: {memory.level:.1f} MiB, grows by {memory.growth:.1f} to at most "
-            f"{memory.largest:.1f}, from {memory.samples} samples"
-        )
-    unmatched = [sample["descriptors"] - sample["own_descriptors"] for sample in samples]
-    if unmatched and np.median(unmatched[-3:]) > np.median(unmatched[:3]) + UNMATCHED:
-        yield f"unused descriptors grow from {unmatched[0]:g} to {unmatched[-1]:g} more than the load has"
+    size = f"{memory.level:.1f} MiB, grows by {memory.growth:.1f} to at most {memory.largest:.1f}"
+    unused = [sample["descriptors"] - sample["own_descriptors"] for sample in samples] or [0]
+    return violations(
+        (not memory.flat, f"memory is not flat within {FLAT:.0%}: {size}, from {memory.samples} samples"),
+        (
+            np.median(unused[-3:]) > np.median(unused[:3]) + UNMATCHED,
+            f"unused descriptors grow from {unused[0]:g} to {unused[-1]:g} more than the load has",
+        ),
+    )
 
 
 class Trend(NamedTuple):
