@@ -19,7 +19,6 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, TimeSeriesSplit
@@ -132,27 +131,6 @@ def test_the_constructor_stores_and_nothing_else(kind: type[Estimator]) -> None:
 # What is learned.
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.3])
-def test_all_steps_together_are_ridge_regression(alpha: float) -> None:
-    estimator = AnytimeRegressor(GROUPS, alpha=alpha).fit(X, y)
-    scale = StandardScaler().fit(X)
-    ridge = Ridge(alpha=len(X) * alpha).fit(scale.transform(X), y)
-    np.testing.assert_allclose(estimator.predict(X), ridge.predict(scale.transform(X)), rtol=1e-8)
-    assert estimator.score(X, y) == pytest.approx(r2_score(y, estimator.predict(X)))
-
-
-def test_what_was_learned_is_told() -> None:
-    estimator = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, y)
-    assert sorted(estimator.sequence_) == ["colour", "edges", "shape"]
-    costs = {"edges": 2.0, "colour": 1.0, "shape": 5.0}
-    assert estimator.curve_.costs.tolist() == np.cumsum([0.0, *(costs[name] for name in estimator.sequence_)]).tolist()
-    assert estimator.curve_.explained_variance[0] == 0.0
-    assert 2 * estimator.curve_.explained_variance[-1] == pytest.approx(estimator.score(X, y), abs=1e-4)
-    assert estimator.curve_.cv_error is None
-    assert estimator.guarantee_.gamma is not None
-    assert estimator.model_.manifest.groups.names == ("edges", "colour", "shape")
-
-
 def test_without_groups_each_column_is_one_at_cost_1() -> None:
     estimator = AnytimeRegressor().fit(X, y)
     assert sorted(estimator.sequence_) == [f"x{j}" for j in range(6)]
@@ -190,14 +168,6 @@ def test_a_budget_that_is_none_is_refused(budget: float, kind: type[Estimator]) 
     estimator = kind(GROUPS).fit(X, target_of(kind))
     with pytest.raises(ValuesError, match=r"budget is .*expected a number of ms, 0 or more"):
         estimator.predict(X, budget=budget)
-
-
-def test_groups_that_are_free_are_in_every_budget() -> None:
-    edges, colour, shape = GROUPS["groups"]
-    groups = {"groups": [edges, {**colour, "cost": 0.0}, shape]}
-    estimator = AnytimeRegressor(groups).fit(X, y)
-    assert estimator.sequence_[0] == "colour"
-    np.testing.assert_array_equal(estimator.predict(X, budget=0.0), list(estimator.staged_predict(X))[1])
 
 
 # Columns.
@@ -284,23 +254,6 @@ def test_sparse_tables_are_as_dense_ones(layout: Any, missing: float, options: d
     np.testing.assert_allclose(thin.predict(some, budget=3.0), dense.predict(some, budget=3.0), rtol=1e-10)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_what_is_missing_is_the_training_mean(weighted: bool) -> None:
-    X, y = table(missing=0.15)
-    weights = np.random.default_rng(2).uniform(0.1, 3.0, len(X)) if weighted else None
-    bases = {name: {"missing": False} for name in FEATURES}
-    estimator = AnytimeRegressor(GROUPS | {"bases": bases}, alpha=1e-5).fit(X, y, sample_weight=weights)
-    mean = np.array(
-        [np.average(c[~np.isnan(c)], weights=None if weights is None else weights[~np.isnan(c)]) for c in X.T]
-    )
-    filled = np.where(np.isnan(X), mean, X)
-    explicit = AnytimeRegressor(GROUPS, alpha=1e-5).fit(filled, y, sample_weight=weights)
-    assert explicit.sequence_ == estimator.sequence_
-    np.testing.assert_allclose(estimator.predict(X), explicit.predict(filled), rtol=1e-10)
-    np.testing.assert_allclose(estimator.predict(filled), explicit.predict(filled), rtol=1e-10)
-    np.testing.assert_allclose(estimator.predict(np.full((1, 6), np.nan)), np.average(y, weights=weights), rtol=1e-12)
-
-
 @pytest.mark.parametrize("options", [{}, {"basis": "hinge:2"}, {"basis": "auto"}, {"clamp": 0.1}], ids=str)
 def test_a_column_with_an_infinity_is_left_out_of_arrays_and_streams_and_refused_in_later_rows(
     options: dict[str, Any], fitted: AnytimeRegressor
@@ -325,24 +278,6 @@ def test_a_target_that_cannot_be_squared_is_named() -> None:
     Y = pd.DataFrame({"near": y, "far": np.where(np.arange(80) == 7, 1e200, y)})
     with pytest.raises(TableError, match="column 'far' holds values that are infinite or too large to square"):
         AnytimeRegressor(GROUPS).fit(X, Y)
-
-
-def test_what_is_handed_in_stays_as_it_was() -> None:
-    X, y = table(missing=0.1)
-    weights = np.ones(len(X))
-    before = X.tobytes(), y.tobytes(), weights.tobytes()
-    list(AnytimeRegressor(GROUPS, alpha="cv").fit(X, y, sample_weight=weights).staged_predict(X))
-    assert (X.tobytes(), y.tobytes(), weights.tobytes()) == before
-
-
-def test_several_responses_are_predicted_together() -> None:
-    Y = np.column_stack([y, 100 * X[:, 0], np.full(len(X), 7.0)])
-    estimator = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, Y)
-    assert estimator.predict(X).shape == Y.shape
-    assert [stage.shape for stage in estimator.staged_predict(X)] == [Y.shape] * 4
-    for p in range(3):
-        single = AnytimeRegressor(GROUPS, alpha=1e-5).fit(X, Y[:, p])
-        np.testing.assert_allclose(estimator.predict(X)[:, p], single.predict(X), rtol=1e-8)
 
 
 # Cross-validation.
@@ -618,20 +553,6 @@ def test_classes_of_one_row_train_and_their_rows_are_never_held_out() -> None:
     expected = [-2 * np.log(1 - 1 / (len(X) - held)) for held in (15.0, 16.0)]
     for found in binary.fit_.measured.folds[:, 0]:
         assert np.isclose(found, expected, rtol=1e-6).any(), (found, expected)
-
-
-@pytest.mark.parametrize("family", ["auto", "gaussian"])
-def test_accuracy_on_digits_rises_with_the_budget(family: Literal["auto", "gaussian"]) -> None:
-    X, y = load_digits(return_X_y=True)
-    rows = {
-        "groups": [{"name": f"row {r}", "features": [f"x{8 * r + c}" for c in range(8)], "cost": 1.0} for r in range(8)]
-    }
-    estimator = AnytimeClassifier(rows, family=family, alpha=1e-3).fit(X[:1200], y[:1200])
-    rates = [estimator.score(X[1200:], y[1200:], budget=budget) for budget in (0, 1, 2, 4, 8)]
-    assert rates == sorted(rates)
-    assert rates[0] < 0.2
-    assert rates[1] > 0.25
-    assert rates[-1] > 0.85
 
 
 # Columns that have no numbers

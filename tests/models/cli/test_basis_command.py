@@ -14,7 +14,7 @@ import yaml
 from anytime import load
 from anytime.cli.main import main
 from anytime.groups import load_groups
-from models.commands import Capture, document, refusal
+from models.commands import Capture, refusal
 from models.opening import opened
 from models.present import present
 
@@ -136,15 +136,6 @@ def test_quantiles_are_for_plots_and_moments_merge_without_them(desk: Path) -> N
     run("moments", "a.moments", "b.moments", "--out", "both.moments")
     run("train", "both.moments", "--out", "m.safetensors")
     assert load("m.safetensors").groups.bases["age"].quantiles == shared.bases["age"].quantiles
-
-
-def test_compare_measures_the_terms_of_both_tables(desk: Path, capsys: Capture) -> None:
-    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "s.json")
-    common = ["a.csv", "--groups", "s.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]
-    run("train", *common, "--out", "m.safetensors")
-    expected = document(capsys, "evaluate", "m.safetensors", "b.csv")["prefixes"][-1]["r2"]
-    found = {method["name"]: method for method in document(capsys, "compare", *common, "--test", "b.csv")["methods"]}
-    assert found["CS-G-FR"]["test"]["r2"][-1] == pytest.approx(expected, rel=1e-9)
 
 
 WRITTEN = {

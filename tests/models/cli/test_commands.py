@@ -129,13 +129,6 @@ def test_train_leaves_out_rows_without_a_target(desk: Path, capsys: Capture) -> 
     assert load("m.safetensors").manifest.provenance.rows == 58
 
 
-def test_train_with_a_test_table_tells_what_evaluate_tells(desk: Path, capsys: Capture) -> None:
-    out = output(capsys, *TRAIN, "--test", "test.csv")
-    assert "test r2" in out
-    evaluated = evaluate(load("m.safetensors"), open_table("test.csv"))
-    assert all(f"{value:.4f}" in out for value in present(evaluated.r2)[1:])
-
-
 CALIBRATE = ["--calibrate", "held.csv"]
 REFUSE = ["--missing-target", "error"]
 
@@ -319,12 +312,6 @@ def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated_and_certified
     assert said <= set(ran(capsys, *RESEQUENCE).err.splitlines())
     assert load("new.safetensors").manifest.calibration is None
     assert "of best" not in output(capsys, "show", "new.safetensors")
-
-
-def test_train_with_a_seed_is_the_same_again(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    first = trained("--seed", "3").read_bytes()
-    assert trained("--seed", "3", "--n-jobs", "1").read_bytes() == first
 
 
 def test_show_tells_the_steps_in_order_and_its_json_has_the_documented_fields(desk: Path, capsys: Capture) -> None:
@@ -666,6 +653,15 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
         ["--test is 'test.csv'", "chooses where to stop"],
     ),
     ("a budget below 0", trained, [*EVALUATE, "--budget", "-1"], ["budget is -1.0", "0 or more"]),
+    *(
+        (
+            f"{option} without random costs",
+            trained,
+            [*EVALUATE, option, "3"],
+            [f"{option} applies to simulations only; add --random-costs FILE"],
+        )
+        for option in ("--deadline", "--rows")
+    ),
     ("a precision of nothing", nothing, [*TRAIN, "--epsilon", "0"], ["epsilon is 0.0", "above 0"]),
     ("a precision that is none", nothing, [*TRAIN, "--epsilon", "nan"], ["epsilon is nan"]),
     ("a precision that keeps nothing", nothing, [*TRAIN, "--epsilon", "9"], ["epsilon is 9", "the longest is"]),
@@ -1044,12 +1040,6 @@ def test_first_names_no_group_that_a_stopping_rule_excluded(desk: Path, capsys: 
     assert manifest.first == tuple(step.group for step in manifest.steps)
     assert len(manifest.first) < 3, "this table does not test anything"
     output(capsys, *NEW, "--method", "omp")
-
-
-def test_a_dropped_column_leaves_no_group_that_costs(desk: Path, capsys: Capture) -> None:
-    model = load(trained("--drop", "c0"))
-    names = [name for step in model.manifest.steps for name in step.adds]
-    assert all(model.groups.groups[model.groups.positions[name]].features or name == "visit" for name in names)
 
 
 def test_a_prefix_that_is_worse_than_a_shorter_one_is_a_warning(desk: Path, capsys: Capture) -> None:

@@ -54,12 +54,6 @@ def with_penalties() -> Model:
     return chosen
 
 
-def test_the_same_costs_lose_nothing() -> None:
-    found = drift(model(), groups())
-    assert (found.changes, found.estimated, found.lost) == (False, False, 0)
-    assert found.current.at(2.0) == found.relearned.at(2.0)
-
-
 def test_penalties_of_the_prefixes_are_not_counted_as_a_loss_of_the_order() -> None:
     chosen = with_penalties()
     found = drift(chosen, groups())

@@ -268,16 +268,6 @@ def test_a_column_that_does_not_fit_its_role_is_refused(
     assert_refused(lambda: dataset(write(tmp_path, columns(c=column)), **role).moments(2), *words)
 
 
-def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
-    values = columns(w=np.where(np.arange(N) % 3, 1.0, 2.0))
-    twice = {name: np.repeat(column, values["w"].astype(int)) for name, column in values.items()}
-    weighted = dataset(write(tmp_path, values), weights="w").moments()[0]
-    repeated = dataset(write(tmp_path, twice)).moments()[0]
-    assert weighted.weight == repeated.weight
-    np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
-    np.testing.assert_allclose(weighted.scatter, repeated.scatter, atol=1e-12)
-
-
 # Moments
 
 
@@ -286,15 +276,6 @@ def large() -> dict[str, Any]:
     values["x2"][::1000] = np.nan
     values["x0"] += 1e4
     return values
-
-
-def test_moments_are_the_same_from_every_format(tmp_path: Path) -> None:
-    tables = (dataset(write(tmp_path, large(), suffix), weights="w") for suffix in (".parquet", ".csv"))
-    for a, b in zip(*(table.moments(3) for table in tables), strict=True):
-        assert (a.rows, a.missing) == (b.rows, b.missing)
-        assert a.weight == pytest.approx(b.weight)
-        np.testing.assert_allclose(a.imputed().mean, b.imputed().mean, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(a.imputed().scatter, b.imputed().scatter, rtol=1e-9, atol=1e-7)
 
 
 def test_moments_are_the_same_to_the_bit_for_any_number_of_threads(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anytime.data.dataset import check_finite, feature_matrix
-from anytime.data.formats import Batch, NumberStyle, Table, open_table
+from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
 from anytime.data.formats import memory as memory_format
 from anytime.data.formats import table as table_format
@@ -148,11 +147,6 @@ def test_a_range_of_rows_is_what_a_whole_reading_has_there(table: Table, between
     for name in ("colour", "count"):
         found = np.concatenate([EXPECTED[name][:0], *(batch.columns[name] for batch in batches)])
         np.testing.assert_array_equal(found, EXPECTED[name][start:stop])
-
-
-def test_two_readings_do_not_disturb_each_other(table: Table) -> None:
-    pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
-    assert all(np.array_equal(a.columns["count"], b.columns["count"]) for a, b in pairs)
 
 
 def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
@@ -698,35 +692,4 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(
 # Features
 
 
-def test_features_are_side_by_side_in_the_order_asked() -> None:
-    b = Batch(0, {"i": np.array([1, 2]), "f": np.array([0.5, np.nan]), "flag": np.array([True, False])})
-    X = feature_matrix(b, ["flag", "f", "i"])
-    np.testing.assert_array_equal(X, [[1, 0.5, 1], [0, np.nan, 2]])
-    X[:] = 0
-    assert b.columns["f"][0] == 0.5
-    assert feature_matrix(b, []).shape == (2, 0)
-
-
-def test_infinities_are_named_with_their_count_and_first_row() -> None:
-    b = Batch(10, {"a": np.array([1.0, np.inf, -np.inf, np.nan]), "b": np.array([0.0, 0, 0, np.inf])})
-    assert_refused(lambda: check_finite(b, "a"), "'a' holds 2 infinite values", "row 11 (counted from 0)")
-    assert_refused(lambda: check_finite(b, "b"), "'b' holds 1 infinite value,", "row 13")
-
-
 # Real files
-
-
-@pytest.mark.shared_data
-def test_real_files_are_read_as_pyarrow_reads_them(shared_data: Path) -> None:
-    paths = sorted(shared_data.glob("*/*.parquet"))
-    assert paths
-    for path in paths:
-        table, expected = open_table(path), pq.read_table(path)
-        names = list(dict.fromkeys([*table.columns[:20], *table.columns[-3:]]))
-        got = whole(table, names, rows=10_000)
-        for name in names:
-            np.testing.assert_array_equal(got[name], expected[name].to_numpy())
-        is_number = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
-        numbers = [name for name in table.columns if any(test(expected.schema.field(name).type) for test in is_number)]
-        first = next(table.batches(numbers, 100))
-        assert feature_matrix(first, numbers).shape == (first.rows, len(numbers))

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import accuracy_score, mean_squared_error, ndcg_score, r2_score
+from sklearn.metrics import mean_squared_error, ndcg_score, r2_score
 
 from anytime.cli.main import main
 from anytime.data.dataset import Dataset
@@ -19,7 +18,6 @@ from anytime.data.survey import settle_target, survey
 from anytime.errors import TableError
 from anytime.evaluation.evaluate import Evaluation, evaluate, ndcg
 from anytime.groups import load_groups
-from anytime.loaded import load
 from anytime.model.curve import plateau_level, stopping_cost, timeliness
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
@@ -96,18 +94,6 @@ def test_explained_variance_and_error_are_those_of_the_rows(targets: list[str], 
     assert found.costs.tolist() == [0.0, *(step.cumulative_cost for step in model.manifest.steps)]
     assert (found.accuracy, found.ndcg) == (None, None)
     assert found.explained_variance[0] == 0.0
-
-
-@pytest.mark.parametrize(("target", "classes"), [("sign", ("down", "up")), ("level", ("high", "low", "mid"))])
-def test_accuracy_is_that_of_the_likeliest_class_of_each_row(
-    target: str, classes: tuple[str, ...], tmp_path: Path
-) -> None:
-    model, found, scores = evaluated(tmp_path, [target])
-    assert (model.manifest.classes, found.ndcg) == (classes, None)
-    codes = scores[:, :, 0] > 0.5 if len(classes) == 2 else scores.argmax(axis=2)
-    guesses = np.array(classes)[codes.astype(int)]
-    assert present(found.accuracy) == pytest.approx([accuracy_score(TEST[target], guess) for guess in guesses])
-    assert present(found.accuracy)[-1] > present(found.accuracy)[0]
 
 
 @pytest.fixture
@@ -219,36 +205,3 @@ def test_timeliness_of_an_evaluation_stops_at_the_plateau_of_training(tmp_path: 
 
 
 # Real data
-
-
-def test_on_kddcup_the_whole_model_is_least_squares_and_no_column_is_lost(shared_data: Path, tmp_path: Path) -> None:
-    data, sample, out = shared_data / "kddcup99", tmp_path / "sample.parquet", tmp_path / "kdd.safetensors"
-    table = pq.read_table(data / "train.parquet")
-    table = table.take(np.arange(0, len(table), 8))
-    pq.write_table(table, sample)
-    call = ["train", sample, "--groups", data / "groups.json", "--target", "attack", "--out", out]
-    assert main([*map(str, call), "--alpha", "0", "--folds", "0"]) == 0
-    model = load(out)
-    features = list(model.groups.features)
-    X = np.column_stack([table[name].to_numpy().astype(np.float64) for name in features])
-    y = table["attack"].to_numpy().astype(np.float64)
-    X -= X.mean(axis=0)
-    y = (y - y.mean()) / y.std()
-    deviation = X.std(axis=0)
-    X /= np.where(deviation > 0, deviation, 1.0)
-    # R of the rows has the least squares of the rows, at the cost of the columns.
-    R: Any = np.linalg.qr(np.column_stack([X, y]), mode="r")
-    w = np.linalg.lstsq(R[:, :-1], R[:, -1])[0]
-    F = 0.5 - 0.5 * float(np.mean((y - X @ w) ** 2))
-    assert model.manifest.steps[-1].explained_variance == pytest.approx(F, abs=1e-6)
-
-    redundant = model.manifest.redundant
-    named = {*redundant.constant, *redundant.collinear}
-    assert len(features) == 118
-    assert len(named) == len(redundant.constant) + len(redundant.collinear)
-    assert set(redundant.constant) == {name for name, d in zip(features, deviation, strict=True) if d == 0}
-    whole = model.prefixes.coef(model.steps)[:, 0]
-    used = {features[j] for j, w in zip(model.prefixes.columns, whole, strict=True) if w != 0}
-    assert used.isdisjoint(named)
-    assert used | named == set(features)
-    assert len(used) == np.linalg.matrix_rank(R[:, :-1])

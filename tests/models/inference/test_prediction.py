@@ -126,14 +126,6 @@ def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> No
         assert (answer.cost, expected.cv_error, expected.explained_variance, expected.r2) == values
 
 
-def test_before_anything_arrives_the_answer_is_the_base_rate() -> None:
-    answer = Prediction(number()).answer()
-    base = number().prefixes.intercept[0]
-    assert answer == replace(answer, prediction=base, prefix=0, complete=False, groups=(), cost=0.0)
-    assert answer == replace(answer, reason="end", policy="prefix", note=None, interval=None, probabilities=None)
-    assert set(answer.missing) == set(NAMES)
-
-
 def test_the_last_values_of_a_group_count() -> None:
     x, other = table(3, 2)
     prediction = arriving(number(), other, NAMES)
@@ -566,12 +558,6 @@ def test_the_largest_values_are_answered_by_json_and_larger_ones_refused(name: s
     for group in NAMES:
         with pytest.raises(ValuesError, match=r"infinite or beyond 1e\+100"):
             arriving(MODELS[name], np.nextafter(largest, 2 * largest), [group])
-
-
-def test_the_answer_names_the_model_and_its_version() -> None:
-    model = replace(number(), manifest=number().manifest.model_copy(update={"name": "brake", "version": "abc"}))
-    answer = Prediction(model).answer()
-    assert (answer.model, answer.version) == ("brake", "abc")
 
 
 # The cost of all rows together.

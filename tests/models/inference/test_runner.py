@@ -43,17 +43,21 @@ from models.features.test_terms import model_of, trained
 from models.inference import extracting
 from models.inference.extracting import (
     Unloadable,
+    awaiting,
     briefly_slow,
     doubled,
     dying,
     first,
     first_briefly_slow,
+    forgetting,
+    generating,
     half_of_shared,
     hanging,
     keeping,
     leaving,
     meeting,
     much,
+    naming,
     noting,
     noughts,
     process_of,
@@ -62,10 +66,12 @@ from models.inference.extracting import (
     shared_memory,
     slow,
     slow_zero,
+    streaming,
     third,
     third_and_fourth,
     too_wide,
     total_of,
+    unordered,
     unreadable,
     unsendable,
     writing,
@@ -1123,3 +1129,32 @@ def test_a_group_that_arrives_after_the_answer_is_listed_and_its_duration_counts
         assert not run.receive(Arrival("b", X[1:2], 5.0)), "nothing more is needed"
         assert (answer.groups, answer.late_groups, run.unused) == (("a",), ("a",), ["b"])
         assert runner.counts["b"].computed == 1
+
+
+# Results that are not values.
+
+UNUSABLE: list[tuple[Callable[[Any], Any], str]] = [
+    (awaiting, "its extractor is async and returned a coroutine; expected a function that returns values"),
+    (streaming, "its extractor is async and returned a async_generator"),
+    (forgetting, "its extractor returned None (is a return missing?); expected an array or lists of values"),
+    (generating, "its extractor returned a generator; expected an array or lists of values"),
+    (naming, "its extractor returned a dict; expected"),
+    (unordered, "its extractor returned a set; expected"),
+]
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_a_result_that_is_not_values_is_named(worker: Worker) -> None:
+    for extractor, why in UNUSABLE if worker == "thread" else UNUSABLE[::2]:
+        with Runner(a_model(moments=True), extractors(b=extractor), worker, max_workers=1) as runner:
+            answer = runner.run(X, LONG_MS)
+            assert f"group 'b' failed: {why}" in (answer.note or "")
+            assert answer.groups == ("a", "c"), "the other groups count"
+            assert runner.failures[-1].group == "b"
+
+
+def test_a_group_without_features_may_return_anything() -> None:
+    for result in (None, {"a": 1}, iter([1.0])):
+        shared: dict[str, Any] = {"visit": lambda _, result=result: result, "b": lambda x, _: zero(x)}
+        with Runner(a_model(), extractors(**shared)) as runner:
+            assert runner.run(X, LONG_MS).complete

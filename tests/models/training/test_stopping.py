@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anytime.errors import GroupsError, TrainingError
 from anytime.estimators import AnytimeRegressor
-from anytime.evaluation.evaluate import held_out_curve
 from anytime.groups import FeatureGroups, load_groups
 from anytime.inference.prediction import Prediction
 from anytime.loaded import load
@@ -24,7 +21,7 @@ from anytime.model.manifest import Stopped
 from anytime.model.model import Model
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block, moments_of
-from anytime.moments.moments import Gram, Moments
+from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
@@ -439,32 +436,3 @@ def test_any_stopped_model_is_whole(groups: FeatureGroups, seed: int, method: Me
     again = Gram.of(present(model.moments))
     assert again.S.shape == (len(columns), len(columns))
     np.testing.assert_array_equal(again.x_mean, model.prefixes.mean)
-
-
-def squares(moments: Moments, models: PrefixModels) -> Float:
-    return held_out_curve(models, moments)[1]
-
-
-def test_the_hold_out_of_the_paper_leaves_variables_of_housing_out_and_predicts_as_well(shared_data: Path) -> None:
-    """Section 4.2 of Group-OMP: cubics of each variable; half of the rows to train on, a quarter to validate."""
-    table = pd.read_parquet(shared_data / "boston_housing" / "data.parquet")
-    names = [name for name in table.columns if name != "MEDV"]
-    powers = {name: (1,) if name == "CHAS" else (1, 2, 3) for name in names}
-    X = np.column_stack([table[name].to_numpy(np.float64) ** p for name in names for p in powers[name]])
-    y = table["MEDV"].to_numpy(np.float64)
-    groups = grouped([len(powers[name]) for name in names], [1.0] * len(names))
-    rng = np.random.default_rng(0)
-    lengths, errors = [], []
-    for _ in range(25):
-        train, held, test = np.split(rng.permutation(len(y)), [253, 380])
-        validation = Validation("held", partial(squares, moments_of(X[held], y[held])))
-        options = Options(method="omp", cost_blind=True, alpha=0.0)
-        whole, fitted = (
-            fit([moments_of(X[train], y[train])], groups, options, validation=h) for h in (None, validation)
-        )
-        lengths.append(len(fitted.sequence.steps))
-        errors.append([literal_errors(each.prefixes, X[test], y[test])[-1] for each in (whole, fitted)])
-    median = np.median(errors, axis=0)
-    assert 7 < np.mean(lengths) < 12  # the paper keeps 9.09 of 13
-    assert median[1] < 1.03 * median[0]
-    assert 14 < median[1] < 21  # the paper's error is 17.60
