@@ -158,11 +158,18 @@ def extractors(**changed: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 
 def ran(
-    model: Model, own: Mapping[str, Any], *worker: Worker, x: Any = X, deadline_ms: float = LONG_MS, **options: Any
+    model: Model,
+    own: Mapping[str, Any],
+    worker: Worker = "thread",
+    x: Any = X,
+    deadline_ms: float = LONG_MS,
+    budget: float | None = None,
+    policy: Policy = "prefix",
+    **options: Any,
 ) -> tuple[Answer, Runner[Answer]]:
     """The answer of one run, and its runner, which is closed."""
-    with Runner(model, own, *worker, **options) as runner:
-        return runner.run(x, deadline_ms), runner
+    with Runner(model, own, worker, **options) as runner:
+        return runner.run(x, deadline_ms, budget=budget, policy=policy), runner
 
 
 def worker_threads() -> set[threading.Thread]:
@@ -190,6 +197,191 @@ def test_all_groups_within_the_deadline_give_the_full_prediction(worker: Worker)
     assert (answer.groups, answer.late_groups, answer.unused_groups) == (("a", "b", "c"), (), ())
     assert answer.elapsed_ms > 0
     assert (runner.lateness.count, runner.failures, runner.last_failure) == (0, (), None)
+
+
+NO_LIGHT = "RuntimeError: no light on the sensor"
+WITHOUT_SHARED = f"group 'visit' failed: {NO_LIGHT}; group 'b' failed: it uses 'visit', which failed"
+NOTED: dict[str, Any] = {"a": zero, "b": zero, "c": noting}
+"""Extractors whose input is a folder, of which c creates a file there."""
+
+SHARED = {"visit": doubled, "b": half_of_shared}
+WITH_MOMENTS: dict[str, Any] = {"model": a_model(moments=True)}
+LIMITED = WITH_MOMENTS | {"patience_ms": 100.0}
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, dict[str, dict[str, int]]]] = {
+    "groups computed by the deadline are used": (
+        {"b": slow},
+        {"deadline_ms": 1000.0, "max_workers": 1},
+        {"prediction": 1.5, "prefix": 1, "groups": ("a",), "reason": "deadline", "missing": ("b", "c")},
+        "",
+        {},
+    ),
+    **{
+        f"a budget of {budget} ends the run when its prefix is complete": (
+            {"c": third if budget == 8.0 else hanging},
+            {"budget": budget},
+            {"prediction": prediction, "prefix": prefix, "reason": reason, "budget": budget, "complete": True},
+            "",
+            {},
+        )
+        for budget, prediction, prefix, reason in (
+            (8.0, FULL, 3, "complete"),
+            (4.0, 21.5, 2, "budget"),
+            (3.9, 1.5, 1, "budget"),
+            (0.5, 0.5, 0, "budget"),
+        )
+    },
+    "with moments the other groups answer around a failure": (
+        {"b": raising},
+        WITH_MOMENTS | {"max_workers": 1},
+        {
+            "policy": "arrived",
+            "groups": ("a", "c"),
+            "reason": "end",
+            "missing": ("b",),
+            "prefix": 1,
+            "prediction": pytest.approx(FULL - 20.0, rel=1e-3),
+            "note": f"group 'b' failed: {NO_LIGHT}",
+        },
+        "b",
+        {},
+    ),
+    "a group that cannot end in time is not started": (
+        NOTED,
+        {"times": {"c": [1e9]}, "deadline_ms": 3_600_000.0, "max_workers": 1},  # the answer is early
+        {"prefix": 2, "reason": "deadline", "note": "not started, since it could not end in time: 'c' (1e+09 ms)"},
+        "",
+        {"c": {"skipped": 1}},
+    ),
+    "unless nothing is to be skipped": (
+        NOTED,
+        {"times": {"c": [1e6]}, "skip": False, "max_workers": 1},
+        {"reason": "complete"},
+        "",
+        {},
+    ),
+    # b needs visit, which has an extractor here: without time for b, visit is useless.
+    "no part of a step is started that cannot be completed": (
+        NOTED | {"visit": noting, "b": slow_zero},
+        {"times": {"b": [1e6]}},
+        {"prefix": 1},
+        "",
+        {},
+    ),
+    **{
+        f"a group does not fit, by the policy {policy}": (
+            {},
+            WITH_MOMENTS | {"times": {"b": [1e6]}, "deadline_ms": 20_000.0, "policy": policy, "max_workers": 1},
+            {"groups": groups, "policy": policy, "reason": "deadline"},
+            "",
+            {},
+        )
+        for policy, groups in (("arrived", ("a", "c")), ("prefix", ("a",)))
+    },
+    **{
+        f"a group without features computes for those that require it, {count} workers": (
+            SHARED,
+            {"workers_per_run": count, "max_workers": count},
+            {"prediction": FULL, "reason": "complete"},
+            "",
+            {"visit": {"computed": 1}},
+        )
+        for count in (1, 3)
+    },
+    **{
+        f"without the shared result its dependents are not computed, {count} workers": (
+            SHARED | {"visit": raising},
+            WITH_MOMENTS | {"workers_per_run": count, "max_workers": 2},
+            {"groups": ("a", "c"), "reason": "end", "note": WITHOUT_SHARED},
+            "visit b",
+            {"b": {"skipped": 0}},
+        )
+        for count in (1, 2)
+    },
+    "several workers compute the groups of one input": (
+        NOTED | {"b": partial(meeting, "b", "c", 1), "c": partial(meeting, "c", "b", 2)},
+        {"workers_per_run": 2, "max_workers": 2},
+        {"groups": ("a", "b", "c"), "reason": "complete"},
+        "",
+        {},
+    ),
+    # visit and b are expected to take 15 s each: both may start within 5 s.
+    "groups of a step may be computed at the same time": (
+        SHARED,
+        {
+            "deadline_ms": 20_000.0,
+            "times": {"visit": [15_000.0], "b": [15_000.0]},
+            "workers_per_run": 2,
+            "max_workers": 2,
+        },
+        {"reason": "complete"},
+        "",
+        {},
+    ),
+    "each of two groups has its time limit": (
+        {"a": hanging, "b": hanging},
+        LIMITED | {"time_limits": {"a": 50.0, "b": 50.0}, "max_workers": 3},
+        {"groups": ("c",), "reason": "end", "replaced": ()},
+        "a b",
+        {"a": {"hung": 1}, "b": {"hung": 1}},
+    ),
+    "whatever the limits of earlier groups": (
+        {"a": first_briefly_slow, "b": hanging},
+        LIMITED | {"time_limits": {"a": 60_000.0, "b": 50.0}, "max_workers": 2, "skip": False},
+        {"groups": ("a", "c"), "reason": "end", "replaced": ()},
+        "b",
+        {"b": {"hung": 1}},
+    ),
+    **{
+        f"beyond a time limit shared results stay there, {count} workers": (
+            SHARED | {"a": hanging},
+            LIMITED
+            | {
+                "time_limits": {"a": 50.0},
+                "max_workers": 2 + count,
+                "workers_per_run": count,
+                "order": ["visit", "a", "b", "c"],
+            },
+            {"groups": ("b", "c"), "reason": "end", "replaced": ()},
+            "a",
+            {"a": {"hung": 1}},
+        )
+        for count in (1, 2)
+    },
+    "without moments a group beyond its time limit ends the run": (
+        {"b": hanging},
+        {"time_limits": {"b": 50.0}, "patience_ms": 100.0},
+        {"groups": ("a",), "reason": "end"},
+        "b",
+        {"b": {"hung": 1}},
+    ),
+    "a group after a skipped one has its time limit": (
+        {"b": hanging},
+        LIMITED
+        | {
+            "times": {"a": [1e6]},
+            "time_limits": {"b": 50.0},
+            "max_workers": 2,
+            "deadline_ms": 20_000.0,
+            "policy": "arrived",
+        },
+        {"groups": ("c",)},
+        "b",
+        {"b": {"hung": 1}},
+    ),
+}
+"""Other extractors, options, and what a run has then: fields of the answer, groups that failed, and counts."""
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_is_what_its_extractors_and_options_make_of_it(case: str, worker: Worker, tmp_path: Path) -> None:
+    own, options, expected, failed, counts = RUNS[case]
+    x = tmp_path if own.get("a") is zero else X
+    answer, runner = ran(**{"model": a_model(), "x": x, **options}, own=extractors(**own), worker=worker)
+    assert answer == replace(answer, **expected)
+    assert [failure.group for failure in runner.failures] == failed.split()
+    assert {g: {name: getattr(runner.counts[g], name) for name in each} for g, each in counts.items()} == counts
+    assert "c" in answer.groups or not (tmp_path / "computed").exists()
 
 
 @pytest.mark.parametrize("worker", WORKERS)
@@ -234,12 +426,6 @@ def test_an_answer_that_is_complete_and_late_counts_as_late(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_groups_computed_by_the_deadline_are_used(worker: Worker) -> None:
-    answer, _ = ran(a_model(), extractors(b=slow), worker, deadline_ms=1000.0, max_workers=1)
-    assert answer == replace(answer, prediction=1.5, prefix=1, groups=("a",), reason="deadline", missing=("b", "c"))
-
-
-@pytest.mark.parametrize("worker", WORKERS)
 def test_nothing_more_is_started_after_the_deadline(worker: Worker, tmp_path: Path) -> None:
     with Runner(a_model(), {"a": zero, "b": slow_zero, "c": noting}, worker, max_workers=1) as runner:
         assert runner.run(tmp_path, 100.0).reason == "deadline"
@@ -247,21 +433,6 @@ def test_nothing_more_is_started_after_the_deadline(worker: Worker, tmp_path: Pa
         assert not (tmp_path / "computed").exists()
         assert runner.run(tmp_path, LONG_MS).reason == "complete"
         assert (tmp_path / "computed").exists()
-
-
-@pytest.mark.parametrize(
-    ("budget", "c", "expected"),
-    [
-        (8.0, third, {"prediction": FULL, "prefix": 3, "reason": "complete"}),
-        (4.0, hanging, {"prediction": 21.5, "prefix": 2, "reason": "budget"}),
-        (3.9, hanging, {"prediction": 1.5, "prefix": 1, "reason": "budget"}),
-        (0.5, hanging, {"prediction": 0.5, "prefix": 0, "reason": "budget"}),
-    ],
-)
-def test_a_budget_ends_the_run_when_its_prefix_is_complete(budget: float, c: Any, expected: dict[str, Any]) -> None:
-    with Runner(a_model(), extractors(c=c)) as runner:
-        answer = runner.run(X, LONG_MS, budget=budget)
-    assert answer == replace(answer, budget=budget, complete=True, **expected)
 
 
 def test_a_deadline_of_zero_gives_the_base_rate_and_starts_nothing(tmp_path: Path) -> None:
@@ -342,14 +513,6 @@ def test_without_moments_a_failure_ends_the_run_with_the_prefix_so_far(
     assert runner.last_failure == answer.note
     assert len(caplog.records) == 1, "a repeatedly failing group is logged once"
     assert "group 'b' failed" in caplog.text
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_with_moments_the_answer_uses_the_other_groups_and_names_the_exception_in_one_line(worker: Worker) -> None:
-    answer, runner = ran(a_model(moments=True), extractors(b=raising), worker, max_workers=1)
-    assert answer == replace(answer, policy="arrived", groups=("a", "c"), reason="end", missing=("b",), prefix=1)
-    assert answer.prediction == pytest.approx(FULL - 20.0, rel=1e-3)
-    assert answer.note == runner.last_failure == "group 'b' failed: RuntimeError: no light on the sensor"
 
 
 def test_with_moments_a_failure_does_not_move_the_deadline() -> None:
@@ -713,67 +876,11 @@ def test_a_receiver_that_needs_no_more_ends_the_extraction(worker: Worker) -> No
     assert [arrival.group for arrival in arrivals] == ["a"]
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-def test_a_group_that_cannot_end_in_time_is_not_started(worker: Worker, tmp_path: Path) -> None:
-    groups = {"a": zero, "b": zero, "c": noting}
-    with Runner(a_model(), groups, worker, max_workers=1, times={"c": [1e9]}) as runner:
-        answer = runner.run(tmp_path, 3_600_000.0)  # nothing else can be computed, so the answer is early
-    note = "not started, since it could not end in time: 'c' (1e+09 ms)"
-    assert answer == replace(answer, prefix=2, reason="deadline", note=note)
-    assert not (tmp_path / "computed").exists()
-    assert runner.counts["c"].skipped == 1
-    answer, _ = ran(a_model(), groups, worker, x=tmp_path, max_workers=1, times={"c": [1e6]}, skip=False)
-    assert answer.reason == "complete"
-
-
-def test_no_part_of_a_step_is_started_that_cannot_be_completed(tmp_path: Path) -> None:
-    """b needs visit, which has an extractor here: without time for b, visit is useless."""
-    own = {"a": zero, "visit": noting, "b": slow_zero, "c": noting}
-    assert ran(a_model(), own, x=tmp_path, times={"b": [1e6]})[0].prefix == 1
-    assert not (tmp_path / "computed").exists()
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_the_policy_arrived_takes_the_next_group_that_fits(worker: Worker) -> None:
-    with Runner(a_model(moments=True), extractors(), worker, max_workers=1, times={"b": [1e6]}) as runner:
-        answer = runner.run(X, 20_000.0, policy="arrived")
-        assert (answer.groups, answer.policy, answer.reason) == (("a", "c"), "arrived", "deadline")
-        assert runner.run(X, 20_000.0).groups == ("a",)
-
-
 def test_without_a_cost_in_time_nothing_is_refused_before_it_was_measured() -> None:
     model = AnytimeClassifier({"cost_unit": "dollars", "groups": [{"name": "a", "features": ["a0"], "cost": 1e9}]})
     model.fit(np.arange(20.0)[:, np.newaxis], np.arange(20) % 2)
     with Runner(model.model_, {"a": zero}) as runner:
         assert runner.run(0, LONG_MS).reason == "complete"
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("workers_per_run", [1, 3])
-def test_a_group_without_features_computes_for_those_that_require_it(worker: Worker, workers_per_run: int) -> None:
-    own = extractors(b=half_of_shared, visit=doubled)
-    answer, runner = ran(a_model(), own, worker, workers_per_run=workers_per_run, max_workers=workers_per_run)
-    assert (answer.prediction, answer.reason) == (FULL, "complete")
-    assert runner.counts["visit"].computed == 1
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("workers_per_run", [1, 2])
-def test_without_the_shared_result_its_dependents_are_not_computed(worker: Worker, workers_per_run: int) -> None:
-    own = extractors(b=half_of_shared, visit=raising)
-    answer, runner = ran(a_model(moments=True), own, worker, workers_per_run=workers_per_run, max_workers=2)
-    assert (answer.groups, answer.reason) == (("a", "c"), "end")
-    assert "group 'visit' failed: RuntimeError: no light on the sensor" in str(answer.note)
-    assert [failure.group for failure in runner.failures] == ["visit", "b"]
-    assert runner.last_failure == "group 'b' failed: it uses 'visit', which failed"
-    assert runner.counts["b"].skipped == 0
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_several_workers_compute_the_groups_of_one_input(worker: Worker, tmp_path: Path) -> None:
-    own: dict[str, Any] = {"a": zero, "b": partial(meeting, "b", "c", 1), "c": partial(meeting, "c", "b", 2)}
-    answer, runner = ran(a_model(), own, worker, x=tmp_path, workers_per_run=2, max_workers=2)
-    assert (answer.groups, answer.reason, runner.failures) == (("a", "b", "c"), "complete", ())
 
 
 def test_several_models_share_what_is_computed() -> None:
@@ -802,52 +909,6 @@ def test_a_group_is_given_up_at_its_time_limit_and_another_worker_computes_the_r
         answer = runner.run(X, LONG_MS)
         assert answer.groups == ("a", "c")
         assert "group 'b' is left out: it hung, and is tried again in" in str(answer.note)
-
-
-SHARING = extractors(a=hanging, visit=doubled, b=half_of_shared)
-LIMITED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = {
-    "each of two groups": (
-        extractors(a=hanging, b=hanging),
-        {"time_limits": {"a": 50.0, "b": 50.0}, "max_workers": 3},
-        ("c",),
-        "ab",
-    ),
-    "whatever the limits of earlier groups": (
-        extractors(a=first_briefly_slow, b=hanging),
-        {"time_limits": {"a": 60_000.0, "b": 50.0}, "max_workers": 2, "skip": False},
-        ("a", "c"),
-        "b",
-    ),
-    **{
-        f"shared results stay there, {count} workers": (
-            SHARING,
-            {
-                "time_limits": {"a": 50.0},
-                "max_workers": 2 + count,
-                "workers_per_run": count,
-                "order": ["visit", "a", "b", "c"],
-            },
-            ("b", "c"),
-            "a",
-        )
-        for count in (1, 2)
-    },
-}
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("case", LIMITED)
-def test_groups_beyond_their_time_limits_are_given_up_and_nothing_is_replaced(worker: Worker, case: str) -> None:
-    own, options, groups, hung = LIMITED[case]
-    answer, runner = ran(a_model(moments=True), own, worker, patience_ms=100.0, **options)
-    assert answer == replace(answer, groups=groups, reason="end", replaced=())
-    assert [runner.counts[group].hung for group in hung] == [1] * len(hung)
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_without_moments_a_group_beyond_its_time_limit_ends_the_run(worker: Worker) -> None:
-    answer, _ = ran(a_model(), extractors(b=hanging), worker, time_limits={"b": 50.0}, patience_ms=100.0)
-    assert (answer.groups, answer.reason) == (("a",), "end")
 
 
 def test_a_group_that_hangs_is_left_out_so_that_workers_stay_free() -> None:
@@ -998,22 +1059,6 @@ def test_what_was_lost_with_a_process_is_computed_again(
     assert answer.prediction == pytest.approx({("b", "c"): FULL - 1.0, ("c",): FULL - 21.0}[groups], rel=1e-3)
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-def test_a_group_after_a_skipped_one_has_its_time_limit(worker: Worker) -> None:
-    with Runner(
-        a_model(moments=True),
-        extractors(b=hanging),
-        worker,
-        times={"a": [1e6]},
-        time_limits={"b": 50.0},
-        patience_ms=100.0,
-        max_workers=2,
-    ) as runner:
-        answer = runner.run(X, 20_000.0, policy="arrived")
-        assert answer.groups == ("c",)
-        assert runner.counts["b"].hung == 1
-
-
 def test_a_group_beyond_its_limit_is_not_tried_again_at_once_although_it_ends() -> None:
     with Runner(a_model(), extractors(b=briefly_slow), time_limits={"b": 20.0}) as runner:
         for _ in range(3):
@@ -1027,13 +1072,6 @@ def test_several_models_do_not_wait_for_each_other() -> None:
         answers = runner.run(X, 20_000.0)
         assert runner.counts["c"].computed == 1, "a group of another model may follow one that does not fit"
     assert [answer.reason for answer in answers] == ["deadline", "deadline"]
-
-
-def test_groups_of_a_step_may_be_computed_at_the_same_time() -> None:
-    """visit and b are expected to take 15 s each: both may start within 5 s."""
-    own, times = extractors(visit=doubled, b=half_of_shared), {"visit": [15_000.0], "b": [15_000.0]}
-    answer, _ = ran(a_model(), own, deadline_ms=20_000.0, times=times, workers_per_run=2, max_workers=2)
-    assert answer.reason == "complete"
 
 
 def test_reused_values_are_copies_of_accepted_values_of_runs_only() -> None:
