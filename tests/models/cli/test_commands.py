@@ -97,15 +97,6 @@ def test_train_writes_a_model_and_shows_its_steps(desk: Path, capsys: Capture) -
     assert {path.name for path in desk.iterdir()} == files
 
 
-def test_a_bound_of_doubling_that_promises_nothing_is_not_printed(desk: Path, capsys: Capture) -> None:
-    with_groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0})()
-    shown = output(capsys, *TRAIN, "--doubling")
-    assert "guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys" in shown
-    one: Content = {"cost": 1.0}
-    with_groups(a=one, visit=one, b=one | {"requires": []}, c=one)()
-    assert "guarantee: F(within any budget B) > " in output(capsys, *TRAIN, "--doubling")
-
-
 def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) -> None:
     call = aimed("kind")
     said = "task: binary, classes down, up"
@@ -121,12 +112,6 @@ def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) 
     }.items():
         assert said + hint in ran(capsys, *call, *options).err.splitlines()
     assert load("m.safetensors").manifest.classes == ("down", "up")
-
-
-def test_train_leaves_out_rows_without_a_target(desk: Path, capsys: Capture) -> None:
-    change(y=lambda y: y.where(~y.index.isin([3, 5])))()
-    assert "left out: 2 of 60 rows of train.parquet without a target" in ran(capsys, *TRAIN).err.splitlines()
-    assert load("m.safetensors").manifest.provenance.rows == 58
 
 
 CALIBRATE = ["--calibrate", "held.csv"]
@@ -181,15 +166,14 @@ def weak_rows(seed: int, count: int = 60) -> pd.DataFrame:
     return frame
 
 
-@pytest.fixture
-def weak_desk(desk: Path) -> Path:
-    """The working directory, with weak rows to learn from and to calibrate on."""
+def weaken() -> None:
+    """Weak rows to learn from and to calibrate on."""
     weak_rows(0).to_parquet("train.parquet")
     weak_rows(2, 50).to_csv("held.csv", index=False)
-    return desk
 
 
-def test_train_stops_by_epsilon_and_show_says_where(weak_desk: Path, capsys: Capture) -> None:
+def test_train_stops_by_epsilon_and_show_says_where(desk: Path, capsys: Capture) -> None:
+    weaken()
     out = output(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.01", "--test", "test.csv", *CALIBRATE)
     model = load("m.safetensors")
     stopped = present(model.manifest.stopped)
@@ -227,27 +211,14 @@ def test_train_keeps_the_prefix_that_evaluate_finds_best_on_the_validation_table
     assert all(said in text for text in (out, output(capsys, "show", "m.safetensors")))
 
 
-def test_a_rule_that_stops_nothing_is_told(desk: Path, capsys: Capture) -> None:
-    out = output(capsys, *TRAIN, "--epsilon", "1e-6", "--validation", "held.csv")
-    assert "not stopped by epsilon 1e-06 or held.csv; no group left out" in out.splitlines()
-    assert load("m.safetensors").groups.names == ("a", "visit", "b", "c")
-
-
-def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(weak_desk: Path, capsys: Capture) -> None:
-    before = load(trained("--epsilon", "0.5", "--alpha", "0.01"))
+def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(desk: Path, capsys: Capture) -> None:
+    stop()
+    before = load("m.safetensors")
     assert "ignored: 'a', 'c' (left out of the model)" in ran(capsys, *RESEQUENCE).err.splitlines()
     after = load("new.safetensors")
     assert after.manifest.stopped == Stopped(rule=None, steps=before.steps, left_out=("a", "c"))
     assert after.manifest.groups == before.manifest.groups
     assert "left out: 'a', 'c'" in output(capsys, "show", "new.safetensors").splitlines(), "and no rule"
-
-
-def test_the_promise_of_a_stopped_model_says_of_which_groups_it_is(weak_desk: Path, capsys: Capture) -> None:
-    with_groups(b={"requires": []})()
-    shown = output(capsys, *TRAIN, "--epsilon", "0.5", "--alpha", "0.1", "--method", "omp")
-    assert "F(any set of all training groups, of cost K)" in shown
-    assert "F(any set of the retained groups, of cost K)" in output(capsys, *RESEQUENCE)
-    assert "F(any set of cost K)" in output(capsys, *TRAIN, "--alpha", "0.1", "--method", "omp")
 
 
 CERTIFY = ["certify", "m.safetensors", "--nodes", "20", "--in-place"]
@@ -275,8 +246,10 @@ def test_certify_in_place_writes_into_the_model_and_show_and_plot_tell_it(desk: 
     assert [path.name for path in desk.glob("*.safetensors")] == ["m.safetensors"]
 
 
-def test_certify_to_another_file_leaves_the_model_as_it_was(desk: Path, capsys: Capture) -> None:
+def test_certify_without_a_file_or_to_another_leaves_the_model_as_it_was(desk: Path, capsys: Capture) -> None:
     before = trained("--alpha", "0.01").read_bytes()
+    out = output(capsys, *CERTIFY[:-1])
+    assert all(words in out for words in ("of best", "not written: add --out M.safetensors, or --in-place"))
     values = document(capsys, *CERTIFY[:-1], "--seconds", "5", "--out", "sure.safetensors")
     assert Path("m.safetensors").read_bytes() == before
     model = load("sure.safetensors")
@@ -298,11 +271,6 @@ def test_a_share_that_is_not_exact_is_said_to_be_the_least_and_none_is_rounded_u
     assert all(f" {cell}  " in line for line, cell in zip(lines[1:5], cells, strict=True))
     said = "certified: every step explains at least 93.4 % of the best set at its cost on the training data"
     assert any(line.startswith(said) for line in lines)
-
-
-def test_the_certificate_of_a_stopped_model_is_said_to_be_of_the_groups_kept(weak_desk: Path, capsys: Capture) -> None:
-    trained("--epsilon", "0.5", "--alpha", "0.01")
-    assert "every step is the best set of the retained groups at its cost" in output(capsys, *CERTIFY)
 
 
 def test_a_model_at_other_costs_is_said_to_be_no_longer_calibrated_and_certified(desk: Path, capsys: Capture) -> None:
@@ -517,6 +485,19 @@ def without_columns(*names: str) -> None:
     """A model, and a test table without some of its columns."""
     trained()
     rows(1, 30).drop(columns=[*names]).to_csv("test.csv", index=False)
+
+
+def stop() -> None:
+    """A model of weak rows that was stopped."""
+    weaken()
+    trained("--epsilon", "0.5", "--alpha", "0.01")
+
+
+def promise(*options: str) -> None:
+    """A model of weak rows that has a guarantee."""
+    weaken()
+    with_groups(b={"requires": []})()
+    trained("--method", "omp", *options)
 
 
 def train_likelihood() -> None:
@@ -856,6 +837,73 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
 ]
 
 
+SHOW = ["show", "m.safetensors"]
+SAID: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
+    (
+        "a bound of doubling that promises nothing",
+        with_groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0}),
+        [*TRAIN, "--doubling"],
+        ["guarantee: none (the bound applies up to step 1 of 4, at 1 ms, where a quarter of the budget buys"],
+    ),
+    (
+        "a bound of doubling",
+        with_groups(a={"cost": 1.0}, visit={"cost": 1.0}, b={"requires": [], "cost": 1.0}, c={"cost": 1.0}),
+        [*TRAIN, "--doubling"],
+        ["guarantee: F(within any budget B) > "],
+    ),
+    (
+        "rows without a target",
+        change(y=lambda y: y.where(~y.index.isin([3, 5]))),
+        TRAIN,
+        ["left out: 2 of 60 rows of train.parquet without a target\n", "learned from 58 rows"],
+    ),
+    (
+        "columns that options leave out",
+        nothing,
+        [*TRAIN, "--without", "c", "--drop", "a1"],
+        [
+            "left out: 'c0' (--without)\n",
+            "left out: 'a1' (--drop)\n",
+            "ignored: 'kind', 'grade', 'q', 'w' (in no group)\n",
+        ],
+    ),
+    (
+        "rules that stop nothing",
+        nothing,
+        [*TRAIN, "--epsilon", "1e-6", "--validation", "held.csv"],
+        ["\nnot stopped by epsilon 1e-06 or held.csv; no group left out\n"],
+    ),
+    (
+        "the certificate of a stopped model",
+        stop,
+        CERTIFY,
+        ["every step is the best set of the retained groups at its cost"],
+    ),
+    ("the promise of a model", partial(promise, "--alpha", "0.1"), SHOW, ["F(any set of cost K)"]),
+    (
+        "the promise of a stopped model",
+        partial(promise, "--alpha", "0.1", "--epsilon", "0.5"),
+        SHOW,
+        ["F(any set of all training groups, of cost K)"],
+    ),
+    (
+        "the promise of a stopped model in another order",
+        partial(promise, "--alpha", "0.1", "--epsilon", "0.5"),
+        RESEQUENCE,
+        ["F(any set of the retained groups, of cost K)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("prepare", "call", "words"), [case[1:] for case in SAID], ids=[case[0] for case in SAID])
+def test_what_is_special_about_a_model_is_said(
+    prepare: Callable[[], object], call: list[str], words: list[str], desk: Path, capsys: Capture
+) -> None:
+    prepare()
+    captured = ran(capsys, *call)
+    assert not [word for word in words if word not in captured.err + captured.out]
+
+
 @pytest.mark.parametrize(("prepare", "call", "words"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
     prepare: Callable[[], object], call: list[str], words: list[str], desk: Path, capsys: Capture
@@ -1071,19 +1119,6 @@ def test_an_interruption_before_a_command_begins_prints_one_line(desk: Path) -> 
         done = subprocess.run(call, cwd=desk, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: stopped\n")
     assert not (desk / "m.safetensors").exists()
-
-
-def test_certify_without_out_only_prints(desk: Path, capsys: Capture) -> None:
-    before = trained().read_bytes()
-    out = output(capsys, *CERTIFY[:-1])
-    assert all(words in out for words in ("of best", "not written: add --out M.safetensors, or --in-place"))
-    assert Path("m.safetensors").read_bytes() == before
-
-
-def test_columns_that_options_leave_out_are_named_with_the_option(desk: Path, capsys: Capture) -> None:
-    lines = ran(capsys, *TRAIN, "--without", "c", "--drop", "a1").err.splitlines()
-    said = {"left out: 'c0' (--without)", "left out: 'a1' (--drop)", "ignored: 'kind', 'grade', 'q', 'w' (in no group)"}
-    assert said <= set(lines)
 
 
 def test_nested_errors_are_named_and_recorded(desk: Path, capsys: Capture) -> None:
