@@ -164,8 +164,7 @@ def test_a_class_without_weight_is_none(folds: int | None) -> None:
 
 
 def test_counts_in_one_fold_only_are_not_held_out() -> None:
-    fitted = likely("counts", cv=3).fit(X, ONE)
-    assert len(fitted.fit_.measured.weights) == 2
+    assert len(likely("counts", cv=3).fit(X, ONE).fit_.measured.weights) == 2
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -189,8 +188,7 @@ def test_a_likelihood_without_rows_is_refused() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS)
 def test_each_family_has_its_task(family: FamilyName, task: Task) -> None:
-    classes = {"binary": ("a", "b"), "multiclass": ("a", "b", "c")}.get(task)
-    target = Target(task, ("y",), classes)
+    target = Target(task, ("y",), {"binary": ("a", "b"), "multiclass": ("a", "b", "c")}.get(task))
     fits = {"binomial": "binary", "multinomial": "multiclass", "poisson": "count"}.get(family) == task
     fits |= family == "gaussian" and task != "count"
     with nullcontext() if fits else pytest.raises(TrainingError, match=f"family {family}.*choose"):

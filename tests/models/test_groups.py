@@ -78,8 +78,7 @@ def test_prerequisites_come_once_and_after_what_they_require(pairs: list[tuple[i
     for a, b in pairs:
         if a != b:
             requires[max(a, b)].add(f"g{min(a, b)}")
-    contents = [group(f"g{i}", [f"x{i}"], requires=sorted(requires[i])) for i in range(8)]
-    groups = load_groups({"groups": contents})
+    groups = load_groups({"groups": [group(f"g{i}", [f"x{i}"], requires=sorted(requires[i])) for i in range(8)]})
     for i, required in enumerate(groups.prerequisites):
         assert len(set(required)) == len(required)
         assert i not in required
@@ -239,8 +238,7 @@ def test_two_patterns_must_not_match_one_column() -> None:
 
 @pytest.mark.usefixtures("desk")
 def test_patterns_are_matched_by_commands_and_estimators(capsys: Capture) -> None:
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
     table.to_csv("t.csv", index=False)
     groups = {"groups": [{"name": "a", "features": ["a_*"], "cost": 1}, {"name": "rest", "features": ["?"], "cost": 2}]}
     for number, unit in enumerate(("units", "dollars")):

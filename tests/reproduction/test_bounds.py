@@ -76,8 +76,7 @@ def test_doubling_is_held_against_every_set_of_a_quarter(ratio: float) -> None:
     for budget in np.arange(1, until + 0.5, 0.5):  # costs are whole
         optimum = literal.brute_force_best(F, groups.costs.tolist(), budget / 4)
         if optimum > 0:
-            reached = found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]]
-            shares.append(reached / optimum)
+            shares.append(found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]] / optimum)
     assert shares
     assert result["until"] == until
     assert result["reached"] == pytest.approx(min(shares))
@@ -99,8 +98,7 @@ def test_the_best_of_all_sets_is_that_of_plain_search(costs: list[float], seed: 
     assert found.costs[0] == 0
     assert (np.diff(found.values) > 0).all()
     for budget in [*(cost for cost, _ in sets), 0.0, 0.15, 99.0]:
-        expected = max(value for cost, value in sets if cost <= budget + 1e-9)
-        assert found.within(np.array([budget]))[0] == expected
+        assert found.within(np.array([budget]))[0] == max(value for cost, value in sets if cost <= budget + 1e-9)
 
 
 def test_costs_are_drawn_in_turns() -> None:
@@ -171,8 +169,7 @@ def result() -> Result:
 
 def test_bounds_are_the_exhaustive_optimum_where_they_are_exact(result: Result) -> None:
     data = load_set("boston_housing", QUICK)
-    gram = Gram.of(Moments.merged(data.moments))
-    F = subset_values(gram, data.groups, 1e-5)
+    F = subset_values(Gram.of(Moments.merged(data.moments)), data.groups, 1e-5)
     sets = np.arange(len(F))
     costs = sum(np.where(sets >> g & 1, cost, 0.0) for g, cost in enumerate(data.groups.costs))
     for cost, bounded, exact in zip(result["costs"], result["bound"], result["exact"], strict=True):

@@ -189,8 +189,7 @@ def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(80, 30)) @ (np.eye(30) + 0.3 * rng.normal(size=(30, 30)))
     X, Y = literal.standardise(X, X[:, :1] - X[:, 3:4] + rng.normal(size=(80, 1)))
-    case = Case(X, Y, slices_of([1] * 30), np.ones(30))
-    path = case.path(count=20, smallest=1e-3)
+    path = Case(X, Y, slices_of([1] * 30), np.ones(30)).path(count=20, smallest=1e-3)
     for mu, w in zip(path.mu[1:], path.coef[1:], strict=True):
         lasso = LassoLars(alpha=mu, fit_intercept=False).fit(X, Y[:, 0])  # solves directly, without a tolerance
         np.testing.assert_allclose(w[:, 0], lasso.coef_, rtol=0, atol=1e-8)

@@ -55,8 +55,7 @@ def test_drawn_rows_have_the_moments_that_are_stated(design: Design) -> None:
     rows = 40_000
     X = design.draw(np.random.default_rng(3), rows)
     # Every mean of products within six of its own standard errors, of which 2,500 are looked at.
-    products = np.einsum("ni,nj->nij", X[:4000], X[:4000])
-    error = products.std(axis=0) / np.sqrt(rows)
+    error = np.einsum("ni,nj->nij", X[:4000], X[:4000]).std(axis=0) / np.sqrt(rows)
     assert np.all(np.abs(X.T @ X / rows - design.second) <= 6 * error + 1e-12)
     assert np.all(np.abs(X.mean(axis=0) - design.mean) <= 6 * X.std(axis=0) / np.sqrt(rows))
 
@@ -114,8 +113,7 @@ def literal_group_omp(rows: Rows, steps: int) -> list[tuple[list[int], Float]]:
 @pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
 def test_group_omp_is_the_procedure_of_figure_1(design: Design) -> None:
     rows = drawn(design, 120)
-    path = group_omp(rows)
-    for w, (selected, fitted) in zip(path, literal_group_omp(rows, len(design.sizes)), strict=True):
+    for w, (selected, fitted) in zip(group_omp(rows), literal_group_omp(rows, len(design.sizes)), strict=True):
         assert set(np.flatnonzero(groups_with(w != 0, rows.groups)).tolist()) == set(selected)
         np.testing.assert_allclose(rows.X @ w, fitted, rtol=0, atol=1e-8 * np.abs(rows.y).max())
 
@@ -278,8 +276,7 @@ def exclusive(name: str, row: str, measure: str) -> bool:
 
 def spoiling(name: str, row: str, measure: str) -> bool:
     """Less noise fixes a cell and spoils two that agreed."""
-    wrong = row in SPOILED.get(name, ()) or name == "rows-4"
-    return VARIATIONS[name].design == 4 and measure == "ME" and wrong
+    return VARIATIONS[name].design == 4 and measure == "ME" and (row in SPOILED.get(name, ()) or name == "rows-4")
 
 
 Sections = list[tuple[str, Callable[[], Section], list[tuple[str, bool | None, str]], list[str]]]

@@ -59,8 +59,7 @@ def test_another_library_executes_all_runs_again(tmp_path: Path, traces: Path, m
 def test_other_arguments_execute_that_run_again(tmp_path: Path, traces: Path) -> None:
     results_of([experiment(traces)], SETTING, tmp_path / "runs")
     changed = experiment(traces, run2={"arguments": {"traces": str(traces), "number": 20}})
-    found = results_of([changed], SETTING, tmp_path / "runs")
-    assert found["squares"]["run2"]["square"] == 400
+    assert results_of([changed], SETTING, tmp_path / "runs")["squares"]["run2"]["square"] == 400
     assert executed(traces) == [1, 2, 3, 20]
 
 

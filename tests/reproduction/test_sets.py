@@ -107,8 +107,7 @@ def test_random_groups_have_every_feature_once_at_one_price(costs: list[float], 
 
 def test_the_features_of_a_group_share_its_cost() -> None:
     groups = load_groups({"groups": [{"name": "a", "features": ["p", "q"], "cost": 6.0}]})
-    data = replace(small_set([1.0, 1.0]), groups=groups)
-    assert regrouped(Setting(), data, 1).groups.costs.tolist() == [3.0, 3.0]
+    assert regrouped(Setting(), replace(small_set([1.0, 1.0]), groups=groups), 1).groups.costs.tolist() == [3.0, 3.0]
 
 
 def test_random_groups_are_those_of_their_seed_and_number() -> None:
@@ -159,8 +158,7 @@ def test_ndcg_is_that_of_scikit_learn_query_by_query() -> None:
 
 
 def test_where_error_is_the_measure_there_is_no_other() -> None:
-    data = small_set([1.0, 2.0])
-    assert data.measured(np.arange(4), np.zeros((2, 4))) is None
+    assert small_set([1.0, 2.0]).measured(np.arange(4), np.zeros((2, 4))) is None
 
 
 # Files.

@@ -81,8 +81,7 @@ def test_what_never_enters_comes_last_by_how_near_it_came() -> None:
     one, two = rng.normal(size=(80, 2)), rng.normal(size=(80, 2))
     X = np.hstack([one, one, two, two])  # the dearer copies never enter
     gram = Gram.of(moments_of(X, one[:, :1] + 0.5 * two[:, :1] + rng.normal(size=(80, 1))))
-    groups = grouped([2, 2, 2, 2, 0], [1, 3, 1, 2, 1])
-    entries = sparse_entries(gram, groups)
+    entries = sparse_entries(gram, grouped([2, 2, 2, 2, 0], [1, 3, 1, 2, 1]))
     assert entries.path.active.any(axis=0).tolist() == [True, False, True, False, False]
     assert chosen(entries.steps) == [0, 2, 3, 1, 4]
 
@@ -106,8 +105,7 @@ def test_a_group_enters_by_what_it_costs_with_all_it_requires() -> None:
 def test_steps_take_every_group_once_after_what_it_requires(
     groups: FeatureGroups, seed: int, cost_blind: bool, P: int
 ) -> None:
-    gram = Gram.of(moments_of(*table(seed, groups, P=P)))
-    found = sequence(gram, groups, "sparse", 1e-3, cost_blind=cost_blind)
+    found = sequence(Gram.of(moments_of(*table(seed, groups, P=P))), groups, "sparse", 1e-3, cost_blind=cost_blind)
     taken: set[int] = set()
     for step in found.steps:
         for group in step.adds:

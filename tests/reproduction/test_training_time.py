@@ -76,18 +76,15 @@ def test_the_search_with_a_clock_is_our_sequence(method: Method) -> None:
 
 
 def test_literal_fr_makes_a_quarter_as_many_times_the_products_as_there_are_groups() -> None:
-    groups = grouped([5] * 100, [1.0] * 100)
-    assert counted(groups, np.arange(100)) == pytest.approx(25, rel=0.05)
+    assert counted(grouped([5] * 100, [1.0] * 100), np.arange(100)) == pytest.approx(25, rel=0.05)
     # Of two groups: both alone and one pair, against one alone and one pair.
-    two = grouped([1, 2], [1.0, 1.0])
-    assert counted(two, np.array([0, 1])) == pytest.approx((1 + 4 + 9) / (1 + 9))
+    assert counted(grouped([1, 2], [1.0, 1.0]), np.array([0, 1])) == pytest.approx((1 + 4 + 9) / (1 + 9))
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     yahoo = {f"yahoo-{size}": timed(SETTING, "yahoo_sample", size, 1) for size in (20, 10)}
-    made = {"made-40": grown(SETTING, 40)}
-    return {**yahoo, "kddcup99": timed(SETTING, "kddcup99", None, 2), **made}
+    return {**yahoo, "kddcup99": timed(SETTING, "kddcup99", None, 2), **{"made-40": grown(SETTING, 40)}}
 
 
 def test_on_the_stand_ins_all_ways_agree(results: dict[str, Any]) -> None:

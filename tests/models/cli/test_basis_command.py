@@ -129,8 +129,7 @@ def test_quantiles_are_for_plots_and_moments_merge_without_them(desk: Path) -> N
     assert shared.bases["age"].quantiles == pytest.approx(np.nanquantile(rows(0)["age"], np.linspace(0, 1, 21)))
     assert shared.bases["country"].quantiles is None
     bare = {name: basis.model_dump(exclude={"quantiles"}) for name, basis in shared.bases.items()}
-    content = json.loads(Path("shared.json").read_text())
-    Path("bare.json").write_text(json.dumps(content | {"bases": bare}))
+    Path("bare.json").write_text(json.dumps(json.loads(Path("shared.json").read_text()) | {"bases": bare}))
     for name, groups in (("a", "shared.json"), ("b", "bare.json")):
         run("moments", f"{name}.csv", "--groups", groups, "--target", "y", "--out", f"{name}.moments")
     run("moments", "a.moments", "b.moments", "--out", "both.moments")
@@ -182,8 +181,7 @@ def test_knots_levels_and_ranges_may_be_written_by_hand(kind: str, desk: Path) -
     ],
 )
 def test_levels_that_do_not_fit_are_refused(basis: dict[str, Any], message: str, desk: Path, capsys: Capture) -> None:
-    content = GROUPS | {"bases": {"country": {"basis": "categories"} | basis}}
-    Path("hand.json").write_text(json.dumps(content))
+    Path("hand.json").write_text(json.dumps(GROUPS | {"bases": {"country": {"basis": "categories"} | basis}}))
     command = ["train", "a.csv", "--groups", "hand.json", "--target", "y", "--out", "m.safetensors"]
     assert message in refusal(capsys, *command)
 

@@ -477,8 +477,7 @@ def nothing() -> None:
 
 
 def tamper() -> None:
-    content = trained().read_bytes()
-    Path("m.safetensors").write_bytes(content.replace(b'\\"ms\\"', b'\\"us\\"'))
+    Path("m.safetensors").write_bytes(trained().read_bytes().replace(b'\\"ms\\"', b'\\"us\\"'))
 
 
 def without_columns(*names: str) -> None:
@@ -1025,8 +1024,7 @@ def test_a_full_disk_is_one_line_and_exit_1_and_a_wrong_path_is_exit_2(
     trained()
     full = Mock(side_effect=FULL)
     monkeypatch.setattr("os.fsync", full)
-    said = "error: cannot write 'new.safetensors': no space left on device"
-    assert refusal(capsys, *RESEQUENCE, code=1) == said
+    assert refusal(capsys, *RESEQUENCE, code=1) == "error: cannot write 'new.safetensors': no space left on device"
     monkeypatch.setattr("pathlib.Path.write_text", full)
     assert main(["export", "m.safetensors", "--to", "json", "--out", "m.json"]) == 1
     assert main(["export", "m.safetensors", "--to", "json", "--out", "none/m.json"]) == 2
@@ -1051,8 +1049,7 @@ def test_train_places_groups_first_and_leaves_groups_out_as_resequence_does(
 ) -> None:
     target = "y" if family == "gaussian" else "kind"
     plain = ["--alpha", "0.01", "--folds", "0", "--family", family]
-    out = output(capsys, *aimed(target, *plain, "--first", "c", "--without", "a"))
-    assert "left out: 'a'" in out.splitlines()
+    assert "left out: 'a'" in output(capsys, *aimed(target, *plain, "--first", "c", "--without", "a")).splitlines()
     one = load("m.safetensors").manifest
     assert [step.group for step in one.steps] == ["c", "b"]
     assert (one.first, one.groups.names) == (("c",), ("visit", "b", "c"))

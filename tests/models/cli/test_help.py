@@ -49,8 +49,7 @@ def test_the_help_has_every_command_once_in_its_section(capsys: pytest.CaptureFi
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert [line.rstrip(":") for line in shown.splitlines() if line.rstrip(":") in SECTIONS] == [*SECTIONS]
-    listed = re.findall(r"^  ([\w-]+)  ", shown[shown.index("Train:") :], flags=re.MULTILINE)
-    assert sorted(listed) == sorted(NAMES)
+    assert sorted(re.findall(r"^  ([\w-]+)  ", shown[shown.index("Train:") :], flags=re.MULTILINE)) == sorted(NAMES)
     assert "Others:" not in shown
 
 

@@ -207,8 +207,7 @@ def test_workers_share_the_groups_of_an_input(workers: int, seed: int) -> None:
     needs[order[2]], needs[order[5]] = {order[1]}, {order[0], order[3]}
     costs = rng.integers(1, 60, size=(4, 6)) / 10
     found = completions(steps, costs, workers, needs).times
-    expected = [played(steps, needs, row, workers) for row in costs.tolist()]
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(found, [played(steps, needs, row, workers) for row in costs.tolist()], atol=1e-9)
 
 
 # Histograms, against a literal interpolation, bucket by bucket.
@@ -338,8 +337,7 @@ def test_a_model_is_simulated_from_the_costs_of_its_groups_and_what_nobody_compu
         ends[took["a",], took["draw", "b"] - 2.0] += 1
     assert len(ends) == 2, "samples of one input belong together"
     assert min(ends.values()) > 400
-    seconds = simulate(model("s"), samples, 10, np.random.default_rng(0))
-    assert seconds.times[:, -1].min() == pytest.approx(2006.0)
+    assert simulate(model("s"), samples, 10, np.random.default_rng(0)).times[:, -1].min() == pytest.approx(2006.0)
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -36,10 +36,9 @@ class Clock:
 
 
 def groups(**requires: list[str]) -> FeatureGroups:
-    widths = {"late": ["l0"], "early": ["e0", "e1"], "visit": []}
     entries = [
         {"name": name, "features": features, "cost": 1.0, "requires": requires.get(name, [])}
-        for name, features in widths.items()
+        for name, features in {"late": ["l0"], "early": ["e0", "e1"], "visit": []}.items()
     ]
     return load_groups({"cost_unit": "ms", "groups": entries})
 

@@ -140,8 +140,7 @@ def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) 
     read = pieces(str(file))
     assert [piece.source for piece in read] == [piece.source for piece in several]
     assert [tallies(piece.text) for piece in read] == [tallies(piece.text) for piece in several]
-    together = histograms(tallies(file.read_text())["brake"])["hog"]
-    assert together.count == 3, "and is one of Prometheus' still"
+    assert histograms(tallies(file.read_text())["brake"])["hog"].count == 3, "and is one of Prometheus' still"
     file.write_text(text(0.1))
     assert pieces(str(file)) == [Piece(str(file), text(0.1))]
 

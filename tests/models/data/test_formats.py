@@ -134,16 +134,14 @@ def test_columns_come_as_asked_and_as_often_as_asked(file: Path) -> None:
     table = open_table(str(file))
     for names in (["colour", "hog.0", "flag"], ["colour", "hog.0", "flag"], ["late"]):
         assert_same(whole(table, names, rows=2), {name: EXPECTED[name] for name in names})
-    twice = next(table.batches(["late", "count", "late"]))
-    assert list(twice.columns) == ["late", "count"]
+    assert list(next(table.batches(["late", "count", "late"])).columns) == ["late", "count"]
 
 
 @pytest.mark.parametrize("between", [(0, 3), (1, None), (2, 5), (3, 3), (0, 1000), (1000, None)])
 def test_a_range_of_rows_is_what_a_whole_reading_has_there(table: Table, between: tuple[int, int | None]) -> None:
     start, stop = between
     batches = list(table.batches(["colour", "count"], 2, start=start, stop=stop))
-    ends = np.cumsum([start, *(batch.rows for batch in batches)])
-    assert [batch.start for batch in batches] == ends[:-1].tolist()
+    assert [batch.start for batch in batches] == np.cumsum([start, *(batch.rows for batch in batches)])[:-1].tolist()
     for name in ("colour", "count"):
         found = np.concatenate([EXPECTED[name][:0], *(batch.columns[name] for batch in batches)])
         np.testing.assert_array_equal(found, EXPECTED[name][start:stop])
@@ -469,8 +467,7 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_separators_are_recognised_in_the_header_or_stated(separator: str, tmp_path: Path) -> None:
-    lines = ["a{0}b", "1{0}x,y", "2{0}z"]
-    path = written(tmp_path / "t.csv", "\n".join(lines).format(separator))
+    path = written(tmp_path / "t.csv", "\n".join(["a{0}b", "1{0}x,y", "2{0}z"]).format(separator))
     assert_same(whole(open_table(path)), {"a": np.array([1, 2]), "b": np.array(["x,y", "z"], dtype=object)})
     path = written(tmp_path / "u.csv", '"a;|","b"\n1,2\n')
     assert open_table(path).columns == ("a;|", "b")

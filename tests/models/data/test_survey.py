@@ -203,8 +203,7 @@ def test_dates_in_another_form_leave_the_column_out_unless_levels_are_common(for
 
 
 def test_levels_that_differ_in_blanks_only_are_said() -> None:
-    blanks = table(c=["a", " a", "b", "b "] * 10, d=["a", "b"] * 20)
-    _, found = surveyed(blanks, singletons(["c", "d"]), ["y"])
+    _, found = surveyed(table(c=["a", " a", "b", "b "] * 10, d=["a", "b"] * 20), singletons(["c", "d"]), ["y"])
     assert found.remarks == (
         "levels that differ in blanks only are different levels: ' a' and 'a' of 'c'; write them alike if they are the "
         "same",

@@ -174,7 +174,6 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) 
 
 
 def test_classes_are_compared_with_text_and_numbers() -> None:
-    rng = np.random.default_rng(8)
-    y = rng.integers(0, 3, ROWS)
+    y = np.random.default_rng(8).integers(0, 3, ROWS)
     with pytest.warns(AnytimeWarning, match="'code' alone predicts the target"):
         AnytimeClassifier().fit(clean(8).assign(code=np.array(["p", "q", "r"])[y]), y)

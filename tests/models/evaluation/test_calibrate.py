@@ -91,8 +91,7 @@ def diabetes() -> pd.DataFrame:
 
 
 def cancer() -> pd.DataFrame:
-    found = load_breast_cancer(as_frame=True)
-    frame: pd.DataFrame = found.frame.rename(columns=lambda name: name.replace(" ", "_"))
+    frame: pd.DataFrame = load_breast_cancer(as_frame=True).frame.rename(columns=lambda name: name.replace(" ", "_"))
     frame["target"] = np.where(frame["target"] == 1, "benign", "malignant")
     return frame
 
@@ -226,8 +225,7 @@ def test_new_rows_are_covered_about_as_often_as_asked(given: Problem, model: Mod
         assert (law.sf(covered - 1) > 1e-4).all()
     answers = [[opened(model, x, prefix).answer() for x in given.values(NEW)[:25]] for prefix in range(model.steps + 1)]
     shares = [sum(map(covers, each, given.truths(NEW)[:25])) / 25 for each in answers]
-    few = evaluate(model, given.table(tmp_path, slice(130, 155), "few.parquet"))
-    assert present(few.coverage).tolist() == shares
+    assert present(evaluate(model, given.table(tmp_path, slice(130, 155), "few.parquet")).coverage).tolist() == shares
 
 
 def test_sizes_are_what_evaluating_the_same_rows_tells(given: Problem, model: Model, tmp_path: Path) -> None:
@@ -280,8 +278,7 @@ def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem
     assert found.prefixes is model.prefixes
     assert found.moments is model.moments
     assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
-    again = calibrate(found, given.table(tmp_path, NEW), 0.5)
-    assert the_calibration(again).coverage == 0.5
+    assert the_calibration(calibrate(found, given.table(tmp_path, NEW), 0.5)).coverage == 0.5
 
 
 # Answers

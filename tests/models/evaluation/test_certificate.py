@@ -177,8 +177,7 @@ def test_free_groups_are_in_every_set() -> None:
 
 
 def test_nothing_to_explain_is_explained_in_full() -> None:
-    X = np.random.default_rng(4).normal(size=(50, 3))
-    case = Case(X, np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
+    case = Case(np.random.default_rng(4).normal(size=(50, 3)), np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
     assert [(p.share, p.exact) for p in certify_prefixes(case.gram, case.groups, [1.0, 3.0], [0.0, 0.0], 1e-5)] == [
         (1, True)
     ] * 2
@@ -240,8 +239,7 @@ def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> 
     levels = tuple((10.0**-k, 10) for k in range(2, 9))
     found = relax(np.eye(5), b / np.sqrt(top), np.arange(5), costs, begin, levels, lambda _: False)
     order = np.argsort(-p / costs)
-    before = np.cumsum(costs[order]) - costs[order]
-    shares = np.clip((1.0 - before) / costs[order], 0.0, 1.0)
+    shares = np.clip((1.0 - (np.cumsum(costs[order]) - costs[order])) / costs[order], 0.0, 1.0)
     assert found.value * top == pytest.approx(shares @ p[order], rel=1e-4)
 
 
@@ -279,8 +277,7 @@ def test_gains_are_what_each_group_adds(case: Case) -> None:
     sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
     members = sets.members[len(sets.members) // 2]
     others = np.flatnonzero(~members & problem.with_columns)
-    gains = problem.given(members, ~members).gains()
-    for group, gain in zip(others, gains, strict=True):
+    for group, gain in zip(others, problem.given(members, ~members).gains(), strict=True):
         added = problem.explained(members | problem.mask([int(group)])) - problem.explained(members)
         assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
 
@@ -300,8 +297,7 @@ def test_shared_costs_of_a_set_are_at_most_its_cost(case: Case) -> None:
 @given(cases(), st.floats(0.1, 0.9), st.integers(0, 100))
 def test_sets_that_are_filled_and_improved_stay_within_the_budget(case: Case, share: float, seed: int) -> None:
     problem, limit = case.problem, share * float(case.groups.costs.sum())
-    order = np.random.default_rng(seed).permutation(len(case.groups))
-    members = filled(problem, problem.mask([]), order, limit)
+    members = filled(problem, problem.mask([]), np.random.default_rng(seed).permutation(len(case.groups)), limit)
     better, explained = improved(problem, members, limit, lambda: False)
     for some in (members, better):
         assert problem.cost(some) <= limit
@@ -440,8 +436,7 @@ def test_no_share_is_above_one(model: Model) -> None:
 def test_what_is_free_is_compared_with_the_base_rate() -> None:
     model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
     found = certify(model)
-    free = present(found.manifest.certificate).bounds[0]
-    assert free == pytest.approx(model.manifest.steps[0].explained_variance)
+    assert present(found.manifest.certificate).bounds[0] == pytest.approx(model.manifest.steps[0].explained_variance)
     assert present(found.certified_shares)[:2] == pytest.approx((0.0, 1.0))
 
 
@@ -452,7 +447,6 @@ def test_penalties_of_prefixes_have_no_part_in_it() -> None:
     groups = grouped([2, 2, 2, 2, 3], [1.0, 2.0, 1.0, 3.0, 2.0])
     model = AnytimeRegressor(groups, alpha="cv", cv=4).fit(X, y).model_
     assert len({step.alpha for step in model.manifest.steps}) > 1
-    rows = Rows(*literal.standardise(X, y), model.manifest.alpha)
-    F = explained_variance_of_subsets(rows, groups)
+    F = explained_variance_of_subsets(Rows(*literal.standardise(X, y), model.manifest.alpha), groups)
     best = [brute_force_best(F, groups.costs.tolist(), float(cost)) for cost in model.costs]
     assert present(certify(model).manifest.certificate).bounds == pytest.approx(best, rel=1e-7)

@@ -96,8 +96,7 @@ def test_compare_measures_the_classes_of_every_method_at_every_prefix(desk: Path
     call = ["compare", "train.parquet", "--target", target, "--task", "binary" if target == "two" else "multiclass"]
     call += ["--alpha", "0.01", "--folds", "0", "--basis", "hinge:2", "--test", "test.parquet"]
     methods = {each["name"]: each["test"] for each in document(capsys, *call)["methods"]}
-    names = {"CS-G-FR": "fr", "CS-G-OMP": "omp", "Single": "single", "Sparse": "sparse"}
-    for name, method in names.items():
+    for name, method in {"CS-G-FR": "fr", "CS-G-OMP": "omp", "Single": "single", "Sparse": "sparse"}.items():
         estimator = AnytimeClassifier(family="gaussian", method=method, alpha=0.01, basis="hinge:2")
         estimator.fit(train.drop(columns=target), train[target])
         expected = present(evaluate(estimator.model_, open_table("test.parquet")).classes)

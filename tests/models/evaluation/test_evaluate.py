@@ -181,8 +181,7 @@ def test_the_mse_of_classes_is_that_of_the_probabilities(target: str, family: st
 
 
 def test_r2_in_training_is_none_where_a_response_is_constant() -> None:
-    Y = TRAIN[["y", "z"]].assign(z=7.0)
-    model = AnytimeRegressor(GROUPS, cv=2).fit(TRAIN, Y).model_
+    model = AnytimeRegressor(GROUPS, cv=2).fit(TRAIN, TRAIN[["y", "z"]].assign(z=7.0)).model_
     assert [model.expected(prefix).r2 for prefix in range(model.steps + 1)] == [None] * 4
     partial = Prediction(model)
     partial.add("d", [100.0])
@@ -279,8 +278,7 @@ def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more() -> None:
 def test_ndcg_of_a_perfect_order_is_one_and_leaves_out_single_rows() -> None:
     truth = np.array([3.0, 2, 1, 0, 4])
     keys = np.array(["q", "q", "q", "q", "alone"])
-    scores = np.column_stack([truth, -truth, np.zeros(5)])
-    best, worst, tied = present(ndcg(truth, scores, keys))
+    best, worst, tied = present(ndcg(truth, np.column_stack([truth, -truth, np.zeros(5)]), keys))
     assert best == pytest.approx(1.0)
     assert worst < tied < best
 
@@ -379,8 +377,7 @@ def test_moments_remember_the_column_of_the_weights(capsys: Capture) -> None:
     out = ["--alpha", "0.01", "--out", "m.safetensors"]
     TEST.drop(columns="w").to_parquet("test.parquet")
     assert "has no column 'w'" in refusal(capsys, "train", "t.moments", *out, "--test", "test.parquet")
-    said = refusal(capsys, "moments", "train.parquet", "t.moments", *learn)
-    assert "their weights are 'w', expected None" in said
+    assert "their weights are 'w', expected None" in refusal(capsys, "moments", "train.parquet", "t.moments", *learn)
 
 
 # Folds

@@ -82,8 +82,7 @@ def test_long_names_do_not_narrow_the_plot_and_no_name_is_a_formula(figures: lis
     for name in ("laboratory values of the morning visit", "$v$"):
         groups = {"groups": [{"name": f"{name} {j}", "features": [str(j)], "cost": 1.0} for j in range(4)]}
         frame = pd.DataFrame(X, columns=list("0123"))
-        model = AnytimeRegressor(groups, alpha=0.1).fit(frame, X @ [1.0, 1.0, 1.0, 2.0]).model_
-        plot_model(model, Path("m.png"))
+        plot_model(AnytimeRegressor(groups, alpha=0.1).fit(frame, X @ [1.0, 1.0, 1.0, 2.0]).model_, Path("m.png"))
     for figure in figures:
         figure.draw_without_rendering()
         assert not any(text.get_parse_math() for text in figure.findobj(Text) if text.get_text())

@@ -249,8 +249,7 @@ def test_the_formulas_of_a_family_keep_its_contract(family: Family) -> None:
 
 
 def test_a_loss_that_is_not_linear_in_the_responses_is_found_with_its_reason() -> None:
-    found = broken(Huber())
-    assert [why.partition(":")[0] for why in found] == [
+    assert [why.partition(":")[0] for why in broken(Huber())] == [
         "the loss is not linear in the responses",
         "the loss of all rows is not least at `start` of their mean",
     ]

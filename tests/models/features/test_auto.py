@@ -100,8 +100,7 @@ def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -
 
 @pytest.mark.parametrize("rows", [90, 1200])
 def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows: int) -> None:
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": rng.normal(size=rows)})
+    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": np.random.default_rng(0).normal(size=rows)})
     classes = np.array(["a", "b", "c"])[3 * np.arange(rows) // rows]  # a line separates them, which fits none of them
     groups = {"groups": [{"name": name, "features": [name], "cost": 1} for name in X]}
     bent = np.where(np.abs(X["place"] / rows - 0.5) < 0.25, "in", "out")

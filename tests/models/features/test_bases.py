@@ -31,8 +31,7 @@ def groups_of(bases: dict[str, Any] | None = None, features: tuple[str, ...] = (
 
 
 def expansion_of(x: Any, basis: Any, clamp: Any = "off") -> Expansion:
-    values = np.asarray(x)
-    return Expansion.of(learned_groups(groups_of({"x": basis}), Sample({"x": values}), clamp=clamp))
+    return Expansion.of(learned_groups(groups_of({"x": basis}), Sample({"x": np.asarray(x)}), clamp=clamp))
 
 
 def skewed(rows: int = 500) -> Float:
@@ -86,15 +85,13 @@ def test_a_column_whose_values_are_all_rare_has_the_term_other_only() -> None:
 
 def test_without_other_an_unknown_level_is_missing() -> None:
     found = expansion_of(["a"] * 10 + ["b"] * 10, {"basis": "categories", "missing": True})
-    codes = found.categories[0].coded(["b", "new"])
-    np.testing.assert_array_equal(codes, [1, np.nan])
+    np.testing.assert_array_equal(found.categories[0].coded(["b", "new"]), [1, np.nan])
     np.testing.assert_array_equal(found.expand(np.array([[1.0], [-1.0]])), [[0, 1, 0], [np.nan, np.nan, 1]])
     assert found.terms.features == ("x=a", "x=b", "x is missing")
 
 
 def test_integers_with_gaps_may_be_categories() -> None:
-    x = np.array([3.0] * 12 + [1.0] * 10 + [np.nan] * 3)
-    found = expansion_of(x, "categories")
+    found = expansion_of(np.array([3.0] * 12 + [1.0] * 10 + [np.nan] * 3), "categories")
     assert found.terms.features == ("x=3", "x=1")
     assert [type(level) for level in found.groups.bases["x"].levels or ()] == [int, int]
 
@@ -300,9 +297,7 @@ VALUES = [0.1, 1 / 3, -1 / 3, 0.7, 1e-30, 123.456, 1234567.89, 5.0, 0.0, 2.0**24
 
 
 def _indicator(level: float, x: float) -> float:
-    columns = Columns((Column("x", Hinge(0, (), (level,))),))
-    found = columns.expand(np.array([[x]]))
-    return float(found[0, 1])
+    return float(Columns((Column("x", Hinge(0, (), (level,))),)).expand(np.array([[x]]))[0, 1])
 
 
 @pytest.mark.parametrize("value", VALUES)

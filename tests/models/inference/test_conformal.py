@@ -162,20 +162,17 @@ def test_counts_deviate_in_poisson_deviations_and_are_never_negative() -> None:
 
 
 def test_classes_deviate_by_what_the_true_one_lacks_of_certainty() -> None:
-    probabilities = np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
-    assert class_scores(probabilities, np.array([0, 2])).tolist() == [0.75, 0.0]
+    assert class_scores(np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]), np.array([0, 2])).tolist() == [0.75, 0.0]
 
 
 def test_a_set_holds_the_classes_that_are_likely_enough_and_may_be_empty() -> None:
     probabilities = np.array([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.34, 0.33, 0.33], [0.5, 0.5, 0.0]])
-    members = class_members(probabilities, 0.5)
-    assert label_sets(members, ("a", "b", "c")) == [["a"], ["c"], [], ["a", "b"]]
+    assert label_sets(class_members(probabilities, 0.5), ("a", "b", "c")) == [["a"], ["c"], [], ["a", "b"]]
     assert label_sets(class_members(probabilities, 1.0), ("a", "b", "c")) == [["a", "b", "c"]] * 4
 
 
 def test_labels_come_in_the_order_of_the_model_and_as_they_are() -> None:
-    members = np.array([[True, True, False, True], [False, False, True, True]])
-    sets = label_sets(members, (True, "1", 1, 1.5))
+    sets = label_sets(np.array([[True, True, False, True], [False, False, True, True]]), (True, "1", 1, 1.5))
     assert [[type(label) for label in row] for row in sets] == [[bool, str, float], [int, float]]
     assert sets == [[True, "1", 1.5], [1, 1.5]]
 
@@ -229,8 +226,7 @@ def test_the_true_class_is_in_the_set_if_its_score_is_not_above_the_threshold(sh
 
 def test_a_prediction_that_rounds_otherwise_elsewhere_stays_covered() -> None:
     probabilities = np.tile([0.3, 0.6, 0.1], (50, 1))
-    codes = np.repeat([1, 0, 2], [30, 18, 2])
-    threshold = conformal_threshold(class_scores(probabilities, codes), 0.9)
+    threshold = conformal_threshold(class_scores(probabilities, np.repeat([1, 0, 2], [30, 18, 2])), 0.9)
     elsewhere = probabilities * (1 - 4e-16)
     assert label_sets(class_members(elsewhere, threshold), "abc")[0] == ["a", "b"]
 

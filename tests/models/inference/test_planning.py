@@ -90,8 +90,7 @@ def test_a_budget_limits_each_model() -> None:
 
 
 def test_an_order_may_be_given() -> None:
-    model = a_model({"a": 1.0, "b": 3.0})
-    assert order_of([model], order=["c", "d", "a", "b"]) == ["c", "d", "a", "b"]
+    assert order_of([a_model({"a": 1.0, "b": 3.0})], order=["c", "d", "a", "b"]) == ["c", "d", "a", "b"]
 
 
 @pytest.mark.parametrize(

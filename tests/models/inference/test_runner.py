@@ -456,8 +456,7 @@ def test_a_deadline_of_zero_gives_the_base_rate_and_starts_nothing(tmp_path: Pat
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_is_computed(given: Any, message: str, tmp_path: Path) -> None:
-    own = {"a": zero, "b": zero, "c": noting}
-    with Runner(a_model(), own) as runner, pytest.raises(ValuesError, match=message):
+    with Runner(a_model(), {"a": zero, "b": zero, "c": noting}) as runner, pytest.raises(ValuesError, match=message):
         runner.run(tmp_path, **{"deadline_ms": LONG_MS} | given)
     assert not (tmp_path / "computed").exists()
 
@@ -975,8 +974,7 @@ def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
 def test_inputs_of_any_size_and_layout_reach_a_process(size: int, layout: str) -> None:
     flat = np.arange(4.0 * size)
     x: Any = {"C": flat, "F": np.asfortranarray(flat.reshape(2, -1)), "strided": flat[::2], "dict": flat}[layout]
-    own = {"a": total_of, "b": writing, "c": third_and_fourth}
-    with Runner(a_model(), own, "process", max_workers=1) as runner:
+    with Runner(a_model(), {"a": total_of, "b": writing, "c": third_and_fourth}, "process", max_workers=1) as runner:
         for scale in (1.0, 3.0):
             given = {"frame": x * scale, "name": "x"} if layout == "dict" else x * scale
             answer = runner.run(given, LONG_MS)
@@ -995,8 +993,7 @@ def test_a_process_may_keep_its_inputs() -> None:
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="inputs go through the pipe")
 @pytest.mark.parametrize(("extractor", "memories"), [(zero, 1), (keeping, 2)])
 def test_an_input_that_an_extractor_keeps_gets_new_memory_once(extractor: Callable[[Any], Any], memories: int) -> None:
-    own = {"a": extractor, "b": zero, "c": shared_memory}
-    with Runner(a_model(), own, "process", max_workers=1) as runner:
+    with Runner(a_model(), {"a": extractor, "b": zero, "c": shared_memory}, "process", max_workers=1) as runner:
         found = [runner.run(np.zeros(100_000), LONG_MS).prediction - 0.5 for _ in range(5)]
     counts, inodes = {round(value % 1000 / 100) for value in found}, {value // 1000 for value in found}
     assert (counts, len(inodes)) == ({1}, memories)

@@ -138,8 +138,7 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     if policy != "arrived" and not lost & {
         c for g in model.computed[model.affordable(budget, policy)] for c in model.places[g].features
     }:
-        restored = type(estimator).load(folder / "m.safetensors")
-        for each in (estimator, restored):
+        for each in (estimator, type(estimator).load(folder / "m.safetensors")):
             outputs = each.predict if model.manifest.classes is None else each.predict_proba
             np.testing.assert_allclose(
                 outputs(given_frame, budget=budget, policy=policy), outputs_of(answer), rtol=1e-9, atol=1e-9
@@ -231,8 +230,7 @@ def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, t
         np.testing.assert_allclose(getattr(restored, name), getattr(estimator, name))
     np.testing.assert_allclose(restored.curve_.explained_variance, estimator.curve_.explained_variance)
     assert list(restored.get_feature_names_out()) == list(load(tmp_path / "m.safetensors").terms.features)
-    again = restored.save(tmp_path / "again.safetensors", name="m")
-    assert again.version == load(tmp_path / "m.safetensors").version
+    assert restored.save(tmp_path / "again.safetensors", name="m").version == load(tmp_path / "m.safetensors").version
     other: Any = AnytimeRegressor if isinstance(estimator, AnytimeClassifier) else AnytimeClassifier
     with pytest.raises(ArtifactError, match="load it by Anytime"):
         other.load(tmp_path / "m.safetensors")
@@ -268,8 +266,7 @@ def test_predictions_are_written_with_the_kept_columns(desk: Path, source: str, 
     out = f"p{suffix}"
     words = ["predict", "m.safetensors", source, "--budget", "5", "--explain", "--out", out]
     assert main([*words, "--keep", "id", "--keep", "note", "--keep", "day"]) == 0
-    read = {".parquet": pd.read_parquet, ".arrow": pd.read_feather}.get(suffix, pd.read_csv)
-    frame = read(out)
+    frame = {".parquet": pd.read_parquet, ".arrow": pd.read_feather}.get(suffix, pd.read_csv)(out)
     assert frame["id"].tolist() == list(range(100, 130))
     assert set(frame["note"]) == {'a "b", c'}
     assert frame["day"].astype(str).str.startswith("2026-01-02").all()

@@ -362,15 +362,13 @@ def test_a_first_step_without_features_is_complete_from_the_start(regression: Mo
 
 def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
     model = trained("multiclass").save(tmp_path / "m.safetensors")
-    threads = compiled(model, tmp_path, "threads.c", "-pthread")
-    answers = [int(line) for line in printed(threads, [])]
+    answers = [int(line) for line in printed(compiled(model, tmp_path, "threads.c", "-pthread"), [])]
     assert len(answers) == model.steps + 1
     assert all(answers[1:])
 
 
 def test_the_header_has_the_errors_of_the_prefixes_and_marks_unknown_ones(tmp_path: Path) -> None:
-    unknown = trained("regression")
-    assert set(printed(compiled(unknown, tmp_path, "ask.c"), ["errors"])) == {"nan"}
+    assert set(printed(compiled(trained("regression"), tmp_path, "ask.c"), ["errors"])) == {"nan"}
     rng = np.random.default_rng(0)
     model = AnytimeRegressor(groups=load_groups(GROUPS), alpha="cv").fit(table(), rng.normal(size=150)).model_
     known = [model.expected(prefix).cv_error for prefix in range(model.steps + 1)]

@@ -277,8 +277,7 @@ def test_a_model_without_a_part_is_smaller_and_stays_without(name: str, part: st
 
 def test_equal_models_have_equal_versions_whenever_they_were_made(tmp_path: Path) -> None:
     early = handmade("1999-01-01T00:00:00+00:00").save(tmp_path / "a.safetensors")
-    late = handmade("2031-01-01T00:00:00+00:00").save(tmp_path / "b.safetensors")
-    assert early.version == late.version
+    assert early.version == handmade("2031-01-01T00:00:00+00:00").save(tmp_path / "b.safetensors").version
 
 
 def test_other_content_has_another_version(tmp_path: Path) -> None:
@@ -286,8 +285,7 @@ def test_other_content_has_another_version(tmp_path: Path) -> None:
     renamed = stating(model, name="other")
     nudged = replace(model, prefixes=replace(model.prefixes, intercept=np.nextafter(model.prefixes.intercept, 9)))
     bare = replace(model, moments=None)
-    versions = {m.save(tmp_path / "m.safetensors").version for m in (model, renamed, nudged, bare)}
-    assert len(versions) == 4
+    assert len({m.save(tmp_path / "m.safetensors").version for m in (model, renamed, nudged, bare)}) == 4
 
 
 def test_source_date_epoch_makes_files_equal_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

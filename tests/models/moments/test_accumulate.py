@@ -245,8 +245,7 @@ def test_bool_features_and_targets_are_zeros_and_ones_and_one_response_may_be_a_
 def test_half_precision_is_added_up_in_float64() -> None:
     X = np.full((4_000, 1), 0.5, dtype=np.float16)
     X[::2] = 100.0
-    moments = moments_of(X, np.arange(4_000, dtype=np.int16))
-    assert moments.mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
+    assert moments_of(X, np.arange(4_000, dtype=np.int16)).mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])

@@ -193,8 +193,7 @@ def test_with_doubling_the_first_steps_may_cost_what_c_min_says() -> None:
     gram = AnytimeRegressor(GROUPS, alpha=1e-3).fit(frame[FEATURES], frame["y"]).fit_.gram
     groups = anytime.load_groups({"groups": [group | {"requires": []} for group in GROUPS["groups"]]})
     for c_min, cost in ((None, 1.0), (4.0, 4.0)):
-        found = sequence(gram, groups, cost_blind=True, doubling=True, c_min=c_min)
-        assert found.steps[0].cost == cost
+        assert sequence(gram, groups, cost_blind=True, doubling=True, c_min=c_min).steps[0].cost == cost
 
 
 @pytest.mark.parametrize("name", list(CRITERIA))

@@ -192,8 +192,7 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
     kept = changes.options(model.manifest).remaining(model.groups)
-    data = classes_of("rows.csv", X[:, columns("a", "b", "d", "e")], y)
-    found = resequence(model, data=data, changes=changes)
+    found = resequence(model, data=classes_of("rows.csv", X[:, columns("a", "b", "d", "e")], y), changes=changes)
     assert kept.names == found.groups.names == ("a", "b", "d", "e")
     assert found.manifest.steps[0].adds == ("e",)
     assert found.manifest.provenance.data == "rows.csv"

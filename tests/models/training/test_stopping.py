@@ -150,8 +150,7 @@ def test_likelihoods_stop_where_the_literal_rule_does(family: Family, method: Me
 
 def test_costs_have_no_part_in_when_to_stop() -> None:
     groups = grouped([1, 1, 1], [1.0, 100.0, 0.0])
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
+    X = np.random.default_rng(0).normal(size=(60, 3))
     X = np.linalg.qr(X - X.mean(axis=0))[0]
     y = X @ [1.0, 5.0, 0.01]
     # The dear group alone is longer than epsilon, but the cheap and the free one go before it.

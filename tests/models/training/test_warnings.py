@@ -47,8 +47,7 @@ def test_prefixes_worse_than_the_base_rate_are_named_with_the_budget_to_answer_w
 def test_largest_penalties_are_a_warning_with_remedies() -> None:
     rng = np.random.default_rng(2)
     X = pd.DataFrame(rng.normal(size=(80, 20)), columns=[f"x{j}" for j in range(20)])
-    texts = said(X, rng.normal(size=80))
-    assert any("prefixes have the largest penalty of the grid, 10" in each for each in texts)
+    assert any("prefixes have the largest penalty of the grid, 10" in each for each in said(X, rng.normal(size=80)))
     assert not any("largest penalty" in each for each in said(X, rng.normal(size=80), alpha=10.0, cv=5))
 
 
