@@ -223,8 +223,14 @@ def test_rows_in_a_temporary_file_are_as_rows_in_memory(family: Family) -> None:
         np.testing.assert_allclose(mine.theta, other.theta, rtol=0, atol=OPTIMUM)
 
 
-@pytest.mark.parametrize("family", KINDS)
-@pytest.mark.parametrize("with_weights", [False, True])
+@pytest.mark.parametrize(
+    ("family", "with_weights"),
+    [
+        *((family, False) for family in KINDS),
+        *((family, True) for family in ("binomial", "multinomial", "poisson")),
+        *(pytest.param(family, True, marks=pytest.mark.heavy) for family in ("gamma", "negative-binomial:0.5")),
+    ],
+)
 def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
     family: Family, with_weights: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -365,7 +365,10 @@ def yahoo(shared_data: Path) -> tuple[Case, NormalEquations]:
     return case, NormalEquations.of(case.rows())
 
 
-@pytest.mark.parametrize(("method", "blind", "doubling"), REAL_OPTIONS)
+@pytest.mark.parametrize(
+    ("method", "blind", "doubling"),
+    [each if each[1:] == (False, False) else pytest.param(*each, marks=pytest.mark.heavy) for each in REAL_OPTIONS],
+)
 def test_random_groups_of_a_ranking_table_get_the_literal_sequence(
     yahoo: tuple[Case, NormalEquations], method: Method, blind: bool, doubling: bool
 ) -> None:
