@@ -684,9 +684,3 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(
         monkeypatch.setitem(sys.modules, name, None)  # what import then says is ModuleNotFoundError
     path = written(tmp_path / f"t{suffix}", "a\n")
     assert_refused(lambda: open_table(path), package, "pip install 'anytime-linear[train]'")
-
-
-# Features
-
-
-# Real files
