@@ -25,6 +25,7 @@ from anytime.loaded import LoadedModel
 from anytime.moments.files import StoredMoments
 from models.commands import Capture, ran, refusal
 from models.present import present
+from models.refusals import assert_refused
 from models.table_types import TYPES
 
 ROWS = 300
@@ -226,8 +227,7 @@ def test_weights_of_a_test_table_are_asked_for_where_training_had_some() -> None
 
 def test_weights_without_a_table_are_refused(model: LoadedModel) -> None:
     for door in (model.plot, partial(report, model), partial(model.what_if, costs={"a": 2.0})):
-        with pytest.raises(ValuesError, match="weights is 'w', but there is no table"):
-            door(weights="w")
+        assert_refused(partial(door, weights="w"), "weights is 'w', but there is no table", error=ValuesError)
 
 
 @pytest.mark.parametrize("groups", [None, {"a": ["x2"], "b": ["x0", "x5"]}], ids=["all columns", "some columns"])
@@ -242,7 +242,6 @@ def test_what_is_loaded_or_fitted_to_an_array_takes_arrays_and_frames(kind: Any,
         assert not hasattr(estimator, "feature_names_in_")
         for given in (X, pd.DataFrame(X), pd.DataFrame(X, columns=list("abcdef")), pl.DataFrame(X), X.tolist()):
             np.testing.assert_array_equal(estimator.predict(given), fitted.predict(X))
-        with pytest.raises(AnytimeError, match="5 features"):
-            estimator.predict(X[:, :5])
+        assert_refused(partial(estimator.predict, X[:, :5]), "5 features", error=AnytimeError)
     np.testing.assert_array_equal(loaded.get_feature_names_out(), fitted.get_feature_names_out())
     np.testing.assert_array_equal(loaded.coef_, fitted.coef_)

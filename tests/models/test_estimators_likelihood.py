@@ -22,6 +22,7 @@ from anytime.target import Target, check_family
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import FamilyName, Float, Task
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -178,8 +179,11 @@ def test_a_class_in_one_fold_only_is_not_held_out(classes: int) -> None:
 
 def test_a_likelihood_without_rows_is_refused() -> None:
     parts = fold_moments_of(X, UP.astype(float))
-    with pytest.raises(TrainingError, match="needs rows; pass"):
-        fit(parts, load_groups(GROUPS), Options(alpha=0.1, family="binomial"))
+    assert_refused(
+        lambda: fit(parts, load_groups(GROUPS), Options(alpha=0.1, family="binomial")),
+        "needs rows; pass",
+        error=TrainingError,
+    )
 
 
 # Targets.
@@ -214,5 +218,7 @@ def test_the_task_is_that_of_the_family_where_one_is_given(family: FamilyName | 
 def test_a_negative_count_in_a_table_to_measure_on_is_told_by_its_row() -> None:
     frame = pd.DataFrame(X, columns=FEATURES).assign(n=COUNTS)
     model = likely("counts").fit(frame[FEATURES], frame["n"]).model_
-    with pytest.raises(TableError, match=r"target 'n' is -3 in row 7; expected counts, 0 or more"):
-        evaluate(model, frame.assign(n=np.where(frame.index == 7, -3, COUNTS)))
+    assert_refused(
+        lambda: evaluate(model, frame.assign(n=np.where(frame.index == 7, -3, COUNTS))),
+        "target 'n' is -3 in row 7; expected counts, 0 or more",
+    )

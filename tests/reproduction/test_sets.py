@@ -187,14 +187,12 @@ def test_a_small_table_is_cut_into_five_sets_of_the_same_size(tmp_path: Path, ro
 
 
 def test_a_table_of_fewer_rows_than_sets_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AnytimeError, match="at least 5"):
-        load_set("kddcup99", write_detection(tmp_path, 4))
+    assert_refused(lambda: load_set("kddcup99", write_detection(tmp_path, 4)), "at least 5", error=AnytimeError)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_without_the_data_set_is_an_error(tmp_path: Path, name: SetName) -> None:
-    with pytest.raises(AnytimeError, match=name):
-        load_set(name, Setting(data=tmp_path))
+    assert_refused(lambda: load_set(name, Setting(data=tmp_path)), name, error=AnytimeError)
 
 
 @pytest.mark.parametrize(

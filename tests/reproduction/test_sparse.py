@@ -31,6 +31,7 @@ from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
+from models.refusals import assert_refused
 
 
 def orthonormal(q: list[float]) -> Gram:
@@ -151,8 +152,11 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
 
 def test_a_path_that_is_not_solved_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "SUFFICIENT", -1.0)
-    with pytest.raises(TrainingError, match="too large for a reliable order; choose another method"):
-        sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1]))
+    assert_refused(
+        lambda: sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1])),
+        "too large for a reliable order; choose another method",
+        error=TrainingError,
+    )
 
 
 # The shrunken curve
@@ -212,8 +216,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     ],
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrainingError, match=message):
-        Options(method="sparse", **options)
+    assert_refused(lambda: Options(method="sparse", **options), message, error=TrainingError)
 
 
 @pytest.fixture

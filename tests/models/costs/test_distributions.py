@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from anytime.estimators import AnytimeRegressor
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, milliseconds, write_groups
 from anytime.model.model import Model
 from models.properties import quick
+from models.refusals import assert_refused
 
 PAIRED = CostDistributions.measured({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([10.0, 20.0, 30.0])}, "by hand")
 MIXED = CostDistributions(
@@ -109,8 +111,7 @@ def test_a_file_of_something_else_is_refused_in_a_line(content: str, why: str, t
 def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_bytes(b"\xff\xfe\x00")
     for name, why in (("nowhere.json", "cannot read"), ("costs.json", "it is not text")):
-        with pytest.raises(GroupsError, match=why):
-            CostDistributions.load(tmp_path / name)
+        assert_refused(partial(CostDistributions.load, tmp_path / name), why, error=GroupsError)
 
 
 def test_groups_with_other_costs_keep_what_is_stated_of_their_columns() -> None:
@@ -128,10 +129,12 @@ def test_groups_are_priced_in_milliseconds_and_those_that_are_not_measured_keep_
     assert found.costs.tolist() == [2.0, 500.0, 7000.0]
     assert [group.requires for group in found.groups] == [(), (), ("draw",)]
     assert priced(groups("dollars"), {"a": 2.0, "b": 3.0}).costs.tolist() == [2.0, 0.0, 3.0]
-    with pytest.raises(GroupsError, match="'draw' have no measured cost, and 'dollars' is not a unit of time"):
-        priced(groups("dollars", draw=1.0), {"a": 2.0, "b": 3.0})
-    with pytest.raises(GroupsError, match="there is no group 'c'"):
-        priced(groups(), {"c": 1.0})
+    assert_refused(
+        lambda: priced(groups("dollars", draw=1.0), {"a": 2.0, "b": 3.0}),
+        "'draw' have no measured cost, and 'dollars' is not a unit of time",
+        error=GroupsError,
+    )
+    assert_refused(lambda: priced(groups(), {"c": 1.0}), "there is no group 'c'", error=GroupsError)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +146,12 @@ def test_units_of_time_are_known(unit: str, expected: float | None) -> None:
 
 @pytest.mark.parametrize("quantile", [0.0, 1.0, -0.1, 90.0, float("nan")])
 def test_a_quantile_that_is_none_is_refused(quantile: float) -> None:
-    with pytest.raises(GroupsError, match=r"--cost-quantile is .*; expected a number between 0 and 1"):
-        checked_quantile(quantile)
+    assert_refused(
+        lambda: checked_quantile(quantile),
+        "--cost-quantile is ",
+        "; expected a number between 0 and 1",
+        error=GroupsError,
+    )
 
 
 @pytest.mark.parametrize("name", ["groups.yaml", "groups.yml", "groups.json"])
@@ -171,10 +178,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
         ("nowhere/groups.yaml", "there is no directory"),
         ("folder.json", "it is a directory"),
     ):
-        with pytest.raises(AnytimeError, match=why):
-            check_writable(tmp_path / path, SUFFIXES)
-    with pytest.raises(GroupsError, match="cannot write"):
-        write_groups(groups(), tmp_path / "folder.json")
+        assert_refused(partial(check_writable, tmp_path / path, SUFFIXES), why, error=AnytimeError)
+    assert_refused(lambda: write_groups(groups(), tmp_path / "folder.json"), "cannot write", error=GroupsError)
 
 
 def played(steps: list[list[int]], needs: list[set[int]], costs: list[float], workers: int) -> list[float]:
@@ -342,9 +347,15 @@ def test_a_model_is_simulated_from_the_costs_of_its_groups_and_what_nobody_compu
 
 def test_what_cannot_be_simulated_is_refused() -> None:
     rng = np.random.default_rng(0)
-    with pytest.raises(GroupsError, match="no distribution for 'b'"):
-        simulate(model(), CostDistributions(groups={"a": Samples(samples=(1.0,))}), 10, rng)
+    assert_refused(
+        lambda: simulate(model(), CostDistributions(groups={"a": Samples(samples=(1.0,))}), 10, rng),
+        "no distribution for 'b'",
+        error=GroupsError,
+    )
     both = CostDistributions(groups={name: Samples(samples=(1.0,)) for name in "ab"})
-    with pytest.raises(GroupsError, match="group 'draw' without features costs 2 dollars, which is not a time"):
-        simulate(model("dollars"), both, 10, rng)
+    assert_refused(
+        lambda: simulate(model("dollars"), both, 10, rng),
+        "group 'draw' without features costs 2 dollars, which is not a time",
+        error=GroupsError,
+    )
     simulate(model("dollars", draw=0.0), both, 10, rng)

@@ -79,6 +79,7 @@ from models.inference.extracting import (
     zero,
 )
 from models.opening import opened
+from models.refusals import assert_refused
 from waiting import WAIT_S, until
 
 LONG_MS = 1e3 * WAIT_S
@@ -482,8 +483,8 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
         (extractors(), {"workers_per_run": 0}, "workers_per_run is 0"),
         (extractors(), {"workers_per_run": True}, "workers_per_run is True"),
         (extractors(), {"times": {"d": [1.0]}}, "times has 'd'"),
-        (extractors(), {"times": {"a": []}}, r"times of group 'a' are \[\]"),
-        (extractors(), {"times": {"a": [float("nan")]}}, r"times of group 'a' are \[nan\]"),
+        (extractors(), {"times": {"a": []}}, "times of group 'a' are []"),
+        (extractors(), {"times": {"a": [float("nan")]}}, "times of group 'a' are [nan]"),
         (extractors(), {"time_limits": {"d": 1.0}}, "time_limits has 'd'"),
         (extractors(), {"time_limits": {"a": -1.0}}, "time_limits of group 'a' is -1.0"),
         (extractors(), {"time_limits": {"a": 0}}, "time_limits of group 'a' is 0"),
@@ -493,8 +494,7 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
     ],
 )
 def test_wrong_extractors_and_options_are_refused(own: Any, options: Any, message: str) -> None:
-    with pytest.raises(ExtractorError, match=message):
-        Runner(a_model(), own, **options)
+    assert_refused(lambda: Runner(a_model(), own, **options), message, error=ExtractorError)
 
 
 @pytest.mark.parametrize("failing", [raising, leaving, too_wide, unreadable])
@@ -577,8 +577,7 @@ def test_close_is_idempotent_and_a_closed_runner_says_so(worker: Worker) -> None
     runner = Runner(a_model(), extractors(), worker, max_workers=1)
     runner.close()
     runner.close()
-    with pytest.raises(ExtractorError, match="closed"):
-        runner.run(X, 10.0)
+    assert_refused(lambda: runner.run(X, 10.0), "closed", error=ExtractorError)
 
 
 def test_closing_ends_running_runs(tmp_path: Path) -> None:
@@ -615,8 +614,12 @@ def test_closing_leaves_no_process_and_no_descriptor() -> None:
 
 @pytest.mark.parametrize("bad", [lambda x: x, threading.Lock().acquire])
 def test_extractors_that_are_not_picklable_are_refused_by_name(bad: Callable[[Any], Any]) -> None:
-    with pytest.raises(ExtractorError, match=r"group 'b' is not picklable for a process .*worker='thread'"):
-        Runner(a_model(), extractors(b=bad), "process")
+    assert_refused(
+        lambda: Runner(a_model(), extractors(b=bad), "process"),
+        "group 'b' is not picklable for a process ",
+        "worker='thread'",
+        error=ExtractorError,
+    )
 
 
 def test_an_input_that_is_not_picklable_is_refused() -> None:
@@ -634,8 +637,11 @@ def test_extractors_that_do_not_load_in_the_process_are_refused(monkeypatch: pyt
     # As if typed into an interpreter: it pickles here, and is nowhere to be found there.
     ghost.__module__, ghost.__qualname__ = extracting.__name__, "ghost"
     monkeypatch.setattr(extracting, "ghost", ghost, raising=False)
-    with pytest.raises(ExtractorError, match="do not load in a worker process"):
-        Runner(a_model(), extractors(a=ghost), "process", max_workers=1)
+    assert_refused(
+        lambda: Runner(a_model(), extractors(a=ghost), "process", max_workers=1),
+        "do not load in a worker process",
+        error=ExtractorError,
+    )
 
 
 @pytest.mark.parametrize(
@@ -894,8 +900,7 @@ def test_several_models_share_what_is_computed() -> None:
     with Runner([model, a_model(moments=True)], extractors(b=raising)) as runner:
         answers = runner.run(X, LONG_MS)
     assert [(answer.groups, answer.policy) for answer in answers] == [(("a",), "prefix"), (("a", "c"), "arrived")]
-    with pytest.raises(ExtractorError, match="there is no model"):
-        Runner([], extractors())
+    assert_refused(lambda: Runner([], extractors()), "there is no model", error=ExtractorError)
 
 
 @pytest.mark.parametrize("worker", WORKERS)

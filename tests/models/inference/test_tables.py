@@ -37,6 +37,7 @@ from models.commands import Capture, ran, refusal
 from models.exporting import Event, asked, compiled, read
 from models.opening import opened, outputs_of
 from models.properties import quick
+from models.refusals import assert_refused
 from models.table_types import TYPES
 
 GROUPS: dict[str, Any] = {
@@ -113,8 +114,7 @@ def test_every_door_gives_the_answer_of_an_open_prediction(
     table = TYPES[kind](given_frame, folder)
     if lost >= {"age", "city"} and budget != 0 and (policy != "arrived" or not model.supports_arrived):
         assert expected.prefix == 0
-        with pytest.raises(TableError, match="every column of the first step"):
-            model.answer(table, budget=budget, policy=policy)
+        assert_refused(lambda: model.answer(table, budget=budget, policy=policy), "every column of the first step")
         return
     answer = model.answer(table, budget=budget, policy=policy)
     np.testing.assert_allclose(outputs_of(answer), outputs_of(expected), rtol=1e-9, atol=1e-9)
@@ -218,8 +218,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[AnytimeError], str]] = [
 def test_what_is_not_a_table_or_an_option_is_refused(
     table: Callable[[], Any], options: dict[str, Any], kind: type[AnytimeError], message: str
 ) -> None:
-    with pytest.raises(kind, match=re.escape(message)):
-        trained("gaussian").model_.predict(table(), **options)
+    assert_refused(lambda: trained("gaussian").model_.predict(table(), **options), message, error=kind)
 
 
 def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, tmp_path: Path) -> None:
@@ -232,8 +231,7 @@ def test_a_loaded_estimator_is_fitted_and_saves_the_same_model(estimator: Any, t
     assert list(restored.get_feature_names_out()) == list(load(tmp_path / "m.safetensors").terms.features)
     assert restored.save(tmp_path / "again.safetensors", name="m").version == load(tmp_path / "m.safetensors").version
     other: Any = AnytimeRegressor if isinstance(estimator, AnytimeClassifier) else AnytimeClassifier
-    with pytest.raises(ArtifactError, match="load it by Anytime"):
-        other.load(tmp_path / "m.safetensors")
+    assert_refused(lambda: other.load(tmp_path / "m.safetensors"), "load it by Anytime", error=ArtifactError)
 
 
 def test_a_loaded_estimator_can_be_fitted_again(tmp_path: Path) -> None:
@@ -408,7 +406,7 @@ def test_a_model_without_moments_answers_by_prefix_and_says_so() -> None:
     answer = model.answer(rows(4), policy="arrived")
     assert answer.policy == "prefix"
     assert "without its moments" in (answer.note or "")
-    with pytest.raises(
-        TableError, match="every column of the first step of model 'model'; the model was saved without"
-    ):
-        model.answer(rows(4)[["dose"]], policy="arrived")
+    assert_refused(
+        lambda: model.answer(rows(4)[["dose"]], policy="arrived"),
+        "every column of the first step of model 'model'; the model was saved without",
+    )
