@@ -162,20 +162,21 @@ def test_metrics_from_before_are_those_of_the_same_service() -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (text(0.1, model="breaks"), "anytime_group_seconds has no groups of model 'brake'.*; did you mean 'breaks'?"),
-        ("up 1\n", "no group of any model was timed yet"),
-        ("", "no group of any model was timed yet"),
-        ("<html>502</html>", "the metrics are not valid Prometheus text"),
+        (
+            text(0.1, model="breaks"),
+            ["anytime_group_seconds has no groups of model 'brake'", "; did you mean 'breaks'?"],
+        ),
+        ("up 1\n", ["no group of any model was timed yet"]),
+        ("", ["no group of any model was timed yet"]),
+        ("<html>502</html>", ["the metrics are not valid Prometheus text"]),
         (
             'anytime_group_seconds_bucket{model="brake",group="hog",le="1"} many\n',
-            "the metrics are not valid Prometheus",
+            ["the metrics are not valid Prometheus"],
         ),
     ],
 )
-def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) -> None:
-    with pytest.raises(AnytimeError, match=why) as refused:
-        of_model([tallies(content)], "brake")
-    assert "\n" not in str(refused.value)
+def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: list[str]) -> None:
+    assert_refused(lambda: of_model([tallies(content)], "brake"), *why, error=AnytimeError)
 
 
 @pytest.mark.parametrize(
@@ -379,20 +380,21 @@ def test_a_distribution_is_of_the_most_frequent_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "value"),
+    ("sample", "value", "shown"),
     [
-        ('anytime_group_seconds_sum{model="m",group="hog",rows="1"}', "NaN"),
-        ('anytime_group_seconds_bucket{model="m",group="hog",rows="1",le="+Inf"}', "+Inf"),
-        ('anytime_group_rows_total{model="m",group="hog",rows="1"}', "-1"),
-        ("process_start_time_seconds", "NaN"),
+        ('anytime_group_seconds_sum{model="m",group="hog",rows="1"}', "NaN", "nan"),
+        ('anytime_group_seconds_bucket{model="m",group="hog",rows="1",le="+Inf"}', "+Inf", "inf"),
+        ('anytime_group_rows_total{model="m",group="hog",rows="1"}', "-1", "-1"),
+        ("process_start_time_seconds", "NaN", "nan"),
     ],
 )
-def test_a_number_that_is_not_finite_is_one_clear_error(sample: str, value: str) -> None:
-    why = r"the metrics have .* (nan|inf|-1); expected finite numbers, 0 or more; read the metrics"
-    with pytest.raises(AnytimeError, match=why) as refused:
-        read_scrape(f"{sample} {value}\n")
-    assert "\n" not in str(refused.value)
-    assert sample.partition("{")[0] in str(refused.value)
+def test_a_number_that_is_not_finite_is_one_clear_error(sample: str, value: str, shown: str) -> None:
+    why = (
+        "the metrics have ",
+        sample.partition("{")[0],
+        f" {shown}; expected finite numbers, 0 or more; read the metrics",
+    )
+    assert_refused(lambda: read_scrape(f"{sample} {value}\n"), *why, error=AnytimeError)
     read_scrape('other_seconds_sum{model="m",group="hog"} NaN\nother NaN\n')
 
 

@@ -32,6 +32,7 @@ from anytime.inference.conformal import (
 from anytime.model.manifest import Calibration
 from anytime.types import Bool, Float, Index
 from models.properties import quick
+from models.refusals import assert_refused
 
 decimals = st.integers(1, 6).flatmap(
     lambda digits: st.integers(1, 10**digits - 1).map(lambda n: Fraction(n, 10**digits))
@@ -95,18 +96,18 @@ def test_the_level_is_at_least_the_coverage_and_less_than_a_row_above_it(rows: i
 )
 def test_too_few_rows_are_told_how_many_it_takes(coverage: float, rows: int) -> None:
     assert conformal_rank(rows, coverage) <= rows
-    with pytest.raises(TrainingError) as error:
-        conformal_rank(rows - 1, coverage)
-    assert str(error.value) == (
+    assert_refused(
+        lambda: conformal_rank(rows - 1, coverage),
         f"{rows - 1} rows are too few to calibrate a coverage of {coverage}; expected {rows} or more: add rows,"
-        " or request less coverage"
+        " or request less coverage",
+        error=TrainingError,
     )
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, 90, math.nan, math.inf])
 def test_a_coverage_is_a_share_between_0_and_1(coverage: float) -> None:
-    with pytest.raises(TrainingError, match=r"^coverage is .*; expected a share between 0 and 1, such as 0\.9$"):
-        conformal_rank(100, coverage)
+    said = f"coverage is {coverage}; expected a share between 0 and 1, such as 0.9"
+    assert assert_refused(lambda: conformal_rank(100, coverage), error=TrainingError) == said
 
 
 # Thresholds.
@@ -135,8 +136,8 @@ def test_rows_without_a_finite_score_are_the_farthest_and_never_the_threshold(ab
     scores = np.arange(19.0)
     scores[3] = absurd
     assert conformal_threshold(scores, 0.9) == 18.0
-    with pytest.raises(TrainingError, match=r"^1 of 19 rows have no finite score, too many for a coverage of 0\.95; "):
-        conformal_threshold(scores, 0.95)
+    said = "1 of 19 rows have no finite score, too many for a coverage of 0.95; "
+    assert_refused(lambda: conformal_threshold(scores, 0.95), said, error=TrainingError)
 
 
 # Scores, intervals and sets by hand.

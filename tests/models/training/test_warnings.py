@@ -54,9 +54,11 @@ def test_largest_penalties_are_a_warning_with_remedies() -> None:
 @pytest.mark.parametrize("rows", [30, 300])
 def test_one_level_of_a_factor_and_columns_beyond_the_rows_are_not_called_collinear(rows: int) -> None:
     X, y = problem(rows, 40 if rows == 30 else 4)
-    X["kind"] = np.resize(["a", "b", "c"], rows)
+    X["kind"], X["same"] = np.resize(["a", "b", "c"], rows), 1.0
     found = {}
     for name, table in (("factor", X), ("copy", X.assign(copy=2 * X["x1"]))):
-        found[name] = AnytimeRegressor(alpha=0.01).fit(table, y).model_.manifest.redundant.collinear
+        redundant = AnytimeRegressor(alpha=0.01).fit(table, y).model_.manifest.redundant
+        assert redundant.constant == ("same",)
+        found[name] = redundant.collinear
     assert found["factor"] == ()
     assert bool({*found["copy"]} & {"x1", "copy"}) == bool(found["copy"]) == (rows == 300)
