@@ -35,7 +35,7 @@ THREADS = (1, 2)
 
 NOT_NUMERICAL = (
     "models/cli models/training/test_dask.py models/test_groups.py models/evaluation/test_plots.py "
-    "models/costs/test_profiling.py models/inference/test_runner.py models/costs/test_scraping.py "
+    "models/costs/test_profiling.py models/inference/test_runner.py "
     "models/data/test_formats.py"
 )
 """Tests of commands, processes and files, and those that take minutes."""

@@ -1,4 +1,4 @@
-"""The bounds experiment checks the inequalities correctly, and reports violations."""
+"""The bounds experiment checks the inequalities correctly and reports violations; certificates are measured alike."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from models.refusals import assert_refused
 
 COSTS = {"a": 1.0, "b": 2.0, "c": 4.0, "p": 3.0, "d": 1.0}
 FEATURES = {"a": ["a0", "a1"], "b": ["b0"], "c": ["c0", "c1", "c2"], "p": [], "d": ["d0"]}
-NAMES = [name for features in FEATURES.values() for name in features]
 
 
 def a_model(weights: dict[str, float], groups: str = "abcpd", requires: dict[str, list[str]] | None = None) -> Model:
