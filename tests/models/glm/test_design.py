@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -294,10 +295,7 @@ def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest
 
 
 def test_a_full_disk_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(
         EnvironmentFailure, match=r"cannot store .* bytes of rows in .*: no space left on device; set TMPDIR"
     ):

@@ -50,7 +50,7 @@ def check_theta(design: BlockDesign, found: Optimum, wanted: Minimum) -> None:
 def estimator_of(family: Family, Y: Float) -> tuple[Any, Float]:
     """The estimator of a family, and the responses as it has them."""
     kind: Any = AnytimeRegressor if family in NUMBERS else AnytimeClassifier
-    return partial(kind, family=family), Y[:, 0] if Y.shape[1] == 1 else Y.argmax(axis=1)
+    return partial(kind, family=family, basis="linear"), Y[:, 0] if Y.shape[1] == 1 else Y.argmax(axis=1)
 
 
 # The optimum is the literal one, whatever solves for a step.

@@ -30,10 +30,6 @@ def a_model(weights: dict[str, float], groups: str = "abcpd", requires: dict[str
     return AnytimeRegressor({"cost_unit": "ms", "groups": described}, alpha=1e-3, basis="linear").fit(X, y).model_
 
 
-def names(steps: list[list[str]]) -> list[str]:
-    return [name for step in steps for name in step]
-
-
 def order_of(models: list[Model], extractors: str = "abcd", order: list[str] | None = None) -> list[str]:
     tasks = planned(models, [model.steps for model in models], list(extractors), order)
     return [task.group for step in tasks for task in step]
@@ -58,8 +54,7 @@ def area(models: list[Model], order: list[str]) -> float:
 
 def test_one_model_has_its_own_order_with_groups_that_others_use() -> None:
     model = a_model({"a": 1.0, "b": 3.0, "c": 0.5, "d": 0.8})
-    steps = [[name for name in step.adds if name != "p"] for step in model.manifest.steps]
-    assert order_of([model]) == names(steps)
+    assert order_of([model]) == [name for step in model.manifest.steps for name in step.adds if name != "p"]
     tasks = {task.group: task for step in planned([model], [model.steps], "abcpd") for task in step}
     assert (tasks["d"].uses, tasks["d"].needs, tasks["p"].shared) == (("p",), frozenset("p"), True)
     assert list(tasks).index("p") < list(tasks).index("d")

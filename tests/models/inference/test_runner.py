@@ -22,6 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -858,12 +859,9 @@ def test_callers_at_the_same_time_share_the_processes() -> None:
 
 
 def test_an_interrupted_caller_leaves_a_process_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with Workers(extractors(), "process", max_workers=1) as workers:
         with monkeypatch.context() as patch:
-            patch.setattr(process.ProcessWorker, "_receive", interrupted)
+            patch.setattr(process.ProcessWorker, "_receive", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 workers.start(collected("a")[0], time.perf_counter() + LONG_MS / 1e3)
         extraction, arrivals = collected("a", "b")
@@ -949,9 +947,7 @@ def test_a_run_without_a_worker_says_so() -> None:
 
 
 def test_a_note_is_short_however_many_groups_fail() -> None:
-    def failing(x: Float) -> Float:
-        raise RuntimeError("no " + "very " * 100 + "long story")
-
+    failing = Mock(side_effect=RuntimeError("no " + "very " * 100 + "long story"))
     note = str(ran(a_model(moments=True), dict.fromkeys("abc", failing))[0].note)
     assert len(note) == 300
     assert note.endswith("…")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -371,12 +372,8 @@ def test_a_full_disk_and_a_name_that_is_not_writable_are_one_line(
     desk: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
-
-    def raise_full(*_: Any) -> None:
-        raise full
-
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "_writer", raise_full)
+        patched.setattr(writing, "_writer", Mock(side_effect=full))
         assert main(["predict", "m.safetensors", "t.csv", "--out", f"p{suffix}"]) == 1
     assert capsys.readouterr().err == f"error: cannot write 'p{suffix}': no space left on device\n"
     assert not list(desk.glob("*p.*"))
