@@ -249,15 +249,6 @@ def test_half_precision_is_added_up_in_float64() -> None:
     assert moments_of(X, np.arange(4_000, dtype=np.int16)).mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
 
 
-@pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])
-def test_gaps_in_sparse_tables_are_those_of_dense_ones(layout: Callable[[Float], Any]) -> None:
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(200, 4)) * (rng.random((200, 4)) < 0.3)
-    X[rng.random(X.shape) < 0.05] = np.nan
-    y = rng.normal(size=200)
-    assert_same(moments_of(layout(X), y, chunk_rows=30), moments_of(X, y), 1e-12)
-
-
 @pytest.mark.parametrize("layout", ["float64", "gaps", "Fortran order", "csr", "csc"])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_is_handed_in_stays_as_it_was(layout: str, jobs: int) -> None:

@@ -97,15 +97,6 @@ def test_merging_changes_neither_part(table: Pieces) -> None:
     assert [(part.mean.tobytes(), part.scatter.tobytes(), part.fill.tobytes()) for part in table.parts] == before
 
 
-def test_rows_of_no_weight_are_counted_and_nothing_else() -> None:
-    rng = np.random.default_rng(1)
-    X, Y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))
-    full, weightless = direct(X, Y, np.ones(20), np.zeros(2)), moments_of(X[:5], Y[:5], np.zeros(5))
-    for merged in (full.merge(weightless), weightless.merge(full)):
-        assert (merged.rows, merged.weight) == (25, 20.0)
-        np.testing.assert_allclose(merged.scatter, full.scatter, rtol=1e-14)
-
-
 @quick(max_examples=100)
 @given(pieces(), st.integers(0, 2**32 - 1))
 def test_another_fill_is_another_way_to_store_the_same_table(table: Pieces, seed: int) -> None:
