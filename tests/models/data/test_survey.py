@@ -133,10 +133,11 @@ def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: in
     np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9, atol=1e-9)
 
 
-def test_a_stream_forgets_by_weight() -> None:
+@pytest.mark.parametrize("basis", ["linear", "hinge:2"])
+def test_a_stream_forgets_by_weight(basis: str) -> None:
     weights = np.concatenate([np.full(100, 0.25), np.full(100, 0.5), np.ones(40)])
-    fitted = AnytimeRegressor(basis="hinge:2").fit(X, Y, weights)
-    stream = AnytimeRegressor(basis="hinge:2")
+    fitted = AnytimeRegressor(basis=basis).fit(X, Y, weights)
+    stream = AnytimeRegressor(basis=basis)
     for part in (slice(0, 100), slice(100, 200), slice(200, None)):
         stream.partial_fit(X[part], Y[part], decay=0.5)
     assert stream.model_.groups == fitted.model_.groups

@@ -54,13 +54,6 @@ def test_batches_give_what_all_rows_give(edges: tuple[int, ...]) -> None:
     assert stream.model_.manifest.provenance.rows == 300
 
 
-def test_decay_weighs_what_is_old() -> None:
-    X, y = rows()
-    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), (0, 100, 200, 300), X, y, decay=0.25)
-    weighted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y, sample_weight=np.repeat([1 / 16, 1 / 4, 1.0], 100))
-    np.testing.assert_allclose(stream.predict(X), weighted.predict(X), atol=1e-9)
-
-
 def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
     X, y = rows(600)
     y[300:] = -y[300:]
