@@ -153,16 +153,15 @@ def test_a_model_without_errors_answers_by_prefix_and_says_so(tmp_path: Path) ->
     )
 
 
-def test_the_estimators_refuse_another_policy(estimator: AnytimeRegressor) -> None:
-    X, _ = table(3)
-    assert_refused(
-        lambda: estimator.predict(X, policy="arrived"), "policy is 'arrived', but X has every group", error=ValuesError
-    )
-    assert_refused(
-        lambda: estimator.predict(X, policy="worst"),
-        "policy is 'worst'; expected one of prefix, best, arrived",
-        error=ValuesError,
-    )  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("arrived", "policy is 'arrived', but X has every group"),
+        ("worst", "policy is 'worst'; expected one of prefix, best, arrived"),
+    ],
+)
+def test_the_estimators_refuse_another_policy(policy: Any, message: str, estimator: AnytimeRegressor) -> None:
+    assert_refused(lambda: estimator.predict(table(3)[0], policy=policy), message, error=ValuesError)
 
 
 @pytest.mark.parametrize("family", ["binomial", "gaussian"])
