@@ -41,10 +41,9 @@ print(json.dumps([pool["architecture"] for pool in threadpoolctl.threadpool_info
 
 NOT_NUMERICAL = (
     "models/cli models/training/test_dask.py models/test_groups.py models/evaluation/test_plots.py "
-    "models/costs/test_profiling.py models/inference/test_runner.py models/costs/test_scraping.py "
+    "models/costs/test_profiling.py models/inference/test_runner.py "
     "models/data/test_formats.py models/data/test_tables_as_users_have_them.py models/data/test_suspicions.py "
-    "models/data/test_column_types.py models/data/test_draft.py models/inference/test_worker_lifetimes.py "
-    "models/testing models/training/test_warnings.py"
+    "models/data/test_column_types.py models/data/test_draft.py models/testing models/training/test_warnings.py"
 )
 """Tests of commands, processes, files, types of columns and messages, and those that take minutes."""
 
