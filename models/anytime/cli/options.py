@@ -368,7 +368,7 @@ class TrainPlan(FitPlan):
     ] = Options.doubling
     class_weight: Annotated[
         Literal["balanced"] | None,
-        typer.Option(help="balanced: weight the rows so that all classes count equally in training."),
+        typer.Option(help="Weight the rows (balanced) so that all classes count equally in training."),
     ] = None
     first: First = None
     without: Without = None

@@ -48,7 +48,7 @@ def predict(
     policy: Annotated[
         Policy,
         typer.Option(
-            help="prefix: use the longest complete prefix. best: use that prefix, or a shorter one whose "
+            help="Use the longest complete prefix (prefix); best: that prefix, or a shorter one whose "
             "cross-validated error is clearly less. arrived: use every group that the table has."
         ),
     ] = "prefix",

@@ -16,10 +16,10 @@ from anytime.cli.main import COMMANDS, SECTIONS, _Commands, main
 
 NAMES = [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 VERBS = """
-Add Allow Assign Bound Calibrate Change Clamp Compare Compute Connect Decrypt Draw Evaluate Exit Expand Fit Ignore
-Import Keep Learn Leave Limit Listen Log Measure Multiply Order Overwrite Pass Place Predict Print Read Refit
-Reorder Reproduce Require Run Search Seed Select Serve Set Show Simulate Stop Store Subtract Sum Tolerate Train
-Treat Use Visit Weight Write
+Add Allow Assign Bound Calibrate Change Clamp Compare Compute Connect Decrypt Draft Draw Evaluate Exit Expand Fit Give
+Ignore Import Join Keep Learn Leave Limit Listen Log Measure Move Multiply Order Overwrite Pass Place Predict Print Read
+Refit Reorder Reproduce Require Run Search Seed Select Serve Set Show Simulate Stop Store Subtract Sum Tolerate Train
+Treat Turn Use Visit Weight Write
 """
 
 
