@@ -27,8 +27,8 @@ from benchmarks.harness import CLIENT_CORE, Row, flag, median_ratio, pin_to_core
 from benchmarks.load.child import Child, server
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
-from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, temporary_model, values_of
+from benchmarks.peers.serving import running_peer
 
 WHOLE = {"one at a time": 1.45, "saturated": 2.1}
 """Limits of a whole prediction; the goal is 1.4. Of 262 us in the server's code, opening it takes 33, its
@@ -273,20 +273,16 @@ def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, round
 
 
 def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measure]:
-    """Measure MLServer with a trivial model; the ratio is its cost divided by ours."""
+    """Measure MLServer with a linear model; the ratio is its cost divided by ours."""
     rng = np.random.default_rng(2)
     groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
     ours = Requests(service, [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS, 100)
-    with mlserver(folder) as peer:
+    with running_peer("MLServer", groups, folder) as peer:
         if peer is None:
             return []
-        numbers = [number for values in groups.values() for number in values]
-        peer_requests = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
-        return [
-            Measure(
-                "for scale: MLServer, a sum of 100 numbers / our POST /predict", interleave(peer_requests, ours, rounds)
-            )
-        ]
+        theirs = Requests(peer[0], [peer[1]] * CONNECTIONS, 100)
+        name = "for scale: MLServer, a linear model of 100 features / our POST /predict"
+        return [Measure(name, interleave(theirs, ours, rounds))]
 
 
 def session(service: Child) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.harness import on_core
 from benchmarks.load.frames import post
-from benchmarks.peers.load_client import measure_latency, percentile, saturate
+from benchmarks.peers.load_client import measure_latency, saturate_posts
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.serving import check_answer
 from system import answers, free_port, started
@@ -35,14 +35,14 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def test_right_answers_are_counted(port: int) -> None:
-    count, seconds = saturate(port, REQUEST, check, 0.3)
+    count, seconds = saturate_posts(port, REQUEST, check, 0.3)
     assert count > 16
     assert seconds >= 0.3
 
 
 def test_a_wrong_answer_is_reported(port: int) -> None:
     with pytest.raises(FailedError, match=r"answered 8\.5, expected 9"):
-        saturate(port, REQUEST, partial(check_answer, lambda body: float(body["prediction"]), 9.0), 0.3)
+        saturate_posts(port, REQUEST, partial(check_answer, lambda body: float(body["prediction"]), 9.0), 0.3)
 
 
 def test_a_response_without_a_prediction_is_reported() -> None:
@@ -54,11 +54,6 @@ def test_requests_are_sent_at_their_rate(port: int) -> None:
     took = measure_latency(port, REQUEST, check, 100.0, 0.5)
     assert len(took) == 50
     assert all(ms > 0 for ms in took)
-
-
-def test_a_percentile_is_one_of_the_values() -> None:
-    assert percentile([3.0, 1.0, 2.0, 4.0], 0.5) == 3.0
-    assert percentile([3.0, 1.0], 0.99) == 3.0
 
 
 def test_the_cores_are_restored() -> None:

@@ -17,11 +17,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from anytime._linalg import single_blas_thread
+from anytime.loaded import load
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
 from anytime_service.server.run import bind, build_server, control_collections
 from anytime_service.settings import Settings
-from benchmarks.harness import SERVER_CORE, Process, pin_to_core
+from benchmarks.harness import SERVER_CORE, Process, pin_to_core, set_priority
+from benchmarks.load.computing import computing
 from benchmarks.load.floors import floors
 from benchmarks.load.instrumented import instrumented
 
@@ -47,9 +49,10 @@ class Child:
 
 @contextmanager
 def server(name: str, model: Path) -> Iterator[Child]:
-    """Run an application until the end of the block: "service", "floors", or "admitting".
+    """Run an application until the end of the block: "service", "floors", "admitting", "runner" or "whole".
 
-    They are those of `instrumented.py` and `floors.py`; the last is the service with admission control disabled.
+    They are those of `instrumented.py`, `floors.py` and `computing.py`; "admitting" is the service with admission
+    control disabled, "whole" computes all groups.
     """
     with Process("benchmarks.load.child", name, model) as process:
         yield Child(process.popen.pid, int(process.line()))
@@ -76,6 +79,9 @@ def main() -> None:
         settings = settings.model_copy(update={"idle_timeout_s": 3600.0})
     if name == "floors":
         running = uvicorn.Server(plain(floors()))
+    elif name in ("runner", "whole"):
+        set_priority(real_time=False)  # its threads inherit it
+        running = uvicorn.Server(plain(computing(load(model), whole=name == "whole")))
     else:
         app = instrumented(create_app(load_registry((Path(model),)), settings))
         if name == "admitting":

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,11 +20,13 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, SERVER_CORE, on_core
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, on_core, percentiles
+from benchmarks.load.child import Child
+from benchmarks.load.closed_loop import saturate_websocket
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
 from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.load_client import measure_latency, percentile, saturate, saturate_websocket
+from benchmarks.peers.load_client import measure_latency, saturate_posts
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers
 from benchmarks.peers.solvers import TESTS, child_variables
@@ -46,7 +48,7 @@ TEXT = (
     "each on the same core with all its processes, the client on the other. "
     "Servers that are not being measured are stopped (SIGSTOP).",
     "Requests per second: 16 connections, each sending the next request after an answer. Times are of requests due "
-    f"at {RATE:g} per second in an open loop, from their due times.",
+    f"at {RATE:g} per second in an open loop.",
 )
 
 Row = Mapping[str, list[float]]
@@ -146,34 +148,22 @@ class Server:
 
     def find(self) -> None:
         """Find its processes: the first one and all its descendants, in any session."""
-        children: dict[int, list[int]] = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, IndexError):
-                parent = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1]
-                children.setdefault(int(parent), []).append(int(entry.name))
         self.pids = [self.process.pid]
         for pid in self.pids:  # grows during the loop
-            self.pids += children.get(pid, [])
+            for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    self.pids += map(int, thread.read_text(encoding="ascii").split())
 
     @property
-    def cpu_s(self) -> float:
+    def total_cpu_us(self) -> float:
         """Processor time of all threads of all its processes."""
-        total = 0
-        for pid in self.pids:
-            with suppress(OSError):
-                threads = Path(f"/proc/{pid}/task").iterdir()
-                total += sum(int((thread / "schedstat").read_text(encoding="ascii").split()[0]) for thread in threads)
-        return total / 1e9
+        return sum(Child(pid, self.port).cpu_us for pid in self.pids)
 
     @property
     def memory_mib(self) -> float:
         """Memory of all its processes; shared memory counts once."""
-        total = 0
-        for pid in self.pids:
-            with suppress(OSError):
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        return total / 1024.0
+        lines = "".join(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii") for pid in self.pids).splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024.0
 
     def signal(self, what: signal.Signals) -> None:
         for pid in self.pids:
@@ -181,12 +171,14 @@ class Server:
                 os.kill(pid, what)
 
     @contextmanager
-    def running(self) -> Any:
+    def running(self) -> Iterator[None]:
         """Let its processes run for the block; they are stopped otherwise."""
         self.signal(signal.SIGCONT)
         try:
             time.sleep(0.2)
             yield
+        except OSError as error:
+            raise FailedError(f"the connection ended: {error}") from error
         finally:
             self.signal(signal.SIGSTOP)
 
@@ -204,18 +196,18 @@ class Server:
         with self.running():
             load(min(FIRST_S, seconds))
             self.find()
-            before = self.cpu_s
+            before = self.total_cpu_us
             count, passed = load(seconds)
             if not count:
                 raise FailedError("no answer received")
-            self.cpu_us.setdefault(name, []).append((self.cpu_s - before) / count * 1e6)
+            self.cpu_us.setdefault(name, []).append((self.total_cpu_us - before) / count)
             return count / passed
 
     def latency(self, load: Callable[[], list[float]]) -> float:
         """Return the median latency in milliseconds, and note all latencies."""
         with self.running():
             self.took.append(load())
-            return percentile(self.took[-1], 0.5)
+            return percentiles(self.took[-1], 50)[0]
 
 
 def _launch(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Server:
@@ -223,7 +215,8 @@ def _launch(launcher: Launcher, environment: Environment, model: Path, folder: P
     folder.mkdir(parents=True)
     port, program = free_port(), environment.python.parent
     first, *others = launcher.command(port, folder)
-    command = ["taskset", "--cpu-list", str(SERVER_CORE), str(program / first), *others]
+    on_its_core = ["chrt", "--other", "0", "taskset", "--cpu-list", str(SERVER_CORE)]
+    command = [*on_its_core, str(program / first), *others]
     variables = child_variables(1) | {
         "PEERS_MODEL": str(model),
         "BENTOML_DO_NOT_TRACK": "True",
@@ -248,6 +241,24 @@ def _launch(launcher: Launcher, environment: Environment, model: Path, folder: P
         time.sleep(0.25)
     server.end()
     raise FailedError(f"did not answer within {START_S:g} s")
+
+
+@contextmanager
+def running_peer(label: str, row: Row, folder: Path) -> Iterator[tuple[Child, bytes] | None]:
+    """Run a peer of one process with a linear model; yield it and a request, or None if its installation fails."""
+    [launcher] = [each for each in LAUNCHERS if each.label == label]
+    environment = prepared(launcher.environment)
+    if isinstance(environment, Absent):
+        print(f"no {label} to compare with: {environment.why}")
+        yield None
+        return
+    model = folder / "linear.npz"
+    np.savez(model, coef=np.ones(len(_numbers(row))), intercept=0.0)
+    server = _launch(launcher, environment, model, folder / label, row)
+    try:
+        yield Child(server.process.pid, server.port), launcher.request(row)
+    finally:
+        server.end()
 
 
 def serving(_data: Path, quick: bool) -> Section:
@@ -297,9 +308,9 @@ def _measured(
         server.signal(signal.SIGSTOP)
         label, request = server.launcher.label, server.launcher.request(row)
         check = partial(check_answer, server.launcher.read, expected)
-        loads = {label: partial(saturate, server.port, request, check)}
+        loads = {label: partial(saturate_posts, server.port, request, check)}
         if label == OURS:
-            loads[WEBSOCKET] = partial(saturate_websocket, server.port, row, check)
+            loads[WEBSOCKET] = partial(saturate_websocket, server.port, row, check=check)
         for name, load in loads.items():
             by_label[name] = server
             measures[name] = partial(server.rate, name, load, seconds)
@@ -314,7 +325,7 @@ def _measured(
             continue
         times: list[Cell] = [None, None]
         if label != WEBSOCKET and len(server.took) > 1:  # the first is the warm-up
-            of = [[percentile(round_, share) for round_ in server.took[1:]] for share in (0.5, 0.99)]
+            of = zip(*(percentiles(took, 50, 99) for took in server.took[1:]), strict=True)
             times = [str(Spread.of(values)) for values in of]
         with server.running():
             memory = None if label == WEBSOCKET else mebibytes(server.memory_mib)

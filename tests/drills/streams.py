@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from anytime_service.client.engine import Throttle
+from benchmarks.load.engine import Load
 from benchmarks.load.frames import WebSocketClient, frame
-from drills.open_loop.loop import Counts
+from benchmarks.load.open_loop import Counts
 
 TICK_S = 0.001
 """Messages due within this time are sent together."""
@@ -31,9 +31,9 @@ _READ = msgspec.json.Decoder(_Reply)
 class _Connection:
     """A connection with its unsent bytes."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, stops: bool, throttle: Throttle | None) -> None:
         self.client = WebSocketClient(port, "/stream")
-        self.client.sock.setblocking(False)
+        self.stops, self.throttle = stops, throttle
         self.unsent = bytearray()
         self.pending: dict[int, tuple[float, Counts]] = {}
         self.broken = False
@@ -52,6 +52,7 @@ class Streams:
 
     def __init__(
         self,
+        load: Load,
         port: int,
         groups: Sequence[tuple[str, str]],
         deadline_ms: float,
@@ -64,65 +65,54 @@ class Streams:
             f'{{"type":"group","id":%d,"group":"{group}","values":{values}}}'.encode() for group, values in groups
         ]
         self._begin = b'{"type":"begin","id":%d,"deadline_ms":' + f"{deadline_ms}}}".encode()
-        self._connections = [_Connection(port) for _ in range(connections)]
-        self._stops = [stops(number) for number in range(connections)]
-        self._throttles = [Throttle() for _ in range(connections)] if throttled else None
+        self._gap_s = deadline_ms / 1000.0 / (len(groups) + 1)
         self._names = 0
-        self._due: list[tuple[float, int, int, int]] = []
-        self._next_tick = 0.0
-        self._new = True
+        self._due: list[tuple[float, int, int, _Connection]] = []
+        self._load = load
+        self._connections = [
+            _Connection(port, stops(number), Throttle() if throttled else None) for number in range(connections)
+        ]
+        for connection in self._connections:
+            load.watch(connection.client.sock, partial(self._read, connection))
+        self._tick()
 
     def begin(self, counts: Counts) -> None:
         """Begin a prediction, and schedule its groups."""
         self._names += 1
         name = self._names
         counts.sent += 1
-        index = name % len(self._connections)
-        connection = self._connections[index]
+        connection = self._connections[name % len(self._connections)]
         if connection.broken:
             counts.unsent += 1
             return
-        if self._throttles is not None and self._throttles[index].rejects():
+        if connection.throttle is not None and connection.throttle.rejects():
             counts.refused += 1
             return
         now = time.perf_counter()
         connection.pending[name] = now, counts
         connection.unsent += frame(1, self._begin % name)
         self._flush(connection)
-        heapq.heappush(self._due, (now + self._gap_s, name, 0, index))
-
-    def tick(self, now: float) -> None:
-        """Send the groups that are due."""
-        if now < self._next_tick:
-            return
-        self._next_tick = now + TICK_S
-        due = self._due
-        while due and due[0][0] <= now:
-            at, name, number, index = heapq.heappop(due)
-            connection = self._connections[index]
-            if connection.broken or (self._stops[index] and name not in connection.pending):
-                continue
-            connection.unsent += frame(1, self._frames[number] % name)
-            if number + 1 < len(self._frames):
-                heapq.heappush(due, (at + self._gap_s, name, number + 1, index))
-        for connection in self._connections:
-            if connection.unsent:
-                self._flush(connection)
-
-    def sockets(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-        """Yield all connections, once."""
-        if self._new:
-            self._new = False
-            for connection in self._connections:
-                yield connection.client.sock, partial(self._read, connection)
+        heapq.heappush(self._due, (now + self._gap_s, name, 0, connection))
 
     def close(self) -> None:
         for connection in self._connections:
+            self._load.forget(connection.client.sock)
             connection.client.close()
 
-    @property
-    def _gap_s(self) -> float:
-        return self.deadline_ms / 1000.0 / (len(self._frames) + 1)
+    def _tick(self) -> None:
+        """Send the groups that are due."""
+        now, due = time.perf_counter(), self._due
+        self._load.at(now + TICK_S, self._tick)
+        while due and due[0][0] <= now:
+            at, name, number, connection = heapq.heappop(due)
+            if connection.broken or (connection.stops and name not in connection.pending):
+                continue
+            connection.unsent += frame(1, self._frames[number] % name)
+            if number + 1 < len(self._frames):
+                heapq.heappush(due, (at + self._gap_s, name, number + 1, connection))
+        for connection in self._connections:
+            if connection.unsent:
+                self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
         try:
@@ -143,23 +133,20 @@ class Streams:
             started, counts = connection.pending.pop(reply.id, (0.0, None))
             if counts is None:
                 continue
-            self._throttle(reply)
-            if reply.type == "error":
-                counts.refused += 1
-            elif reply.reason == "overload":
-                counts.priors += 1
-            else:
+            accepted = reply.type != "error" and reply.reason != "overload"
+            if connection.throttle is not None:
+                connection.throttle.record(accepted=accepted)
+            if accepted:
                 counts.answered((received - started) * 1000.0, self.deadline_ms, reply.prefix)
-
-    def _throttle(self, reply: _Reply) -> None:
-        """Report to the throttle whether the server refused."""
-        if self._throttles is not None:
-            throttle = self._throttles[reply.id % len(self._connections)]
-            throttle.record(accepted=reply.type != "error" and reply.reason != "overload")
+            elif reply.type == "error":
+                counts.refused += 1
+            else:
+                counts.priors += 1
 
     def _break(self, connection: _Connection) -> None:
         if not connection.broken:
             connection.broken = True
+            self._load.forget(connection.client.sock)
             for _, counts in connection.pending.values():
                 counts.odd += 1
             connection.pending.clear()
