@@ -24,9 +24,9 @@ import numpy as np
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, flag, pin_to_core, script_options
 from benchmarks.load.child import Child, server
+from benchmarks.load.closed_loop import saturated
 from benchmarks.load.models import temporary_model
 from benchmarks.load.predictions import MAX_STALLED, STALLED
-from drills.capacity import saturate
 from drills.steady_load import Sample, SteadyLoad, levels
 
 SHARE = 0.7
@@ -76,7 +76,7 @@ def find_rate(model: Model, child: Child, length_s: float) -> float:
 
     The cost of a prediction depends on the rate: at a low rate the server wakes for every message.
     """
-    capacity = saturate(model, child, length_s)
+    capacity = saturated(model, child, length_s)
     cost = f"{capacity.cost_us:.0f} us of processor time each, its core {capacity.busy:.0%} busy"
     print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity.rate:.0f} predictions/s, {cost}")
     rate = 0.05 * capacity.rate

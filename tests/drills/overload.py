@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -25,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,9 +39,7 @@ from benchmarks.load.computing import DEADLINE_MS, TOTAL_MS, request
 from benchmarks.load.engine import Load
 from benchmarks.load.frames import post
 from benchmarks.load.models import temporary_model, values_of
-from benchmarks.load.open_loop import Counts, Posts
-from drills.probes import Probes
-from drills.streams import Streams
+from benchmarks.load.open_loop import Client, Counts, Posts, Probes, Streams
 
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
@@ -60,65 +59,53 @@ SLIP_MS = 1.0
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Client(Protocol):
-    """A kind of client."""
+COLUMNS = {
+    "a second": ".0f",
+    "in time": ".0f",
+    "late": ".0f",
+    "refused": ".0f",
+    "prior": ".0f",
+    "odd": ".0f",
+    "steps": ".1f",
+    "p50": ".1f",
+    "p99": ".1f",
+    "busy": ".0%",
+    "slip": ".2f",
+    "probe": ".1f",
+}
+"""What is measured at one offered rate, with its format: counts per second, times in milliseconds."""
 
-    def begin(self, counts: Counts) -> None:
-        """Request a prediction."""
-
-    def close(self) -> None:
-        """Close every connection."""
-
-
-class Slot(NamedTuple):
-    """Results of one offered rate; counts per second, times in milliseconds."""
-
-    offered: float
-    good: float
-    late: float
-    refused: float
-    prior: float
-    odd: float
-    steps: float
-    p50_ms: float
-    p99_ms: float
-    busy: float
-    slip_ms: float
-    probe_ms: float
+Slot = dict[str, float]
+"""The value of each column."""
 
 
 @dataclass(frozen=True)
 class Offering:
-    """Clients of one kind that request predictions from a server.
-
-    Attributes
-    ----------
-    probed : whether the server answers health probes.
-    """
+    """Clients of one kind that request predictions from a server."""
 
     child: Child
     make: Callable[[Load, int], Client]
     seconds: float
     rng: np.random.Generator
-    probed: bool = True
 
     def offer(self, rate: float) -> Slot:
         """Request predictions at random times, `rate` per second on average, and count the results."""
         load = Load()
-        client, probes = self.make(load, self.child.port), Probes(load, self.child.port) if self.probed else None
+        client, probes = self.make(load, self.child.port), Probes(load, self.child.port)
         self._run(load, client, rate, WARM_UP_S)  # not measured: the start of a load
-        if probes:
-            probes.worst_ms()
+        probes.worst_ms()
         load.late_ms.clear()
         cpu, started = self.child.cpu_us, time.perf_counter()
         counts = self._run(load, client, rate, self.seconds)
         busy = (self.child.cpu_us - cpu) / 1e6 / (time.perf_counter() - started)
-        probe_ms = probes.worst_ms() if probes else 0.0
+        worst = probes.worst_ms()
         client.close()
         gc.collect()
-        each = counts.good, counts.late, counts.refused, counts.priors, counts.odd + counts.unsent
-        times = [counts.steps / max(counts.good, 1), *percentiles(counts.took_ms, 50, 99), busy]
-        return Slot(rate, *(n / self.seconds for n in each), *times, percentiles(load.late_ms, 99)[0], probe_ms)
+        answers = {"in time": counts.good, "late": counts.late, "refused": counts.refused, "prior": counts.priors}
+        found = {name: n / self.seconds for name, n in (answers | {"odd": counts.odd + counts.unsent}).items()}
+        (p50, p99), (slip,) = percentiles(counts.took_ms, 50, 99), percentiles(load.late_ms, 99)
+        times = {"p50": p50, "p99": p99, "busy": busy, "slip": slip, "probe": worst}
+        return {"a second": rate, "steps": counts.steps / max(counts.good, 1)} | found | times
 
     def _run(self, load: Load, client: Client, rate: float, seconds: float) -> Counts:
         counts, now = Counts(), time.perf_counter()
@@ -134,9 +121,9 @@ class Offering:
         while unsuccessful < 3:
             slot = self.offer(rate)
             print_slot("search", slot, best)
-            unsuccessful = 0 if slot.good > 1.02 * best else unsuccessful + 1
-            best = max(best, slot.good)
-            rate *= 1.5 if slot.good > 0.97 * rate else 1.15
+            unsuccessful = 0 if slot["in time"] > 1.02 * best else unsuccessful + 1
+            best = max(best, slot["in time"])
+            rate *= 1.5 if slot["in time"] > 0.97 * rate else 1.15
         return max(best, 1.0)
 
 
@@ -147,23 +134,21 @@ def medians(offers: Mapping[Key, Callable[[], Slot]], rounds: int, rng: np.rando
         for number in rng.permutation(len(slots)):
             key = list(offers)[number]
             slots[key].append(offers[key]())
+    of = {name: max if name == "probe" else statistics.median for name in COLUMNS}
     return {
-        key: Slot(*np.median(each, axis=0).tolist())._replace(probe_ms=max(slot.probe_ms for slot in each))
+        key: {name: summary([slot[name] for slot in each]) for name, summary in of.items()}
         for key, each in slots.items()
     }
 
 
-_COLUMNS = ("offered", "a second", "in time", "of peak", "late", "refused", "prior", "odd", "steps", "p50", "p99")
-_HEAD = "".join(f"{name:>9}" for name in (*_COLUMNS, "busy", "slip", "probe"))
-
-
 def print_slot(offered: str, slot: Slot, peak: float) -> None:
-    of_peak = slot.good / peak if peak else float("nan")
-    cells = [f"{offered:>9}{slot.offered:9.0f}{slot.good:9.0f}{of_peak:9.0%}"]
-    cells += [f"{count:9.0f}" for count in (slot.late, slot.refused, slot.prior, slot.odd)]
-    cells += [f"{slot.steps:9.1f}{slot.p50_ms:9.1f}{slot.p99_ms:9.1f}{slot.busy:9.0%}"]
-    cells += [f"{slot.slip_ms:9.2f}{slot.probe_ms:9.1f}"]
-    print("".join(cells) + ("  the load generator was late" if slot.slip_ms > SLIP_MS else ""), flush=True)
+    of_peak = slot["in time"] / peak if peak else float("nan")
+    cells = "".join(f"{slot[name]:9{form}}" for name, form in COLUMNS.items())
+    late = "  the load generator was late" if slot["slip"] > SLIP_MS else ""
+    print(f"{offered:>11}{of_peak:9.0%}{cells}{late}", flush=True)
+
+
+HEAD = f"{'offered':>11}{'of peak':>9}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -183,7 +168,7 @@ class Drill:
 
     def run(self, path: Path, seconds: float, rounds: int, real_time: bool) -> bool:
         """Find the capacity, offer shares of it, and print; return whether the promises were kept."""
-        print(f"\n{self.title}: deadline {DEADLINE_MS:g} ms, in time until {DEADLINE_MS:g} + 2 ms\n{_HEAD}", flush=True)
+        print(f"\n{self.title}: deadline {DEADLINE_MS:g} ms, in time until {DEADLINE_MS:g} + 2 ms\n{HEAD}", flush=True)
         rng = np.random.default_rng(5)
         with server("service", path) as child:
             raise_priority(child.pid, real_time=real_time)
@@ -192,12 +177,12 @@ class Drill:
             near = medians({share: partial(offering.offer, share * best) for share in NEAR}, rounds, rng)
             for slot in near.values():
                 print_slot("near", slot, best)
-            capacity = max(slot.good for slot in near.values())
+            capacity = max(slot["in time"] for slot in near.values())
             shown = medians({share: partial(offering.offer, share * capacity) for share in SHARES}, rounds, rng)
-        peak = max(capacity, *(slot.good for slot in shown.values()))
+        peak = max(capacity, *(slot["in time"] for slot in shown.values()))
         for share, slot in shown.items():
             print_slot(f"{share:.0%}", slot, peak)
-        share_of_peak, worst = shown[2.0].good / peak, max(slot.probe_ms for slot in shown.values())
+        share_of_peak, worst = shown[2.0]["in time"] / peak, max(slot["probe"] for slot in shown.values())
         passed = share_of_peak >= MIN_SHARE or not self.binding
         reached = f"{share_of_peak:.0%} of the peak of {peak:.0f}/s{'' if passed else '  under 90 %'}"
         print(f"    at 200 %: {reached}; slowest probe {worst:.1f} ms{'' if worst <= PROBED_MS else '  over 100 ms'}")
@@ -206,21 +191,20 @@ class Drill:
 
 def goodput(path: Path, seconds: float, rounds: int, real_time: bool) -> bool:
     """Offer the same rates to `Runner` and to a server that computes all groups or refuses; print both, and compare."""
-    print(f"\nGoodput of servers that compute the groups, {TOTAL_MS:g} ms in all: deadline {DEADLINE_MS:g} ms\n{_HEAD}")
+    print(f"\nGoodput of servers that compute the groups, {TOTAL_MS:g} ms in all: deadline {DEADLINE_MS:g} ms\n{HEAD}")
     rng = np.random.default_rng(5)
     with server("runner", path) as ours, server("whole", path) as whole:
         of = {}
         for name, child in (("ours", ours), ("whole", whole)):
             raise_priority(child.pid, real_time=real_time)
-            posts = partial(Posts, request=request, deadline_ms=DEADLINE_MS)
-            of[name] = Offering(child, posts, seconds, rng, probed=False)
+            of[name] = Offering(child, lambda load, port: Posts(load, port, request, DEADLINE_MS), seconds, rng)
         capacity = of["whole"].search(0.3 * 1e3 / TOTAL_MS)
         offers = {(share, name): partial(of[name].offer, share * capacity) for share in SHARES for name in of}
         shown = medians(offers, rounds, rng)
-    peak = max(slot.good for (_, name), slot in shown.items() if name == "whole")
+    peak = max(slot["in time"] for (_, name), slot in shown.items() if name == "whole")
     for (share, name), slot in shown.items():
         print_slot(f"{name} {share:.0%}", slot, peak)
-    least = min(shown[share, "ours"].good - shown[share, "whole"].good for share in SHARES if share > 1)
+    least = min(shown[share, "ours"]["in time"] - shown[share, "whole"]["in time"] for share in SHARES if share > 1)
     print(f"    beyond the capacity, ours answers at least {least:+.0f}/s more{'' if least >= 0 else '  fewer'}")
     return least >= 0
 

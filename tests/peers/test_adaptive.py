@@ -10,8 +10,18 @@ import pytest
 from benchmarks.peers import adaptive
 from benchmarks.peers.adapters.acquisition import permutation, sequence
 from benchmarks.peers.adapters.worker import Problem, Timed
-from benchmarks.peers.adaptive import ADAPTIVE, SEQUENCE, Scores, auroc, compare_sequence, measure, section
-from benchmarks.peers.adaptive_sets import SETS, AcquisitionSet, cube
+from benchmarks.peers.adaptive import (
+    ADAPTIVE,
+    SEQUENCE,
+    SETS,
+    AcquisitionSet,
+    Scores,
+    auroc,
+    compare_sequence,
+    cube,
+    measure,
+    section,
+)
 from benchmarks.peers.environments import Absent
 from benchmarks.peers.solvers import Peer
 
@@ -100,7 +110,7 @@ def test_a_difference_counts_beyond_its_quantile_of_95_percent() -> None:
     of = {SEQUENCE: scores(0.9), "weak": scores(0.7), "trees": scores(0.82, noise), ADAPTIVE: scores(0.95)}
     found = compare_sequence("cube", of)
     assert [each.verdict for each in found] == ["noted", "behind"]
-    assert "trees 0.9000, difference +0.0000 ± 0.0283 over 5 splits" in found[0].text
+    assert "trees 0.9000; over 5 splits, difference +0.0000 ± 0.0283" in found[0].text
     assert "difference -0.0500 ± 0.0000" in found[1].text
     assert [each.verdict for each in compare_sequence("cube", {SEQUENCE: of[SEQUENCE], "weak": of["weak"]})] == [
         "ahead"

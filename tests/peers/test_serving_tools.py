@@ -13,9 +13,8 @@ import pytest
 
 from benchmarks.harness import on_core
 from benchmarks.load.frames import post
-from benchmarks.peers.load_client import measure_latency, saturate_posts
 from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.serving import check_answer
+from benchmarks.peers.serving import check_answer, measure_latency, saturate_posts
 from system import answers, free_port, started
 
 REQUEST = post("/", b'{"x": [1, 2]}')

@@ -70,11 +70,12 @@ def computing(model: Model, *, whole: bool) -> ASGIApp:
         return prediction.answer().prefix
 
     async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
-        left_ms = max((float((await receive())["body"]) - time.perf_counter()) * 1e3, 0.0)
+        body = (await receive())["body"]  # empty for a health probe
+        left_ms = max((float(body or 0.0) - time.perf_counter()) * 1e3, 0.0)
         prefix = complete(left_ms) if whole else runner.run((), left_ms, budget=cost_per_ms * left_ms).prefix
         content = msgspec.json.encode({"prefix": prefix})
         headers = [(b"content-length", str(len(content)).encode())]
-        status = 200 if prefix else 503
+        status = 200 if prefix or not body else 503
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 

@@ -1,15 +1,25 @@
-"""Predictions by POST that start at their due times, whatever the server does, and the results of an open loop."""
+"""Clients of an open loop: predictions by POST or WebSocket at their due times, whatever the server does, and probes.
+
+A load calls `begin` at the due times; clients read, and act by the clock, by the same `Load`.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
+import msgspec
+
+from anytime_service.client.engine import Throttle
 from benchmarks.load.engine import Load
-from benchmarks.load.frames import HttpClient
+from benchmarks.load.frames import HttpClient, WebSocketClient, frame
 
 ALLOWANCE_MS = 2.0
 """Time for both ways and this program beyond a deadline, for an answer to be in time."""
@@ -19,6 +29,13 @@ MAX_CONNECTIONS = 900
 
 RETRY_S = 0.0005
 """Time after which bytes that did not fit into the buffers are sent."""
+
+TICK_S = 0.001
+"""Messages due within this time are sent together."""
+
+INTERVAL_S = 0.1
+PATHS = ("/livez", "/readyz")
+"""Of probes."""
 
 _PREFIX = re.compile(rb'"prefix": ?(\d+)')
 
@@ -52,6 +69,16 @@ class Counts:
             self.took_ms.append(took_ms)
         else:
             self.late += 1
+
+
+class Client(Protocol):
+    """A kind of client."""
+
+    def begin(self, counts: Counts) -> None:
+        """Request a prediction."""
+
+    def close(self) -> None:
+        """Close every connection."""
 
 
 class Posts:
@@ -140,3 +167,188 @@ class Posts:
             counts.answered(took_ms, self.deadline_ms, int(steps[1]) if steps else 0)
         if client not in self._unsent:  # the whole request was sent, so the connection is free
             self._idle.append(client)
+
+
+class _Reply(msgspec.Struct):
+    type: str
+    id: int
+    reason: str | None = None
+    prefix: int = 0
+
+
+_READ = msgspec.json.Decoder(_Reply)
+
+
+class _Connection:
+    """A connection with its unsent bytes."""
+
+    def __init__(self, port: int, stops: bool, throttle: Throttle | None) -> None:
+        self.client = WebSocketClient(port, "/stream")
+        self.stops, self.throttle = stops, throttle
+        self.unsent = bytearray()
+        self.pending: dict[int, tuple[float, Counts]] = {}
+        self.broken = False
+
+
+class Streams:
+    """Requests predictions by WebSocket.
+
+    Parameters
+    ----------
+    groups : values of each group as JSON, in the order in which they are sent.
+    connections : number of connections, each with many predictions.
+    stops : whether connection n stops sending the groups of refused predictions.
+    throttled : whether clients reduce their rate when refused, as ours does.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        port: int,
+        groups: Sequence[tuple[str, str]],
+        deadline_ms: float,
+        connections: int,
+        stops: Callable[[int], bool] = lambda _: True,
+        throttled: bool = False,
+    ) -> None:
+        self.deadline_ms = deadline_ms
+        self._frames = [
+            f'{{"type":"group","id":%d,"group":"{group}","values":{values}}}'.encode() for group, values in groups
+        ]
+        self._begin = b'{"type":"begin","id":%d,"deadline_ms":' + f"{deadline_ms}}}".encode()
+        self._gap_s = deadline_ms / 1000.0 / (len(groups) + 1)
+        self._names = 0
+        self._due: list[tuple[float, int, int, _Connection]] = []
+        self._load = load
+        self._connections = [
+            _Connection(port, stops(number), Throttle() if throttled else None) for number in range(connections)
+        ]
+        for connection in self._connections:
+            load.watch(connection.client.sock, partial(self._read, connection))
+        self._tick()
+
+    def begin(self, counts: Counts) -> None:
+        """Begin a prediction, and schedule its groups."""
+        self._names += 1
+        name = self._names
+        counts.sent += 1
+        connection = self._connections[name % len(self._connections)]
+        if connection.broken:
+            counts.unsent += 1
+            return
+        if connection.throttle is not None and connection.throttle.rejects():
+            counts.refused += 1
+            return
+        now = time.perf_counter()
+        connection.pending[name] = now, counts
+        connection.unsent += frame(1, self._begin % name)
+        self._flush(connection)
+        heapq.heappush(self._due, (now + self._gap_s, name, 0, connection))
+
+    def close(self) -> None:
+        for connection in self._connections:
+            self._load.forget(connection.client.sock)
+            connection.client.close()
+
+    def _tick(self) -> None:
+        """Send the groups that are due."""
+        now, due = time.perf_counter(), self._due
+        self._load.at(now + TICK_S, self._tick)
+        while due and due[0][0] <= now:
+            at, name, number, connection = heapq.heappop(due)
+            if connection.broken or (connection.stops and name not in connection.pending):
+                continue
+            connection.unsent += frame(1, self._frames[number] % name)
+            if number + 1 < len(self._frames):
+                heapq.heappush(due, (at + self._gap_s, name, number + 1, connection))
+        for connection in self._connections:
+            if connection.unsent:
+                self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        try:
+            del connection.unsent[: connection.client.sock.send(connection.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._break(connection)
+
+    def _read(self, connection: _Connection) -> None:
+        received = time.perf_counter()
+        try:
+            replies = [_READ.decode(content) for content in connection.client.frames()]
+        except OSError:
+            self._break(connection)
+            return
+        for reply in replies:
+            started, counts = connection.pending.pop(reply.id, (0.0, None))
+            if counts is None:
+                continue
+            accepted = reply.type != "error" and reply.reason != "overload"
+            if connection.throttle is not None:
+                connection.throttle.record(accepted=accepted)
+            if accepted:
+                counts.answered((received - started) * 1000.0, self.deadline_ms, reply.prefix)
+            elif reply.type == "error":
+                counts.refused += 1
+            else:
+                counts.priors += 1
+
+    def _break(self, connection: _Connection) -> None:
+        if not connection.broken:
+            connection.broken = True
+            self._load.forget(connection.client.sock)
+            for _, counts in connection.pending.values():
+                counts.odd += 1
+            connection.pending.clear()
+            connection.unsent.clear()
+
+
+class Probes:
+    """Sends a health probe every tenth of a second, each on a new connection.
+
+    Attributes
+    ----------
+    took_ms : latency of each probe; infinite if it was not answered with 200.
+    """
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.port = port
+        self.took_ms: list[float] = []
+        self._load = load
+        self._paths = itertools.cycle(PATHS)
+        self._open: dict[HttpClient, float] = {}
+        self._probe()
+
+    def worst_ms(self) -> float:
+        """Return the maximum latency so far, open probes included, and reset all measurements."""
+        now = time.perf_counter()
+        open_ms = [(now - started) * 1000.0 for started in self._open.values()]
+        worst = max([*self.took_ms, *open_ms], default=math.nan)
+        self.took_ms.clear()
+        for client in tuple(self._open):
+            self._end(client)
+        return worst
+
+    def _probe(self) -> None:
+        started = time.perf_counter()
+        self._load.at(started + INTERVAL_S, self._probe)
+        client = HttpClient(self.port)
+        client.send(f"GET {next(self._paths)} HTTP/1.1\r\nHost: drill\r\nConnection: close\r\n\r\n".encode())
+        self._open[client] = started
+        self._load.watch(client.sock, partial(self._read, client))
+
+    def _read(self, client: HttpClient) -> None:
+        try:
+            found = client.poll()
+        except OSError:
+            found = 0, b""
+        if found is not None:
+            took_ms = (time.perf_counter() - self._open[client]) * 1000.0
+            self.took_ms.append(took_ms if found[0] == 200 else math.inf)
+            self._end(client)
+
+    def _end(self, client: HttpClient) -> None:
+        del self._open[client]
+        self._load.forget(client.sock)
+        client.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -89,6 +89,17 @@ def within(what: str, ratio: Spread | None, limit: float) -> Finding:
 def compared(text: str, is_ahead: bool) -> Finding:
     """Return a comparison without a limit."""
     return Finding("ahead" if is_ahead else "behind", text)
+
+
+def difference(text: str, gain: float, error: float, errors: float = 2.0) -> Finding:
+    """Return a paired difference: ours is ahead or behind if it is larger than some standard errors."""
+    whole = f"{text} {gain:+.4f} ± {error:.4f}"
+    return compared(whole, gain > 0) if abs(gain) > errors * error else Finding("noted", whole)
+
+
+def versions(peers: Iterable[Environment | Absent]) -> tuple[str, ...]:
+    """Return the versions of the peers that are installed."""
+    return tuple(f"{peer.name}: {peer.versions_text}" for peer in peers if isinstance(peer, Environment))
 
 
 def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:

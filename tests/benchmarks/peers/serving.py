@@ -20,16 +20,17 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, SERVER_CORE, on_core, percentiles
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
 from benchmarks.load.child import Child
-from benchmarks.load.closed_loop import saturate_websocket
+from benchmarks.load.closed_loop import CONNECTIONS, saturate, saturate_websocket
+from benchmarks.load.engine import Load
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.open_loop import Counts, Posts
 from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.load_client import measure_latency, saturate_posts
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers
-from benchmarks.peers.solvers import TESTS, child_variables
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers, versions
+from benchmarks.peers.solvers import child_variables
 from system import free_port
 
 RATE = 200.0
@@ -261,6 +262,43 @@ def running_peer(label: str, row: Row, folder: Path) -> Iterator[tuple[Child, by
         server.end()
 
 
+def saturate_posts(port: int, request: bytes, check: Callable[[bytes], object], seconds: float) -> tuple[int, float]:
+    """Send requests on 16 connections, the next one after each answer; return the answers and the seconds.
+
+    Raises
+    ------
+    FailedError
+        An answer was not 200, or wrong.
+    """
+
+    def answers(client: HttpClient) -> int:
+        found = client.poll()
+        if found is not None:
+            status, content = found
+            if status != 200:
+                raise FailedError(f"status {status}: {content[:200]!r}")
+            check(content)
+        return found is not None
+
+    clients = [HttpClient(port) for _ in range(CONNECTIONS)]
+    return saturate(clients, lambda client: client.send(request), answers, seconds)
+
+
+def measure_latency(
+    port: int, request: bytes, check: Callable[[bytes], object], rate: float, seconds: float
+) -> list[float]:
+    """Send `rate` requests per second in an open loop; return milliseconds from each to its answer."""
+    load, counts = Load(), Counts()
+    start = time.perf_counter() + 0.05
+    with closing(Posts(load, port, lambda: request, math.inf, check)) as posts:
+        for number in range(int(rate * seconds)):
+            load.at(start + number / rate, partial(posts.begin, counts))
+        load.run(lambda: counts.good == counts.sent, 5.0)
+    if counts.good < counts.sent:
+        raise FailedError(f"cannot answer {rate:g} requests a second: {counts.good} of {counts.sent} were answered")
+    return counts.took_ms
+
+
 def serving(_data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
     rounds, seconds = (3, 1.0) if quick else (5, 2.0)
@@ -290,8 +328,7 @@ def serving(_data: Path, quick: bool) -> Section:
         finally:
             for server in servers:
                 server.end()
-    versions = [peer.versions_text for peer in environments.values() if not isinstance(peer, Absent)]
-    return Section("Serving the same linear model", tuple(versions), tuple(findings), TEXT, (sheet,))
+    return Section("Serving the same linear model", versions(environments.values()), tuple(findings), TEXT, (sheet,))
 
 
 def _measured(

@@ -10,8 +10,8 @@ import os
 import select
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness import environment as child_environment
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, Measurements, interleave
-from benchmarks.peers.problems import SyntheticProblem
+from benchmarks.peers.problems import SyntheticProblem, write_arrays
 from benchmarks.peers.report import Finding, Sheet, cell, mebibytes
 
 GRAM = ("S", "q", "sizes", "costs", "rows")
 ROWS = ("X", "y", "sizes", "costs", "rows")
 OURS = "ours: exact FR of all groups, all coefficients"
-TESTS = Path(__file__).parents[2]
-
 LONG_S, FEW = 4.0, 3
 """Measurements that take longer than LONG_S have this many rounds."""
 
@@ -89,8 +88,7 @@ SELECTION = (
 
 def child_variables(threads: int) -> dict[str, str]:
     """Return the environment variables of a child: this folder of tests, and its number of threads."""
-    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | dict.fromkeys(THREADS, str(threads)) | {"PYTHONPATH": paths}
+    return child_environment(**dict.fromkeys(THREADS, str(threads)))
 
 
 class Process(AbstractContextManager["Process"]):
@@ -156,6 +154,18 @@ class Process(AbstractContextManager["Process"]):
         if "error" in reply:
             raise FailedError(reply["error"])
         return reply
+
+
+@contextmanager
+def loaded(
+    environment: Environment, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1
+) -> Iterator[Process]:
+    """Run a process that has read some arrays."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_arrays(Path(folder), arrays)
+        with Process(environment, module, threads, Path(folder) / "log") as process:
+            process.load(Path(folder), tuple(arrays))
+            yield process
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from anytime.moments.moments import Gram
 from anytime.selection import given_sequence, sequence
 from anytime.types import Bool, Float, Index
 from benchmarks.peers.adapters.with_ours import ALPHA, gram_of
-from benchmarks.peers.environments import Environment, prepared
+from benchmarks.peers.environments import prepared
 from benchmarks.peers.measurements import digits
 from benchmarks.peers.problems import SyntheticProblem, make_problem
 from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, cell, compared, drawn, missing_peers, within
+from benchmarks.peers.report import versions as versions_of
 from benchmarks.peers.solvers import FROM_GRAM, FROM_ROWS, OURS, SELECTION, Round, measure
 
 ADELIE, EARLY, PURSUIT = (FROM_GRAM[i].label for i in (1, 2, 3))
@@ -148,8 +149,7 @@ def rows(_data: Path, quick: bool) -> Section:
 
 def _versions(*names: str) -> tuple[str, ...]:
     """Return the versions of ours and of some peers."""
-    found = [prepared(name) for name in ("ours", *names)]
-    return tuple(f"{peer.name}: {peer.versions_text}" for peer in found if isinstance(peer, Environment))
+    return versions_of(map(prepared, ("ours", *names)))
 
 
 def _limited(found: Round, limits: Mapping[str, float]) -> list[Finding]:
