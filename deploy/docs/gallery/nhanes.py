@@ -34,8 +34,8 @@ for test, price, (first, first_error), (last, last_error) in measured["tests"]:
     print(f"{test:<20}{price:>8.2f}{first:>+11.4f} ± {first_error:.4f}{last:>+9.4f} ± {last_error:.4f}{rate:>18}")
 
 print("\nCoAI, other patients: AUC of a linear model / of trees / of LightGBM with prices")
-for dollars, figures in COAI.items():
-    print(f"about {dollars:>3} dollars: " + " / ".join(f"{value:.3f}" for value in figures))
+for budget, figures in COAI.items():
+    print(f"about {budget:>3} dollars: " + " / ".join(f"{value:.3f}" for value in figures))
 
 plt.xlabel("price of the tests (dollars)")
 plt.ylabel("area under the ROC curve, other patients")

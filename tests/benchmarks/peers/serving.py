@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers, versions
 from benchmarks.peers.solvers import child_variables
-from system import free_port
+from system import free_port, started
 
 RATE = 200.0
 """Requests per second at which latency is measured, within the capacity of the slowest server."""
@@ -211,13 +211,12 @@ class Server:
             return percentiles(self.took[-1], 50)[0]
 
 
-def _launch(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Server:
-    """Start a server on its core, and wait until it answers; raise FailedError if it ends, or not in time."""
+@contextmanager
+def launched(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Iterator[Server]:
+    """Run a server on its core from its first answer on; raise FailedError if it ends, or does not answer in time."""
     folder.mkdir(parents=True)
     port, program = free_port(), environment.python.parent
     first, *others = launcher.command(port, folder)
-    on_its_core = ["chrt", "--other", "0", "taskset", "--cpu-list", str(SERVER_CORE)]
-    command = [*on_its_core, str(program / first), *others]
     variables = child_variables(1) | {
         "PEERS_MODEL": str(model),
         "BENTOML_DO_NOT_TRACK": "True",
@@ -225,23 +224,25 @@ def _launch(launcher: Launcher, environment: Environment, model: Path, folder: P
         "PATH": os.pathsep.join([str(program), os.environ["PATH"]]),
         "ANYTIME_MAX_LATENESS_MS": "60000",  # refuse nothing, like the other servers
     }
-    log = folder / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=out, start_new_session=True)
-    server = Server(launcher, process, port)
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-            raise FailedError(f"ended with {process.returncode}: {lines[-1][:200] if lines else 'nothing was printed'}")
+    assigned = [f"{name}={value}" for name, value in variables.items()]
+    on_its_core = ["chrt", "--other", "0", "taskset", "--cpu-list", str(SERVER_CORE)]
+
+    def answers() -> bool:
         with suppress(OSError), closing(HttpClient(port)) as client:
             client.send(launcher.request(row))
-            if client.response()[0] == 200:
-                server.find()
-                return server
-        time.sleep(0.25)
-    server.end()
-    raise FailedError(f"did not answer within {START_S:g} s")
+            return client.response()[0] == 200
+        return False
+
+    with ExitStack() as stack:
+        try:
+            command = ["env", *assigned, *on_its_core, program / first, *others]
+            process = stack.enter_context(started(command, answers, folder, START_S))
+        except AssertionError as error:
+            raise FailedError(" ".join(str(error).split())[-200:]) from error
+        server = Server(launcher, process, port)
+        stack.callback(server.end)
+        server.find()
+        yield server
 
 
 @contextmanager
@@ -255,11 +256,8 @@ def running_peer(label: str, row: Row, folder: Path) -> Iterator[tuple[Child, by
         return
     model = folder / "linear.npz"
     np.savez(model, coef=np.ones(len(_numbers(row))), intercept=0.0)
-    server = _launch(launcher, environment, model, folder / label, row)
-    try:
+    with launched(launcher, environment, model, folder / label, row) as server:
         yield Child(server.process.pid, server.port), launcher.request(row)
-    finally:
-        server.end()
 
 
 def saturate_posts(port: int, request: bytes, check: Callable[[bytes], object], seconds: float) -> tuple[int, float]:
@@ -305,8 +303,8 @@ def serving(_data: Path, quick: bool) -> Section:
     environments = {launcher.environment: prepared(launcher.environment) for launcher in LAUNCHERS}
     findings = missing_peers(list(environments.values()))
     servers: list[Server] = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = saved_model(folder / "linear.safetensors", groups=10, size=10)
         prefixes, k = model.prefixes, model.steps
         coef = prefixes.coef(k)[:, 0]  # in the order in which groups are sent
@@ -314,20 +312,17 @@ def serving(_data: Path, quick: bool) -> Section:
         np.savez(folder / "linear.npz", coef=coef, intercept=intercept)
         rng = np.random.default_rng(5)
         row = {name: values_of(model, name, rng) for name in model.places}
-        try:
-            for number, launcher in enumerate(LAUNCHERS):
-                environment = environments[launcher.environment]
-                if isinstance(environment, Absent):
-                    continue
-                try:
-                    servers.append(_launch(launcher, environment, folder / "linear.npz", folder / str(number), row))
-                except FailedError as error:
-                    findings.append(Finding("absent", f"{launcher.label}: {error}"))
-            with on_core(CLIENT_CORE):
-                sheet = _measured(servers, model, row, rounds, seconds, findings)
-        finally:
-            for server in servers:
-                server.end()
+        for number, launcher in enumerate(LAUNCHERS):
+            environment = environments[launcher.environment]
+            if isinstance(environment, Absent):
+                continue
+            try:
+                server = launched(launcher, environment, folder / "linear.npz", folder / str(number), row)
+                servers.append(stack.enter_context(server))
+            except FailedError as error:
+                findings.append(Finding("absent", f"{launcher.label}: {error}"))
+        with on_core(CLIENT_CORE):
+            sheet = _measured(servers, model, row, rounds, seconds, findings)
     return Section("Serving the same linear model", versions(environments.values()), tuple(findings), TEXT, (sheet,))
 
 
