@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.load.engine import Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
+from benchmarks.load.open_loop import Pool
 from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
 
 CONNECTIONS = 16
@@ -137,59 +138,12 @@ class BareTimers:
         self.late_ms += [(received - self._due.pop(name.decode())) * 1000.0 for name in client.frames()]
 
 
-class _Pool:
-    """A pool of idle connections."""
-
-    def __init__(self, load: Load, port: int) -> None:
-        self.load, self.port = load, port
-        self.opened = 0
-        self._idle: list[HttpClient] = []
-        self._callbacks: dict[HttpClient, Callable[[float, int, bytes], None]] = {}
-
-    def acquire(self, on_response: Callable[[float, int, bytes], None]) -> HttpClient:
-        """Return a connection; `on_response` is called with the time, status and body of its next response."""
-        client = self._idle.pop() if self._idle else self._connect()
-        self._callbacks[client] = on_response
-        return client
-
-    def release(self, client: HttpClient) -> None:
-        """Return a connection whose request and response are complete to the pool."""
-        self._idle.append(client)
-
-    def discard(self, client: HttpClient) -> None:
-        self.load.forget(client.sock)
-        self._callbacks.pop(client, None)
-        client.close()
-
-    def close(self) -> None:
-        for client in {*self._idle, *self._callbacks}:
-            self.discard(client)
-
-    def _connect(self) -> HttpClient:
-        self.opened += 1
-        client = HttpClient(self.port)
-        self.load.watch(client.sock, partial(self._read, client))
-        return client
-
-    def _read(self, client: HttpClient) -> None:
-        received = time.perf_counter()
-        try:
-            found = client.poll()
-        except ConnectionError:  # closed while idle, or after the maximum length of a request
-            if client in self._idle:
-                self._idle.remove(client)
-            self.discard(client)
-            return
-        if found is not None:
-            self._callbacks[client](received, *found)
-
-
 class StreamedPost:
     """POST /predict with one line per group, each in its own chunk, over sockets."""
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
-        self.pool = _Pool(load, port)
+        self.pool = Pool(load, port)
 
     def begin(self, prediction: LoadPrediction) -> None:
         """Begin, and send each group in its own chunk until there is an answer."""
@@ -237,7 +191,7 @@ class Sessions:
 
     def __init__(self, load: Load, port: int) -> None:
         self.load = load
-        self.pool = _Pool(load, port)
+        self.pool = Pool(load, port)
 
     def begin(self, prediction: LoadPrediction) -> None:
         """Create the session; the other requests follow."""

@@ -81,6 +81,58 @@ class Client(Protocol):
         """Close every connection."""
 
 
+class Pool:
+    """HTTP connections.
+
+    Attributes
+    ----------
+    clients : all of them, with their callbacks.  idle : those without a request.
+    """
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.load, self.port = load, port
+        self.clients: dict[HttpClient, tuple[Callable[[float, int, bytes], None], Callable[[], None]]] = {}
+        self.idle: list[HttpClient] = []
+
+    def acquire(
+        self, on_response: Callable[[float, int, bytes], None], on_end: Callable[[], None] = lambda: None
+    ) -> HttpClient:
+        """Return a connection; its callbacks are for the time, status and body of a response, and for its end."""
+        if self.idle:
+            client = self.idle.pop()
+        else:
+            client = HttpClient(self.port)
+            self.load.watch(client.sock, partial(self._read, client))
+        self.clients[client] = on_response, on_end
+        return client
+
+    def release(self, client: HttpClient) -> None:
+        """Return a connection whose request and response are complete to the pool."""
+        self.clients[client] = self.clients[client][0], lambda: None
+        self.idle.append(client)
+
+    def discard(self, client: HttpClient) -> None:
+        self.clients.pop(client, None)
+        self.load.forget(client.sock)
+        client.close()
+
+    def close(self) -> None:
+        for client in tuple(self.clients):
+            self.discard(client)
+
+    def _read(self, client: HttpClient) -> None:
+        received, (on_response, on_end) = time.perf_counter(), self.clients[client]
+        try:
+            found = client.poll()
+        except OSError:  # closed while idle, or after the maximum length of a request
+            self.idle = [each for each in self.idle if each is not client]
+            self.discard(client)
+            on_end()
+            return
+        if found is not None:
+            on_response(received, *found)
+
+
 class Posts:
     """Requests predictions by POST, each on a connection without other requests.
 
@@ -98,37 +150,26 @@ class Posts:
         deadline_ms: float,
         check: Callable[[bytes], object] = lambda _: None,
     ) -> None:
-        self.port, self.request, self.deadline_ms, self.check = port, request, deadline_ms, check
-        self._load = load
-        self._clients: set[HttpClient] = set()
-        self._idle: list[HttpClient] = []
-        self._pending: dict[HttpClient, tuple[float, Counts]] = {}
+        self.request, self.deadline_ms, self.check = request, deadline_ms, check
+        self._pool = Pool(load, port)
         self._unsent: set[HttpClient] = set()
 
     def begin(self, counts: Counts) -> None:
         """Request a prediction."""
         counts.sent += 1
-        if not self._idle and len(self._clients) >= MAX_CONNECTIONS:
+        if not self._pool.idle and len(self._pool.clients) >= MAX_CONNECTIONS:
             counts.unsent += 1
             return
-        client = self._idle.pop() if self._idle else self._connect()
-        self._pending[client] = time.perf_counter(), counts
+
+        def ended() -> None:
+            counts.odd += 1
+
+        started = time.perf_counter()
+        client = self._pool.acquire(lambda *response: self._answered(client, counts, started, *response), ended)
         self._send(client, self.request())
 
     def close(self) -> None:
-        for client in tuple(self._clients):
-            self._discard(client)
-
-    def _connect(self) -> HttpClient:
-        client = HttpClient(self.port)
-        self._clients.add(client)
-        self._load.watch(client.sock, partial(self._read, client))
-        return client
-
-    def _discard(self, client: HttpClient) -> None:
-        self._clients.discard(client)
-        self._load.forget(client.sock)
-        client.close()
+        self._pool.close()
 
     def _send(self, client: HttpClient, content: bytes) -> None:
         try:
@@ -140,21 +181,11 @@ class Posts:
         self._unsent.discard(client)
         if sent < len(content):
             self._unsent.add(client)
-            self._load.at(time.perf_counter() + RETRY_S, partial(self._send, client, content[sent:]))
+            self._pool.load.at(time.perf_counter() + RETRY_S, partial(self._send, client, content[sent:]))
 
-    def _read(self, client: HttpClient) -> None:
-        try:
-            found = client.poll()
-        except OSError:
-            if client in self._pending:
-                self._pending.pop(client)[1].odd += 1
-            self._idle = [each for each in self._idle if each is not client]
-            self._discard(client)
-            return
-        if found is None or client not in self._pending:
-            return
-        (started, counts), (status, content) = self._pending.pop(client), found
-        took_ms = (time.perf_counter() - started) * 1000.0
+    def _answered(
+        self, client: HttpClient, counts: Counts, started: float, received: float, status: int, content: bytes
+    ) -> None:
         if status == 503:
             counts.refused += 1
         elif status != 200:
@@ -164,9 +195,11 @@ class Posts:
         else:
             self.check(content)
             steps = _PREFIX.search(content)
-            counts.answered(took_ms, self.deadline_ms, int(steps[1]) if steps else 0)
-        if client not in self._unsent:  # the whole request was sent, so the connection is free
-            self._idle.append(client)
+            counts.answered((received - started) * 1000.0, self.deadline_ms, int(steps[1]) if steps else 0)
+        if client in self._unsent:
+            self._pool.discard(client)
+        else:
+            self._pool.release(client)
 
 
 class _Reply(msgspec.Struct):
@@ -313,42 +346,32 @@ class Probes:
     """
 
     def __init__(self, load: Load, port: int) -> None:
-        self.port = port
         self.took_ms: list[float] = []
-        self._load = load
+        self._pool = Pool(load, port)
         self._paths = itertools.cycle(PATHS)
-        self._open: dict[HttpClient, float] = {}
+        self._open: set[float] = set()
         self._probe()
 
     def worst_ms(self) -> float:
         """Return the maximum latency so far, open probes included, and reset all measurements."""
         now = time.perf_counter()
-        open_ms = [(now - started) * 1000.0 for started in self._open.values()]
-        worst = max([*self.took_ms, *open_ms], default=math.nan)
+        worst = max([*self.took_ms, *((now - started) * 1000.0 for started in self._open)], default=math.nan)
         self.took_ms.clear()
-        for client in tuple(self._open):
-            self._end(client)
+        self._open.clear()
+        self._pool.close()
         return worst
 
     def _probe(self) -> None:
         started = time.perf_counter()
-        self._load.at(started + INTERVAL_S, self._probe)
-        client = HttpClient(self.port)
+        self._pool.load.at(started + INTERVAL_S, self._probe)
+        end = partial(self._answered, started)
+        client = self._pool.acquire(lambda *response: end(client, *response), lambda: end(client))
         client.send(f"GET {next(self._paths)} HTTP/1.1\r\nHost: drill\r\nConnection: close\r\n\r\n".encode())
-        self._open[client] = started
-        self._load.watch(client.sock, partial(self._read, client))
+        self._open.add(started)
 
-    def _read(self, client: HttpClient) -> None:
-        try:
-            found = client.poll()
-        except OSError:
-            found = 0, b""
-        if found is not None:
-            took_ms = (time.perf_counter() - self._open[client]) * 1000.0
-            self.took_ms.append(took_ms if found[0] == 200 else math.inf)
-            self._end(client)
-
-    def _end(self, client: HttpClient) -> None:
-        del self._open[client]
-        self._load.forget(client.sock)
-        client.close()
+    def _answered(
+        self, started: float, client: HttpClient, received: float = 0.0, status: int = 0, _: bytes = b""
+    ) -> None:
+        self.took_ms.append((received - started) * 1000.0 if status == 200 else math.inf)
+        self._open.discard(started)
+        self._pool.discard(client)

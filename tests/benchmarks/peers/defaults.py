@@ -23,7 +23,7 @@ from anytime.types import Bool, Float
 from benchmarks.peers.adaptive import auroc
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.quality_sets import read_rows
+from benchmarks.peers.quality_sets import columns_of, read_rows
 from benchmarks.peers.report import Finding, Section, Sheet, difference, missing_peers, versions
 from benchmarks.peers.solvers import loaded
 
@@ -149,13 +149,9 @@ def _ours(problem: Problem, model: Any, X: Float, y: Float) -> Float:
 
 def columns_at(model: Any, groups: FeatureGroups) -> Bool:
     """Return the columns (3, D) of the groups that a model has at each share of the cost."""
-    columns = np.zeros((len(SHARES), len(groups.features)), dtype=np.bool_)
-    for row, share in zip(columns, SHARES, strict=True):
-        limit = share * float(groups.costs.sum()) * (1 + COST_TOLERANCE)
-        prefix = int(np.searchsorted(model.curve_.costs, limit, side="right")) - 1
-        for name in model.model_.computed[max(prefix, 0)]:
-            row[groups.slices[groups.position(name)]] = True
-    return columns
+    limits = np.array(SHARES) * float(groups.costs.sum()) * (1 + COST_TOLERANCE)
+    within = np.maximum(np.searchsorted(model.curve_.costs, limits, side="right") - 1, 0)
+    return np.array([columns_of(model.model_.computed[prefix], groups) for prefix in within])
 
 
 def peer_scores(environment: Environment, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any) -> Float:

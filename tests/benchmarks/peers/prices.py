@@ -16,7 +16,7 @@ from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.quality import LIGHTGBM, Points, boosted, prefixes, process_of, value_at_budgets
+from benchmarks.peers.quality import LIGHTGBM, Points, boosted, fitted, process_of, value_at_budgets
 from benchmarks.peers.quality_sets import QualitySet, load
 from benchmarks.peers.report import Finding, Section, Sheet, difference, drawn, missing_peers, versions
 
@@ -77,7 +77,7 @@ def _offered(
     problem: QualitySet, environment: Environment | Absent, quick: bool, findings: list[Finding]
 ) -> dict[str, Points]:
     """Return the models of ours and of LightGBM on one split."""
-    ours = prefixes(problem, AnytimeClassifier(problem.groups))
+    ours = fitted(problem)
     found = {OURS: ours.points["AUC"]}
     assert ours.columns is not None
     if isinstance(environment, Environment):

@@ -20,7 +20,7 @@ from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.types import Bool, Float
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.quality_sets import SETS, QualitySet, load
+from benchmarks.peers.quality_sets import SETS, QualitySet, columns_of, load
 from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
 from benchmarks.peers.solvers import Process, loaded
 
@@ -54,7 +54,14 @@ REFITTED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Shares of the cost at which a peer that knows no prefixes is fitted again, if there are more than 16 prefixes."""
 
 TIMEOUT_S = 3600.0
-LIKELIHOOD_ALPHA = 1e-4
+
+LEAST_SQUARES: dict[str, Any] = {"family": "gaussian", "alpha": "cv"}
+LIKELIHOODS: dict[str, dict[str, Any]] = {
+    "ranking": {"family": "poisson", "alpha": 1e-4},
+    "binary": {"family": "binomial", "alpha": 1e-4},
+    "multiclass": {"family": "multinomial", "alpha": 1e-2},
+}
+"""Options of ours; relevances are counts."""
 
 TEXT = (
     "All methods fit on the same rows. A budget pays for every group that contains a feature of the model. Ours "
@@ -184,9 +191,9 @@ def quality(data: Path, quick: bool) -> Section:
     for name in list(SETS)[: 1 if quick else -1]:  # the last has a part of its own
         problem = load(name, data)
         candidates = {
-            LINEAR: _least_squares(problem, "linear"),
-            BASIS: _least_squares(problem, "auto"),
-            LIKELIHOOD: _likelihood(problem),
+            LINEAR: fitted(problem, **LEAST_SQUARES, basis="linear"),
+            BASIS: fitted(problem, **LEAST_SQUARES, basis="auto"),
+            LIKELIHOOD: fitted(problem, **LIKELIHOODS[problem.task], basis="linear"),
         }
         columns = candidates[BASIS].columns
         assert columns is not None
@@ -218,37 +225,17 @@ def quality(data: Path, quick: bool) -> Section:
     return Section(title, used, tuple(findings), TEXT, tuple(sheets), tuple(pictures))
 
 
-def _least_squares(problem: QualitySet, basis: str) -> Candidates:
-    """Return the prefixes of our model; alpha, and K of the basis `auto`, by cross-validation on the rows to fit on."""
-    more: dict[str, Any] = {"alpha": "cv", "basis": basis, "n_jobs": 2}
-    if problem.task == "ranking":
-        return prefixes(problem, AnytimeRegressor(problem.groups, **more))
-    return prefixes(problem, AnytimeClassifier(problem.groups, family="gaussian", **more))
-
-
-def _likelihood(problem: QualitySet) -> Candidates:
-    """Return the same by a likelihood: Poisson for relevances as counts, logistic or softmax for classes."""
-    more: dict[str, Any] = {"alpha": LIKELIHOOD_ALPHA, "basis": "linear", "n_jobs": 2}
-    if problem.task == "ranking":
-        return prefixes(problem, AnytimeRegressor(problem.groups, family="poisson", **more))
-    if problem.task == "binary":
-        return prefixes(problem, AnytimeClassifier(problem.groups, family="binomial", **more))
-    return prefixes(problem, AnytimeClassifier(problem.groups, family="multinomial", **more | {"alpha": 1e-2}))
-
-
-def prefixes(problem: QualitySet, model: Any) -> Candidates:
-    """Fit a model on the rows to fit on, and return its prefixes."""
+def fitted(problem: QualitySet, **options: Any) -> Candidates:
+    """Return the prefixes of our model of the rows to fit on."""
+    kind = AnytimeRegressor if problem.task == "ranking" else AnytimeClassifier
     start = time.perf_counter()
-    model.fit(problem.fit.X, problem.fit.y, query=problem.fit.query)
+    model: Any = kind(problem.groups, n_jobs=2, **options).fit(problem.fit.X, problem.fit.y, query=problem.fit.query)
     seconds = time.perf_counter() - start
     staged = model.staged_predict if problem.task == "ranking" else model.staged_predict_proba
     choose, test = (np.array(list(staged(part.X))) for part in (problem.choose, problem.test))
     if problem.task == "binary":
         choose, test = choose[:, :, 1] - 0.5, test[:, :, 1] - 0.5
-    columns = np.zeros((model.model_.steps + 1, len(problem.groups.features)), dtype=np.bool_)
-    for prefix, names in enumerate(model.model_.computed):
-        for name in names:
-            columns[prefix, problem.groups.slices[problem.groups.position(name)]] = True
+    columns = np.array([columns_of(names, problem.groups) for names in model.model_.computed])
     return Candidates(_points(problem, model.curve_.costs, choose, test), seconds, columns)
 
 
@@ -369,7 +356,7 @@ def compare_cells(where: str, cells: Cells) -> list[Finding]:
 
 def _required(problem: QualitySet) -> list[Finding]:
     """Compare the basis, fitted on all training rows, with what is required of all features."""
-    found = _least_squares(replace(problem, fit=problem.fit.joined(problem.choose)), "auto").points
+    found = fitted(replace(problem, fit=problem.fit.joined(problem.choose)), **LEAST_SQUARES, basis="auto").points
     findings = []
     for measure, limit in REQUIRED.items():
         value = float(found[measure].test[-1].sum() / problem.prior(measure)[1].sum())

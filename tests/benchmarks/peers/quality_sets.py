@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,6 +130,11 @@ class QualitySet:
             scores = np.full((1, n), self.fit.y.mean() - 0.5)
         terms, weights = self.units(measure, self.test, scores)
         return terms[0], weights
+
+
+def columns_of(names: Sequence[str], groups: FeatureGroups) -> Bool:
+    """Return which of all features those of some groups are, (D,)."""
+    return np.array([group.name in names for group in groups.groups for _ in group.features])
 
 
 def read_rows(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:

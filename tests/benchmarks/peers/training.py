@@ -17,6 +17,7 @@ from benchmarks.peers.adapters.with_ours import ALPHA, gram_of
 from benchmarks.peers.environments import prepared
 from benchmarks.peers.measurements import digits
 from benchmarks.peers.problems import SyntheticProblem, make_problem
+from benchmarks.peers.quality import mean_upto
 from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, cell, compared, drawn, missing_peers, within
 from benchmarks.peers.report import versions as versions_of
 from benchmarks.peers.solvers import FROM_GRAM, FROM_ROWS, OURS, SELECTION, Round, measure
@@ -96,12 +97,6 @@ def refitted(order: list[int], gram: Gram, groups: FeatureGroups, alpha: float) 
     """Return the curve of groups in some order, each prefix at its optimum."""
     found = given_sequence(gram, groups, [(g,) for g in order], alpha)
     return Line(found.costs, found.explained_variance)
-
-
-def area(line: Line, maximum: float, stop: float) -> float:
-    """Return the mean of F over the costs up to `stop`, for an interrupted client, as a share of `maximum`."""
-    inside = line.costs < stop
-    return float(np.diff(np.append(line.costs[inside], stop)) @ line.explained[inside]) / (stop * maximum)
 
 
 def training(_data: Path, quick: bool) -> Section:
@@ -228,7 +223,9 @@ def _at_equal_cost(main: SyntheticProblem, found: Round) -> tuple[Sheet, Picture
     maximum, total = float(order.explained_variance[-1]), float(main.costs.sum())
     cells: list[tuple[Cell, ...]] = []
     for name, line in lines.items():
-        areas = [round(area(line, maximum, share * total), 4) for share in COST_SHARES]
+        areas = [
+            round(float(mean_upto(line.costs, line.explained, share * total)) / maximum, 4) for share in COST_SHARES
+        ]
         cells.append((name, *areas, round(float(line.explained.max()) / maximum, 4)))
     columns = ("", *(f"first {share:.0%} of the cost" for share in COST_SHARES), "reached in the end")
     caption = "Mean explained variance over budgets up to a share of all costs, as a share of what all groups explain"
