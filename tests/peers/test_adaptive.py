@@ -13,7 +13,6 @@ from benchmarks.peers.adapters.worker import Problem, Timed
 from benchmarks.peers.adaptive import (
     ADAPTIVE,
     SEQUENCE,
-    SETS,
     AcquisitionSet,
     Scores,
     auroc,
@@ -34,7 +33,7 @@ def small() -> AcquisitionSet:
     X = rng.normal(3.0, 2.0, (ROWS, 4))
     y = (X[:, 2] + 0.2 * X[:, 3] > 3.6).astype(np.intp)
     X[0, 0] = np.nan
-    return AcquisitionSet("small", X, y, np.array([1, 2, 1]), (1, 2))
+    return AcquisitionSet(X, y, np.array([1, 2, 1]), (1, 2))
 
 
 def test_bits_of_the_class_are_at_its_own_columns_of_the_cube() -> None:
@@ -62,11 +61,6 @@ def test_the_split_is_that_of_gdfs_and_parts_are_standardised_by_the_rows_to_fit
     np.testing.assert_allclose(parts["Xt"][:, 1], (problem.X[order[:80], 1] - fit.mean()) / fit.std())
     found = np.concatenate([parts[name][:, 0] for name in ("Xt", "Xv", "X")])[np.argsort(order)]
     assert found[0] == 0  # missing: the mean
-
-
-def test_budgets_ascend_and_the_first_two_sets_need_no_further_package() -> None:
-    assert all(list(budgets) == sorted(set(budgets)) for budgets, _, _ in SETS.values())
-    assert list(SETS)[:2] == ["spambase", "cube"]
 
 
 @pytest.mark.parametrize("call", [sequence, permutation])

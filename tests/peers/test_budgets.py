@@ -63,19 +63,12 @@ def test_features_count_from_the_first_round_that_uses_them() -> None:
 POINTS = Points(np.array([1.0, 5.0, 3.0]), np.array([0.5, 0.6, 0.7]), np.array([0.55, 0.9, 0.65]))
 
 
-def test_a_budget_selects_the_model_that_validates_best_within_it() -> None:
-    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 3.0, 5.0]), 0.1, chosen=True)
-    assert values.tolist() == [0.1, 0.55, 0.65, 0.65]
-
-
-def test_or_the_most_expensive_within_it() -> None:
-    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 4.0, 5.0]), 0.1, chosen=False)
-    assert values.tolist() == [0.1, 0.55, 0.65, 0.9]
-
-
-def test_points_are_joined() -> None:
+def test_a_budget_selects_the_model_that_validates_best_or_the_most_expensive_within_it() -> None:
+    budgets = np.array([0.0, 1.0, 4.0, 5.0])
+    assert value_at_budgets(POINTS, budgets, 0.1, chosen=True).tolist() == [0.1, 0.55, 0.65, 0.65]
+    assert value_at_budgets(POINTS, budgets, 0.1, chosen=False).tolist() == [0.1, 0.55, 0.65, 0.9]
     both = POINTS.joined(Points(np.array([0.0]), np.array([0.9]), np.array([0.2])))
-    assert value_at_budgets(both, np.array([9.0]), 0.0, chosen=True).tolist() == [0.2]
+    assert value_at_budgets(both, budgets, 0.0, chosen=True).tolist() == [0.2] * 4
 
 
 def test_the_mean_of_a_curve_is_that_of_a_step_function() -> None:

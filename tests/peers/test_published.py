@@ -68,7 +68,7 @@ def test_texts_are_codes_and_nominal_for_a_peer(monkeypatch: pytest.MonkeyPatch)
 def test_the_section_says_what_is_absent_and_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = Protocol("rows", "a paper", "It is small.", "AUC", "columns", 0.9, {"trees": 0.7}, "ebm", lambda _: small())
+    toy = Protocol("rows", "a paper", "It is small.", "AUC", 0.9, {"trees": 0.7}, "ebm", lambda _: small())
     monkeypatch.setattr(published, "PROTOCOLS", {"toy": toy, "telco": PROTOCOLS["telco"]})
     found = published.published(tmp_path, quick=False)
     verdicts = [each.verdict for each in found.findings]

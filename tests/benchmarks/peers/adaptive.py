@@ -71,7 +71,6 @@ class AcquisitionSet:
     budgets : numbers of groups.
     """
 
-    name: str
     X: Float
     y: Index
     sizes: Index
@@ -152,7 +151,7 @@ def load(name: str, data: Path, quick: bool) -> AcquisitionSet:
     X, y, sizes = read(data)
     most = QUICK_ROWS if quick else MAX_ROWS
     rows = np.random.default_rng(0).permutation(len(y))[:most] if len(y) > most else slice(None)
-    return AcquisitionSet(name, X[rows], y[rows], sizes, budgets)
+    return AcquisitionSet(X[rows], y[rows], sizes, budgets)
 
 
 class Scores(NamedTuple):

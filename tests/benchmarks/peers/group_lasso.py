@@ -10,12 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from benchmarks.peers.environments import Absent, Environment, ours, prepared
 from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.quality_sets import read_rows
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, missing_peers, versions
 from benchmarks.peers.solvers import loaded
 
@@ -88,14 +88,13 @@ def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Fi
 def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
     """Return standardised rows without constant columns, the response, and the groups."""
     file, target, rows = TABLES[name]
-    table = pq.read_table(folder / name / f"{file}.parquet").slice(0, rows)
     groups = load_groups(folder / name / "groups.json")
     groups = _fives(groups) if name == "yahoo_sample" else groups
-    values = {feature: table[feature].to_numpy().astype(float) for feature in groups.features}
-    groups = groups.without([feature for feature, column in values.items() if np.ptp(column) == 0])
-    X = np.asfortranarray(np.column_stack([values[feature] for feature in groups.features]))
-    y = table[target].to_numpy().astype(float)
-    return np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0)), (y - y.mean()) / y.std(), groups
+    X, y = (values[:rows] for values in read_rows(folder / name / f"{file}.parquet", groups, target))
+    is_constant = np.ptp(X, axis=0) == 0
+    X = (X - X.mean(axis=0))[:, ~is_constant] / X.std(axis=0)[~is_constant]
+    groups = groups.without(np.array(groups.features)[is_constant].tolist())
+    return np.asfortranarray(X), (y - y.mean()) / y.std(), groups
 
 
 def _fives(single: FeatureGroups) -> FeatureGroups:
