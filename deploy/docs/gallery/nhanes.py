@@ -5,7 +5,7 @@ years. Age, sex, scales, the cuff and a questionnaire are free; the nine blood t
 For its price, the sedimentation rate adds most to the area under the ROC curve (AUC).
 
 One anytime model serves all budgets. LightGBM can charge for a feature when a tree first uses it (its parameters
-`cegb_*`), but needs a model for each budget, selected here on patients of its own. The curves are means over five
+`cegb_*`), but needs a model for each budget, selected here on persons of its own. The curves are means over five
 random splits: `make bench-peers ARGS='--only prices'` measures them, and writes the file that this script draws.
 
 Prices are those of CoAI (Erion et al., Nature Biomedical Engineering 2022); those of iron, TIBC and magnesium, which
@@ -38,6 +38,6 @@ for budget, figures in COAI.items():
     print(f"about {budget:>3} dollars: " + " / ".join(f"{value:.3f}" for value in figures))
 
 plt.xlabel("price of the tests (dollars)")
-plt.ylabel("area under the ROC curve, other patients")
+plt.ylabel("area under the ROC curve, other persons")
 plt.legend(frameon=False, loc="lower right")
 plt.savefig("nhanes.svg", metadata={"Date": None})
