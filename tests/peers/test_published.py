@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -55,14 +55,13 @@ def test_ours_has_the_measure_of_every_unit_within_each_budget(ranked: bool) -> 
 
 
 def test_texts_are_codes_and_nominal_for_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scored(_: object, X: Any, y: Any, Xt: Any, columns: Any, **options: Any) -> Any:
-        assert (columns.tolist(), options["nominal"], options["classes"]) == ([[True, True]], [0], 2)
-        assert set(X[:, 0]) == {0.0, 1.0}
-        return Xt[np.newaxis, :, 1]
-
+    scored = Mock(side_effect=lambda *given, **_: given[3].T[1:])
     monkeypatch.setattr(published, "prepared", lambda _: ours())
     monkeypatch.setattr(published, "peer_scores", scored)
     assert min(rerun(small(), "ebm")) > 0.8
+    (_, X, _, _, columns), options = scored.call_args
+    assert set(X[:, 0]) == {0.0, 1.0}
+    assert (columns.tolist(), options["nominal"], options["classes"]) == ([[True, True]], [0], 2)
 
 
 def test_the_section_says_what_is_absent_and_shows_what_is_printed(

@@ -184,13 +184,9 @@ class Server:
             self.signal(signal.SIGSTOP)
 
     def end(self) -> None:
+        """Kill all its processes, also stopped ones."""
         self.find()
-        for what in (signal.SIGCONT, signal.SIGTERM):
-            self.signal(what)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
         self.signal(signal.SIGKILL)
-        self.process.wait()
 
     def rate(self, name: str, load: Callable[[float], tuple[int, float]], seconds: float) -> float:
         """Return requests per second, and note the processor time of each."""

@@ -18,8 +18,19 @@ from benchmarks.peers.environments import prepared
 from benchmarks.peers.measurements import digits
 from benchmarks.peers.problems import SyntheticProblem, make_problem
 from benchmarks.peers.quality import mean_upto
-from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, cell, compared, drawn, missing_peers, within
-from benchmarks.peers.report import versions as versions_of
+from benchmarks.peers.report import (
+    Cell,
+    Finding,
+    Picture,
+    Section,
+    Sheet,
+    cell,
+    compared,
+    drawn,
+    missing_peers,
+    versions,
+    within,
+)
 from benchmarks.peers.solvers import FROM_GRAM, FROM_ROWS, OURS, SELECTION, Round, measure
 
 ADELIE, EARLY, PURSUIT = (FROM_GRAM[i].label for i in (1, 2, 3))
@@ -117,8 +128,8 @@ def training(_data: Path, quick: bool) -> Section:
                     cost_sheet, cost_picture = _at_equal_cost(problem, found)
                     sheets.append(cost_sheet)
                     pictures.append(cost_picture)
-    title, text = "Training from the Gram", (WHAT, FROM_THE_GRAM)
-    return Section(title, _versions("adelie"), tuple(findings), text, tuple(sheets), tuple(pictures))
+    title, text, used = "Training from the Gram", (WHAT, FROM_THE_GRAM), versions(map(prepared, ("ours", "adelie")))
+    return Section(title, used, tuple(findings), text, tuple(sheets), tuple(pictures))
 
 
 def rows(_data: Path, quick: bool) -> Section:
@@ -139,12 +150,8 @@ def rows(_data: Path, quick: bool) -> Section:
         found = measure(SELECTION, make_problem(2_000, 100, 5, Path(folder), seed=3), 2, 3)
     sheets.append(found.sheet("Forward selection of groups without costs", SELECTION[0].label))
     findings += [*found.absent, *_same_selection(found)]
-    return Section("Training from rows", _versions(*PEERS), tuple(findings), (WHAT, FROM_THE_ROWS), tuple(sheets))
-
-
-def _versions(*names: str) -> tuple[str, ...]:
-    """Return the versions of ours and of some peers."""
-    return versions_of(map(prepared, ("ours", *names)))
+    used = versions(map(prepared, ("ours", *PEERS)))
+    return Section("Training from rows", used, tuple(findings), (WHAT, FROM_THE_ROWS), tuple(sheets))
 
 
 def _limited(found: Round, limits: Mapping[str, float]) -> list[Finding]:
