@@ -13,31 +13,89 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 import numpy as np
 
+from anytime._linalg import single_blas_thread
+from anytime.features.expansion import Expansion
+from anytime.groups import load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.target import Target
+from anytime.training.fit import fit, provenance
+from anytime.training.options import Options
 from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
-from benchmarks.harness import CLIENT_CORE, conclude, flag, script_options
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, script_options, violations
 from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
-from drills.costs_models import save_models
 from drills.costs_server import CostServer, costs_server
 
 HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
 MAX_STALL_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
 SETTLED_S, RELEASED_S, LEFT_BYTES = 0.3, 5.0, 1024 * CONNECTIONS
 ROWS = 10_000
+FIGURES = Table(
+    ("element", "<48.47"),
+    ("binding", "<10"),
+    ("stall ms", ">10.1f"),
+    ("bare", ">7.1f"),
+    ("late ms", ">9.1f"),
+    ("refused", ">9"),
+    ("MiB", ">+7.0f"),
+    ("after", ">+7.0f"),
+)
 MSGPACK = "application/msgpack"
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "load": {"groups": 10, "size": 3},
+    "wide": {"groups": 30, "size": 100},
+    "many": {"groups": 500, "size": 1},
+    "c10": {"groups": 5, "size": 2, "classes": 10},
+    "c100": {"groups": 5, "size": 2, "classes": 100},
+    "cats": {"groups": 5, "size": 2, "levels": 20},
+}
+"""`wide` has 3,000 columns, and `many` 500 groups."""
+
+
+def save_models(folder: Path) -> list[Path]:
+    """Train and save the models, with their moments; return their files."""
+    for name, shape in MODELS.items():
+        _save(folder / f"{name}.safetensors", name, **shape)
+    return [folder / f"{name}.safetensors" for name in MODELS]
+
+
+def _save(path: Path, name: str, groups: int, size: int, classes: int = 0, levels: int = 0) -> None:
+    rng = np.random.default_rng(0)
+    named = [
+        {"name": f"g{g}", "features": [f"x{g}_{j}" for j in range(size)], "cost": 1.0 + g % 7} for g in range(groups)
+    ]
+    bases = {"x0_0": {"basis": "categories", "levels": [f"level {i}" for i in range(levels)], "other": True}}
+    spec = load_groups({"cost_unit": "ms", "groups": named, **({"bases": bases} if levels else {})})
+    expansion = Expansion.of(spec)
+    rows = 2 * groups * size + 200
+    X = rng.standard_normal((rows, groups * size))
+    for j in expansion.categories:
+        X[:, j] = rng.integers(-1, levels, rows)
+    terms = expansion.expand(X)
+    scores = terms @ rng.standard_normal((terms.shape[1], max(classes, 1)))
+    target = Target("regression", ("y",))
+    if classes:
+        scores = np.eye(classes)[np.concatenate([np.arange(classes), scores[classes:].argmax(axis=1)])]
+        target = Target("multiclass", ("y",), tuple(f"class {i}" for i in range(classes)))
+    with single_blas_thread():
+        fitted = fit([moments_of(terms, scores)], spec, Options(alpha=0.01))
+        fitted.model(name, target, provenance(fitted, "memory")).save(path)
+
 
 Act = Callable[[int], None]
 """Drives an element to its limit once, on one connection of a port."""
@@ -59,9 +117,7 @@ def main() -> None:
     )
     os.sched_setaffinity(0, {CLIENT_CORE})
     drives = [each for each in DRIVES if args.only in f"{each.element} {each.binding}"]
-    print(
-        f"{'element':<48}{'binding':<10}{'stall ms':>10}{'bare':>7}{'late ms':>9}{'refused':>9}{'MiB':>7}{'after':>7}"
-    )
+    print(FIGURES.head)
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         models = save_models(Path(folder))
@@ -71,8 +127,8 @@ def main() -> None:
     conclude(broken, ran=bool(drives))
 
 
-def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
-    """Drive one element; print the figures, and yield the promises that it breaks."""
+def run(server: CostServer, drive: Drive, rounds: int) -> list[str]:
+    """Drive one element; print the figures, and return the promises that it breaks."""
     before = server.report()
     residents: list[float] = []
     with server.others() as others:
@@ -90,23 +146,28 @@ def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
     while now.held > before.held + LEFT_BYTES and time.monotonic() < until:  # the last predictions may still be open
         time.sleep(SETTLED_S)
         now = server.report()
-    name = f"{drive.element}, {drive.binding}"
-    print(
-        f"{drive.element:<48.47}{drive.binding:<10}{now.stall_ms:>10.1f}{seen.bare_ms:>7.1f}{seen.late_ms:>9.1f}"
-        f"{seen.refused:>9}{now.worst_mib - server.idle_mib:>+7.0f}{residents[-1] - server.idle_mib:>+7.0f}",
-        flush=True,
-    )
+    figures = (now.stall_ms, seen.bare_ms, seen.late_ms, seen.refused)
+    memory = [mib - server.idle_mib for mib in (now.worst_mib, residents[-1])]
+    print(FIGURES.row(drive.element, drive.binding, *figures, *memory), flush=True)
     server.reset()
-    if now.worst_mib > server.idle_mib + MAX_MIB:
-        yield f"{name}: {now.worst_mib - server.idle_mib:.0f} MiB more than idle, at most {MAX_MIB}"
-    if len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB:
-        yield f"{name}: memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"
-    if now.stall_ms > seen.bare_ms + MAX_STALL_MS:
-        yield f"{name}: the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}"
-    if seen.late_ms > seen.bare_ms + MAX_LATE_MS:
-        yield f"{name}: others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}"
-    if now.held > before.held + LEFT_BYTES:
-        yield f"{name}: {now.held} bytes count as stored {RELEASED_S:g} s later, {before.held} before"
+    grows = len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB
+    broken = violations(
+        (memory[0] > MAX_MIB, f"{memory[0]:.0f} MiB more than idle, at most {MAX_MIB}"),
+        (grows, f"memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"),
+        (
+            now.stall_ms > seen.bare_ms + MAX_STALL_MS,
+            f"the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}",
+        ),
+        (
+            seen.late_ms > seen.bare_ms + MAX_LATE_MS,
+            f"others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}",
+        ),
+        (
+            now.held > before.held + LEFT_BYTES,
+            f"{now.held} bytes count as stored {RELEASED_S:g} s later, {before.held} before",
+        ),
+    )
+    return [f"{drive.element}, {drive.binding}: {each}" for each in broken]
 
 
 def _quietly(act: Act, port: int) -> None:

@@ -17,8 +17,7 @@ INTERVAL_S = 0.001
 STALL_S = 0.001
 """A sleep longer by more than this is recorded as a stall."""
 
-MAX_MIB = 32.0
-MAX_THREADS, MAX_DESCRIPTORS = 8, 8
+MAX_GROWTH = {"mib": 32.0, "descriptors": 8, "threads": 8}
 """A service fills its pools of threads and Redis connections once; a leak is of hundreds."""
 
 
@@ -102,18 +101,12 @@ def footprint(pid: int) -> Footprint:
     )
 
 
-def leaks(before: Sequence[Footprint], after: Sequence[Footprint], max_mib: float = MAX_MIB) -> list[str]:
+def leaks(before: Sequence[Footprint], after: Sequence[Footprint]) -> list[str]:
     """Return the resources that grew between two observations; new processes are ignored."""
-    found: list[str] = []
-    earlier = {each.pid: each for each in before}
-    for now in after:
-        old = earlier.get(now.pid)
-        if old is None:
-            continue
-        if now.mib > old.mib + max_mib:
-            found.append(f"process {now.pid} has {now.mib:.0f} MiB, {old.mib:.0f} before")
-        if now.descriptors > old.descriptors + MAX_DESCRIPTORS:
-            found.append(f"process {now.pid} has {now.descriptors} descriptors open, {old.descriptors} before")
-        if now.threads > old.threads + MAX_THREADS:
-            found.append(f"process {now.pid} has {now.threads} threads, {old.threads} before")
-    return found
+    earlier = {each.pid: vars(each) for each in before}
+    return [
+        f"process {now.pid} has {getattr(now, name):.0f} {name}, {earlier[now.pid][name]:.0f} before"
+        for now in after
+        for name, growth in MAX_GROWTH.items()
+        if now.pid in earlier and getattr(now, name) > earlier[now.pid][name] + growth
+    ]

@@ -159,8 +159,7 @@ def streamed(kind: Any, *, classes: Any = None, **given: Any) -> Any:
 
 
 def saved(kind: Any, **given: Any) -> Seen:
-    written = of_estimator("save", kind)(**given)
-    return {**of_model(written), "files": given["path"] * Path(given["path"]).exists()}
+    return {**of_model(of_estimator("save", kind)(**given)), "files": given["path"] * Path(given["path"]).exists()}
 
 
 def of_estimator(method: str, kind: Any) -> Callable[..., Any]:
@@ -207,9 +206,8 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
     within = {"budget": Row({"budget": 1.0}, "value"), "policy": Row({"policy": "best"}, "value", given=best)}
     scored = within | {"policy": Row({"policy": "best"}, "value", given=best | {"y": ORDERS[y][::-1]})}
     weighted = other | {"sample_weight": Row({"sample_weight": TRAIN["w"]}, "value")}
-    explain = {"explain": Row({"explain": True}, "value", shows="hour")}
     found: dict[str, tuple[dict[str, Any], Table]] = {
-        "predict": (base, table | within | explain),
+        "predict": (base, table | within | {"explain": Row({"explain": True}, "value", shows="hour")}),
         "score": (base | {"y": target}, weighted | scored),
         "staged_predict": (base, table),
         "staged_score": (base | {"y": target}, weighted),

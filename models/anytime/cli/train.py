@@ -62,7 +62,8 @@ def train(
     no_moments: Annotated[
         bool,
         typer.Option(
-            "--no-moments", help="Store no moments: a smaller file, without resequencing and the policy 'arrived'."
+            "--no-moments",
+            help="Store no moments: the file is smaller, but cannot be resequenced or answer by the policy 'arrived'.",
         ),
     ] = False,
     backend: options.BackendName = "local",
@@ -70,8 +71,8 @@ def train(
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
-    Missing values of a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
-    moments`) least squares is trained without a table, with the groups and folds of the moments.
+    The training mean of a column replaces its missing values. DATA may also be a file of `anytime moments`, on which
+    least squares is trained without a table, with the groups and folds of that file.
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
@@ -176,7 +177,9 @@ def open_source(
     used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
     groups = open_groups(table, plan.groups, used)
     if cluster is not None and len(table.starts) == 1:
-        remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
+        remark(
+            f"{data.name} has one part, so one worker reads it; row groups or a directory of Parquet files are spread"
+        )
     source = open_training(
         table,
         Roles(groups, tuple(plan.target), plan.query, plan.weights),
@@ -258,7 +261,7 @@ def moments(
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
-    """Sum the rows of tables into moments, add and subtract others, and write them: `train` needs nothing else.
+    """Sum the rows of tables into moments, add and subtract moments files, and write the result, which `train` reads.
 
     Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
     features.
@@ -358,12 +361,12 @@ def groups(
     by_prefix: Annotated[
         str | None,
         typer.Option(
-            help="Order columns into groups by the part of their names before this mark, such as '_'.", metavar="MARK"
+            help="Join columns into a group if their names are the same up to this mark, such as '_'.", metavar="MARK"
         ),
     ] = None,
     cost: options.Costs = None,
-    query: Annotated[str | None, typer.Option(help="Leave out this column, the query of each row.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Leave out this column, the weights of the rows.")] = None,
+    query: Annotated[str | None, typer.Option(help="Leave out this column: it is the query of each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Leave out this column: it is the weight of each row.")] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
     *,
@@ -420,7 +423,7 @@ def basis(
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
     The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
-    and `moments` learn none of them again, so the moments of several tables may be added.
+    and `moments` use these as they are, so the moments of several tables can be added.
 
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """

@@ -411,5 +411,9 @@ def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
         counts = np.rint(moments.rows * class_shares(means)).tolist()
         single = [label for label, count in zip(target.classes, counts, strict=True) if count == 1]
         if single:
-            what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
-            yield f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"
+            what = (
+                f"class {single[0]!r} has one row"
+                if len(single) == 1
+                else f"classes with one row each: {listed(single)}"
+            )
+            yield f"{what}; no error is measured on such a row: add rows, merge the class with another, or remove it"

@@ -6,23 +6,13 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
-from anytime.model.model import Model
-from benchmarks.load.child import Child
 from benchmarks.load.engine import Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, text
-from benchmarks.load.models import values_of
 
 CONNECTIONS = 16
-WINDOW = 8
-"""Open predictions per connection that keep our server busy."""
-
-WARM_S = 1.0
 
 Client = TypeVar("Client", HttpClient, WebSocketClient)
 
@@ -82,26 +72,3 @@ def saturate_websocket(
         return len(received)
 
     return saturate([WebSocketClient(port, "/stream") for _ in range(CONNECTIONS)], send, answers, seconds, window)
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Predictions per second, and the share of the server's core that they use, 0 to 1."""
-
-    rate: float
-    busy: float
-
-    @property
-    def cost_us(self) -> float:
-        """Processor time of the server per prediction."""
-        return self.busy / self.rate * 1e6
-
-
-def saturated(model: Model, child: Child, length_s: float) -> Capacity:
-    """Measure the answer rate when clients never wait; the windows bound the load."""
-    rng = np.random.default_rng(5)
-    row = {name: values_of(model, name, rng) for name in model.places}
-    saturate_websocket(child.port, row, WARM_S, WINDOW)
-    cpu = child.cpu_us
-    answered, took = saturate_websocket(child.port, row, length_s, WINDOW)
-    return Capacity(answered / took, (child.cpu_us - cpu) / took / 1e6)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from benchmarks.load.frames import frame, text
-from drills.attacks.wire import Attack, connect, receive, replies, send_all
+from drills.attacks.wire import Attack, connect, ended, receive, request, send_all
 
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -67,17 +67,12 @@ def send_frames(content: bytes, port: int) -> Counter[str]:
     with open_websocket(port) as sock:
         send_all(sock, content)
         received, end = receive(sock, 1.0)
-    found = list(messages(received))
-    return Counter(found if found and end == "open" else [*found, end])
+    return ended(messages(received), end)
 
 
 def send_handshake(content: bytes, port: int) -> Counter[str]:
     """Send a handshake, and return the replies."""
-    with connect(port) as sock:
-        send_all(sock, content)
-        received, end = receive(sock, 1.0)
-    found = list(replies(received))
-    return Counter(found if found and end == "open" else [*found, end])
+    return request(port, content, 1.0)
 
 
 PING = frame(9, b"hostile")

@@ -126,9 +126,15 @@ def request(port: int, content: bytes, timeout_s: float = TIMEOUT_S) -> Counter[
     with sock:
         send_all(sock, content)
         received, end = receive(sock, timeout_s)
-    found = list(replies(received))
-    # A connection that stays open after a response is correct.
-    return Counter(found if found and end == "open" else [*found, end])
+    return ended(replies(received), end)
+
+
+def ended(found: Iterator[str], end: str) -> Counter[str]:
+    """Count replies, and how their connection ended; one that stays open after a reply is correct."""
+    counts = Counter(found)
+    if not counts or end != "open":
+        counts[end] += 1
+    return counts
 
 
 def _describe(status: int, kind: str, body: bytes) -> str:

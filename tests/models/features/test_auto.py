@@ -21,6 +21,7 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from models.commands import Capture, output, refusal
 from models.present import present
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -100,8 +101,7 @@ def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -
 
 @pytest.mark.parametrize("rows", [90, 1200])
 def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows: int) -> None:
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": rng.normal(size=rows)})
+    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": np.random.default_rng(0).normal(size=rows)})
     classes = np.array(["a", "b", "c"])[3 * np.arange(rows) // rows]  # a line separates them, which fits none of them
     groups = {"groups": [{"name": name, "features": [name], "cost": 1} for name in X]}
     bent = np.where(np.abs(X["place"] / rows - 0.5) < 0.25, "in", "out")
@@ -117,12 +117,16 @@ def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.uniform(-1, 1, 400)})  # the response has no linear part
     y = np.abs(X["x"]) + 0.02 * rng.normal(size=400)
-    with pytest.raises(TrainingError, match="longest is 0"):
-        AnytimeRegressor(ONE, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
+    assert_refused(
+        lambda: AnytimeRegressor(ONE, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y), "longest is 0", error=TrainingError
+    )
     found = AnytimeRegressor(ONE, basis="auto", epsilon=0.2, cv=5).fit(X, y)
     assert str(found.model_.groups.bases["x"].basis).startswith("hinge")
-    with pytest.raises(TrainingError, match="choose a smaller epsilon"):
-        AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y)
+    assert_refused(
+        lambda: AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y),
+        "choose a smaller epsilon",
+        error=TrainingError,
+    )
 
 
 @pytest.mark.usefixtures("desk")

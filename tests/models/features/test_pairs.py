@@ -232,8 +232,7 @@ def test_quartiles_keep_the_best_pairs_of_many(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_factors_of_a_column_are_few_and_not_constant() -> None:
     expansion, X = table(0)
-    found = screened_pairs(expansion, X, np.nan_to_num(X[:, :1] * X[:, 1:2]), np.ones(ROWS), 99)
-    for pair, _ in found:
+    for pair, _ in screened_pairs(expansion, X, np.nan_to_num(X[:, :1] * X[:, 1:2]), np.ones(ROWS), 99):
         for side in pair:
             x = X[:, expansion.groups.features.index(side.column)]
             assert 2 <= len(side.knots or side.levels) <= 4

@@ -230,7 +230,7 @@ def mixed(seed: int) -> tuple[Model, dict[str, list[Any]]]:
     return model, {n: [*raw[n].tolist()[:20], *extra.get(n, wild)] for n in raw}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(5, 10))])
 def test_every_basis_answers_alike_in_c_and_from_the_document(tmp_path: Path, seed: int) -> None:
     model, choices = mixed(seed)
     model = model.save(tmp_path / "m.safetensors")
@@ -362,15 +362,13 @@ def test_a_first_step_without_features_is_complete_from_the_start(regression: Mo
 
 def test_answers_are_whole_while_another_thread_adds(tmp_path: Path) -> None:
     model = trained("multiclass").save(tmp_path / "m.safetensors")
-    threads = compiled(model, tmp_path, "threads.c", "-pthread")
-    answers = [int(line) for line in printed(threads, [])]
+    answers = [int(line) for line in printed(compiled(model, tmp_path, "threads.c", "-pthread"), [])]
     assert len(answers) == model.steps + 1
     assert all(answers[1:])
 
 
 def test_the_header_has_the_errors_of_the_prefixes_and_marks_unknown_ones(tmp_path: Path) -> None:
-    unknown = trained("regression")
-    assert set(printed(compiled(unknown, tmp_path, "ask.c"), ["errors"])) == {"nan"}
+    assert set(printed(compiled(trained("regression"), tmp_path, "ask.c"), ["errors"])) == {"nan"}
     rng = np.random.default_rng(0)
     model = AnytimeRegressor(groups=load_groups(GROUPS), alpha="cv").fit(table(), rng.normal(size=150)).model_
     known = [model.expected(prefix).cv_error for prefix in range(model.steps + 1)]

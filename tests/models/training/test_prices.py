@@ -119,8 +119,7 @@ def test_both_doors_say_what_was_too_expensive(
 ) -> None:
     for name in ("MAX_MEMORY", "TABLES", "MAX_PRICE", "SHORT_S"):
         monkeypatch.setattr(prices, name, 0)
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=list("abc"))
     y = np.array(["low", "high"])[(X["a"] > 0).astype(int)]
     X.assign(y=y).to_csv("t.csv", index=False)
     assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 0

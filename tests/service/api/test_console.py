@@ -165,7 +165,10 @@ def test_a_guarantee_is_a_floor_under_the_curve(model: Model) -> None:
     found = curve(promising(model, gamma=0.5))
     floor = [point.guaranteed_r2 for point in found.points]
     assert floor == pytest.approx([bound(0.5, cost, 10.0) * 0.6 for cost in (0.0, 1.0, 5.0, 10.0)])
-    assert "at least 39.35% of what the best set of groups does (Theorem 3.2, gamma = 0.5)" in found.promise
+    assert (
+        "at least 39.35% of what the best set of groups of its cost explains (Theorem 3.2, gamma = 0.5)"
+        in found.promise
+    )
 
 
 def test_a_learned_models_floor_is_under_its_curve() -> None:
@@ -185,7 +188,9 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
     assert "up to 5 ms" in found.promise
     assert "Theorem 4.3" in found.promise
     found = curve(promising(model, doubling_gamma=0.5, doubling_until=1))
-    assert found.promise == "No guarantee: the bound applies up to 1 ms, where a quarter of the budget buys no group."
+    assert (
+        found.promise == "No guarantee: the bound applies to budgets of at most 1 ms, a quarter of which buys no group."
+    )
 
 
 def test_no_guarantee_says_why(model: Model) -> None:
@@ -207,10 +212,10 @@ def test_a_certificate_is_a_line_over_the_curve(model: Model) -> None:
     assert [point.certified_r2 for point in found.points] == pytest.approx([0.0, 0.2, 0.5, 0.625])
     assert [point.certified_share for point in found.points] == pytest.approx([1.0, 1.0, 0.8, 0.96])
     assert found.certified == (
-        "Certified: every set of groups of the same cost explains at most the upper line (training data, less the "
+        "Certified: no set of groups of the same cost explains more than the upper line (training data, minus the "
         "penalty), and every step explains at least 80 % of it."
     )
-    assert "every set of selected groups" in str(curve(certifying(model, left_out=("other",))).certified)
+    assert "no set of selected groups" in str(curve(certifying(model, left_out=("other",))).certified)
 
 
 def test_the_summary_has_the_certificate(model: Model, settings: Settings) -> None:

@@ -122,14 +122,14 @@ def test_the_certificate_is_a_line_a_column_and_a_sentence(visit: Visit, console
     visit.choose("sure")
     legend = visit.page.locator("#curve-chart .legend span")
     expect(legend).to_have_text(
-        ["training", "cross-validated", "training, less the penalty", "best possible, certified", "this answer"]
+        ["training", "cross-validated", "training, minus the penalty", "best possible, certified", "this answer"]
     )
     expect(headings.last).to_have_text("Of the best possible, at least")
     points = console.get("/models/sure/curve").json()["points"]
     assert visit.column("steps", 9) == [
         f"{math.floor(1000 * point['certified_share'] + 1e-6) / 10:.1f} %" for point in points
     ]
-    expect(visit.page.locator("#promise")).to_contain_text("every set of groups of the same cost explains at most")
+    expect(visit.page.locator("#promise")).to_contain_text("no set of groups of the same cost explains more than")
 
 
 def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit: Visit, console: Running) -> None:

@@ -187,6 +187,6 @@ def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> 
     )
     first, last = (str(np.datetime64(int(end), "s"))[:10] for end in column["range"])
     assert done.stdout.splitlines() == [
-        f"outside the model's range: when (2030-01-02 counts as {last}, but for parts that recur)",
-        f"outside the model's range: when (1970-01-01 counts as {first}, but for parts that recur)",
+        f"outside the model's range: when (2030-01-02 counts as {last}, except for its month, weekday and hour)",
+        f"outside the model's range: when (1970-01-01 counts as {first}, except for its month, weekday and hour)",
     ]

@@ -180,8 +180,14 @@ def test_what_a_groups_file_states_of_it_is_checked_by_the_basis(
     for stated, said in (
         ({"width": -1}, "column 'x': its width is -1; expected a number > 0"),
         ({"width": [1]}, "column 'x': its width is (1,); expected a number > 0"),
-        ({"depth": 1}, "column 'x': it states depth and has basis 'saturated'; expected of width, range, missing"),
-        ({"knots": [1]}, "column 'x': it states knots and has basis 'saturated'; expected of width, range, missing"),
+        (
+            {"depth": 1},
+            "column 'x': it states depth, which basis 'saturated' lacks; expected some of width, range, missing",
+        ),
+        (
+            {"knots": [1]},
+            "column 'x': it states knots, which basis 'saturated' lacks; expected some of width, range, missing",
+        ),
     ):
         bases = {"x": {"basis": "saturated", **stated}}
         Path("g.json").write_text(json.dumps(groups | {"bases": bases}))

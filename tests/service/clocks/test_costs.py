@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anytime_service.limits.table import HEADERS, NAMES, PAGES, TABLE
-from drills.costs import DRIVES, HELD_MIB, run
-from drills.costs_models import save_models
+from drills.costs import DRIVES, HELD_MIB, run, save_models
 from drills.costs_server import costs_server
 
 ROWS = next(limit for limit in TABLE if limit.limit == "max_rows")

@@ -19,11 +19,10 @@ from anytime.model.model import Model
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
 from drills.calls import OVERLOADED, AnswerRecord, Call, inputs
 from drills.clients import ClientReport
-from drills.drill import broken_promises, client_leaks, inconclusive, unexpected
+from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.load import trend
 from drills.machine import Footprint, StallMonitor, leaks, pause
-from drills.networks import too_few
 from drills.trials import Bounds, Trial, faults_of, unexpected_replies
 from service.serving import small_model
 from waiting import until

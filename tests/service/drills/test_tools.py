@@ -22,11 +22,10 @@ from benchmarks.load.computing import computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
-from drills.disk import small_disk
-from drills.load import judge
+from drills.load import Sample, SteadyLoad, judge
 from drills.overload import Offering, drills
 from drills.relay import Relay
-from drills.steady_load import Sample, SteadyLoad
+from drills.testbed import small_disk
 from service.serving import Running
 from system import free_port
 
@@ -81,34 +80,13 @@ def test_a_full_disk_rejects_writes_until_it_is_freed(tmp_path: Path) -> None:
         (tmp_path / "more").write_bytes(bytes(4096))
 
 
-SAMPLE = Sample(
-    at_s=0.0,
-    requests=100,
-    answered=100,
-    errors=0,
-    sent_p50=0.1,
-    sent_p99=0.1,
-    sent_p999=0.1,
-    sent_bare_p99=0.1,
-    received_p50=0.2,
-    received_p99=0.2,
-    received_p999=0.2,
-    received_bare_p99=0.2,
-    load_p99=0.1,
-    busy=0.7,
-    mib=100.0,
-    descriptors=30,
-    own_descriptors=20,
-    threads=9,
-    gc_ms=0.0,
-    stall_ms=0.0,
-)
+SAMPLE: Sample = {"at_s": 0.0, "load_p99": 0.1, "mib": 100.0, "descriptors": 30, "own_descriptors": 20}
 
 
 def steady_load(model: Model, **changed: Any) -> SteadyLoad:
     """Return a load of ten minutes without faults, with changes."""
     load = SteadyLoad(model, Child(os.getpid(), 0), 100.0)
-    load.samples = [SAMPLE._replace(at_s=5.0 * i) for i in range(120)]
+    load.samples = [SAMPLE | {"at_s": 5.0 * i} for i in range(120)]
     load.requests = load.answered = 12_000
     for late_ms in (load.sent_ms, load.sent_bare_ms, load.received_bare_ms, load.received_ms["websocket"]):
         late_ms.extend([0.1] * 1000)
@@ -119,9 +97,9 @@ def steady_load(model: Model, **changed: Any) -> SteadyLoad:
 
 def test_the_judge_of_a_steady_load_detects_faults(model: Model) -> None:
     assert not judge(steady_load(model), 180.0)
-    growing = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + i / 10) for i in range(120)]
-    unmatched = [SAMPLE._replace(at_s=5.0 * i, descriptors=30 + i) for i in range(120)]
-    slow = [sample._replace(load_p99=5.0) for sample in steady_load(model).samples]
+    growing = [SAMPLE | {"at_s": 5.0 * i, "mib": 100.0 + i / 10} for i in range(120)]
+    unmatched = [SAMPLE | {"at_s": 5.0 * i, "descriptors": 30 + i} for i in range(120)]
+    slow = [sample | {"load_p99": 5.0} for sample in steady_load(model).samples]
     late = steady_load(model).sent_ms
     late.extend([2.0] * 100)
     wrong: list[dict[str, Any]] = [
@@ -158,7 +136,7 @@ def test_a_load_that_came_too_late_does_not_count_refusals(
 
 
 def test_growth_during_warm_up_is_not_a_leak(model: Model) -> None:
-    warming = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + min(i, 30)) for i in range(120)]
+    warming = [SAMPLE | {"at_s": 5.0 * i, "mib": 100.0 + min(i, 30)} for i in range(120)]
     assert not judge(steady_load(model, samples=warming), 180.0)
 
 

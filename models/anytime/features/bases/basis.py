@@ -331,9 +331,9 @@ def _checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | N
     other = next((part for part in stated if part not in basis.parts), None)
     if other is not None:
         fields = ", ".join([*sorted(basis.parts), *([] if basis.clamp is None else ["range"]), "missing"])
-        raise GroupsError(f"it states {other} and has basis {text!r}; expected of {fields}")
+        raise GroupsError(f"it states {other}, which basis {text!r} lacks; expected some of {fields}")
     if given.range is not None and basis.clamp is None:
-        raise GroupsError(f"it has the range {list(given.range)} and basis {text!r}; expected no range")
+        raise GroupsError(f"it states the range {list(given.range)}, but basis {text!r} has none; omit the range")
     if kind is not None and kind not in basis.fits:
         fitting = [each.name for each in BASES.values() if kind in each.fits]
         raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")
