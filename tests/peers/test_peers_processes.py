@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers.environments import REQUIREMENTS, Absent, ours, prepared, reason, wanted
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.problems import SyntheticProblem, make_problem
-from benchmarks.peers.solvers import Process, loaded
+from benchmarks.peers.solvers import Worker, loaded
 
 ARRAYS = ("X", "y", "S", "q", "sizes", "costs", "rows")
 
@@ -23,13 +23,13 @@ def small(tmp_path: Path) -> SyntheticProblem:
 
 
 @pytest.fixture
-def process(small: SyntheticProblem, tmp_path: Path) -> Iterator[Process]:
-    with Process(ours(), "with_ours", 1, tmp_path / "log") as started:
+def process(small: SyntheticProblem, tmp_path: Path) -> Iterator[Worker]:
+    with Worker(ours(), "with_ours", 1, tmp_path / "log") as started:
         started.load(small.folder, ARRAYS)
         yield started
 
 
-def test_a_process_returns_seconds_memory_and_arrays(process: Process, small: SyntheticProblem) -> None:
+def test_a_process_returns_seconds_memory_and_arrays(process: Worker, small: SyntheticProblem) -> None:
     numbers, arrays = process.arrays("gram")
     assert numbers["seconds"] > 0
     assert numbers["peak_mib"] >= numbers["before_mib"] > 0
@@ -40,7 +40,7 @@ def test_a_process_returns_seconds_memory_and_arrays(process: Process, small: Sy
     assert process.run("product")["seconds"] > 0
 
 
-def test_an_error_of_a_peer_is_reported_and_its_process_continues(process: Process) -> None:
+def test_an_error_of_a_peer_is_reported_and_its_process_continues(process: Worker) -> None:
     with pytest.raises(FailedError, match="KeyError: 'nothing'"):
         process.run("nothing")
     assert process.run("gram")["seconds"] > 0

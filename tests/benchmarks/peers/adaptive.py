@@ -176,12 +176,9 @@ def auroc(y: Index, likely: Float) -> float:
 
 def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
     """Fit and test a method on one split; raise `FailedError` if that fails."""
-    environment, (module, call) = prepared(method.environment), method.call.split(".")
-    if isinstance(environment, Absent):
-        raise FailedError(environment.why)
-    arrays = problem.split(seed)
+    arrays, (module, call) = problem.split(seed), method.call.split(".")
     options = {"classes": int(problem.y.max()) + 1, "budgets": problem.budgets, "seed": seed}
-    with loaded(environment, module, {name: arrays[name] for name in method.arrays}) as process:
+    with loaded(prepared(method.environment), module, {name: arrays[name] for name in method.arrays}) as process:
         numbers, found = process.arrays(call, options, TIMEOUT_S)
     y, likely = arrays["yt"], found["test"]
     areas, hits = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)

@@ -154,7 +154,9 @@ def columns_at(model: Any, groups: FeatureGroups) -> Bool:
     return np.array([columns_of(model.model_.computed[prefix], groups) for prefix in within])
 
 
-def peer_scores(environment: Environment, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any) -> Float:
+def peer_scores(
+    environment: Environment | Absent, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any
+) -> Float:
     """Return the scores (m, n), or (m, n, classes), of a peer that is fitted on each of the sets of columns (m, D)."""
     arrays = {"X": X, "y": y, "Xv": Xt[:1], "Xt": Xt, "prefixes": columns}
     call = "ebm" if environment.name == "ebm" else "lightgbm_columns"

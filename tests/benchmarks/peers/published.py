@@ -23,7 +23,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors, peer_scores
-from benchmarks.peers.environments import Absent, prepared
+from benchmarks.peers.environments import prepared
 from benchmarks.peers.measurements import FailedError
 from benchmarks.peers.report import Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
 
@@ -184,8 +184,6 @@ def curve(rows: Rows, options: dict[str, Any]) -> tuple[Float, Float]:
 def rerun(rows: Rows, name: str) -> Float:
     """Return the measure of a peer with all columns, (units,); raise `FailedError` if it fails."""
     environment = prepared(name)
-    if isinstance(environment, Absent):
-        raise FailedError(environment.why)
     is_text = [not pd.api.types.is_numeric_dtype(kind) for kind in rows.X.dtypes]
     codes = rows.X.apply(lambda column: column if column.dtype.kind in "biuf" else pd.factorize(column)[0])
     X, columns = codes.to_numpy(np.float64), np.ones((1, len(is_text)), dtype=np.bool_)

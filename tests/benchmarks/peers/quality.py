@@ -22,7 +22,7 @@ from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, digits
 from benchmarks.peers.quality_sets import SETS, QualitySet, columns_of, load
 from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
-from benchmarks.peers.solvers import Process, loaded
+from benchmarks.peers.solvers import Worker, loaded
 
 SHARES = (0.05, 0.25, 1.0)
 """Shares of the cost of all groups over which curves are averaged."""
@@ -248,7 +248,7 @@ def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -
     return found
 
 
-def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> AbstractContextManager[Process]:
+def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> AbstractContextManager[Worker]:
     """Run a peer's process with the rows to fit on, those to choose by, those to test, and prices of features."""
     shared, full = feature_prices(problem.groups)
     arrays = {"X": problem.fit.X, "y": problem.fit.y, "Xv": problem.choose.X, "Xt": problem.test.X}
@@ -262,7 +262,7 @@ def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> 
 
 
 def boosted(
-    problem: QualitySet, process: Process, name: str, quick: bool, tradeoffs: tuple[float, ...] = TRADEOFFS
+    problem: QualitySet, process: Worker, name: str, quick: bool, tradeoffs: tuple[float, ...] = TRADEOFFS
 ) -> Candidates:
     """Return the models of LightGBM or XGBoost, of one setting or of the setting that validates best.
 
@@ -307,7 +307,7 @@ def _refits(problem: QualitySet, columns: Bool) -> Any:
     return np.arange(1, len(costs)) if len(costs) <= 17 else np.unique(np.maximum(within, 1))
 
 
-def _additive(problem: QualitySet, process: Process, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
+def _additive(problem: QualitySet, process: Worker, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
     """Return explainable boosting machines without and with pairs of columns, and note their time to predict a row.
 
     They are fitted again on the columns (m, D) of our prefixes, so that they pay the same. With pairs they know two

@@ -14,7 +14,7 @@ import msgspec
 from anytime.evaluation.page.charts import STYLE as CHARTS
 from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
-from benchmarks.harness import SLACK
+from benchmarks.harness import SLACK, aligned
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread, digits
 
@@ -165,9 +165,6 @@ def lines(section: Section) -> Iterator[str]:
     yield from (f"  {finding.verdict:>7}  {finding.text}" for finding in section.findings)
     for sheet in section.sheets:
         yield from ("", f"  {sheet.caption}")
-        cells = [sheet.columns, *([format_cell(value) for value in row] for row in sheet.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for first, *others in cells:
-            right = (value.rjust(width) for value, width in zip(others, widths[1:], strict=True))
-            yield "    " + "  ".join([first.ljust(widths[0]), *right]).rstrip()
+        rows = ([format_cell(value) for value in row] for row in sheet.rows)
+        yield from (f"    {line}" for line in aligned(sheet.columns, rows))
     yield ""

@@ -21,6 +21,7 @@ import numpy as np
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
+from benchmarks.harness import environment as environment_of
 from benchmarks.load.child import Child
 from benchmarks.load.closed_loop import CONNECTIONS, saturate, saturate_websocket
 from benchmarks.load.engine import Load
@@ -30,7 +31,7 @@ from benchmarks.load.open_loop import Counts, Posts
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers, versions
-from benchmarks.peers.solvers import child_variables
+from benchmarks.peers.solvers import thread_variables
 from system import free_port, started
 
 RATE = 200.0
@@ -213,7 +214,7 @@ def launched(launcher: Launcher, environment: Environment, model: Path, folder: 
     folder.mkdir(parents=True)
     port, program = free_port(), environment.python.parent
     first, *others = launcher.command(port, folder)
-    variables = child_variables(1) | {
+    variables = environment_of(**thread_variables(1)) | {
         "PEERS_MODEL": str(model),
         "BENTOML_DO_NOT_TRACK": "True",
         "BENTOML_HOME": str(folder / "home"),

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import environment as child_environment
+from benchmarks.harness import Process
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, Measurements, interleave
 from benchmarks.peers.problems import SyntheticProblem, write_arrays
@@ -86,23 +85,19 @@ SELECTION = (
 """The same selection of groups without costs."""
 
 
-def child_variables(threads: int) -> dict[str, str]:
-    """Return the environment variables of a child: this folder of tests, and its number of threads."""
-    return child_environment(**dict.fromkeys(THREADS, str(threads)))
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables of a number of threads."""
+    return dict.fromkeys(THREADS, str(threads))
 
 
-class Process(AbstractContextManager["Process"]):
+class Worker(Process):
     """One module of `adapters` in a process limited to some threads and as many cores, with its output in `log`."""
 
     def __init__(self, environment: Environment, module: str, threads: int, log: Path) -> None:
+        worker, variables = "benchmarks.peers.adapters.worker", thread_variables(threads)
+        super().__init__(worker, module, python=environment.python, log=log, **variables)
         self.log = log
-        command = [str(environment.python), "-m", "benchmarks.peers.adapters.worker", module]
-        pipe, variables = subprocess.PIPE, child_variables(threads)
-        with log.open("ab") as printed:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=printed, env=variables, cwd=log.parent
-            )
-        os.sched_setaffinity(self._process.pid, set(range(min(threads, os.cpu_count() or 1))))
+        os.sched_setaffinity(self.popen.pid, set(range(min(threads, os.cpu_count() or 1))))
 
     def load(self, folder: Path, arrays: Sequence[str]) -> None:
         """Read some arrays of a folder."""
@@ -129,28 +124,18 @@ class Process(AbstractContextManager["Process"]):
             with np.load(f"{folder}/out.npz", allow_pickle=False) as file:
                 return reply, dict(file)
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
     def _request(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+        assert self.popen.stdout is not None
         try:
-            stdin.write(json.dumps(request).encode() + b"\n")
-            stdin.flush()
-            if not select.select([stdout], (), (), timeout_s)[0]:
-                self._process.kill()
+            self.say(json.dumps(request))
+            if not select.select([self.popen.stdout], (), (), timeout_s)[0]:
+                self.popen.kill()
                 raise FailedError(f"no answer within {timeout_s:g} s")
-            line = stdout.readline()
-        except OSError:
-            line = b""
-        if not line:
-            code, printed = self._process.wait(), self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+            reply: dict[str, Any] = json.loads(self.line("{"))
+        except (OSError, RuntimeError):
+            code, printed = self.popen.wait(), self.log.read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((text.strip() for text in reversed(printed) if text.strip()), "nothing was printed")
-            raise FailedError(f"its process ended with {code}: {last[:200]}")
-        reply: dict[str, Any] = json.loads(line)
+            raise FailedError(f"its process ended with {code}: {last[:200]}") from None
         if "error" in reply:
             raise FailedError(reply["error"])
         return reply
@@ -158,12 +143,14 @@ class Process(AbstractContextManager["Process"]):
 
 @contextmanager
 def loaded(
-    environment: Environment, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1
-) -> Iterator[Process]:
-    """Run a process that has read some arrays."""
+    environment: Environment | Absent, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1
+) -> Iterator[Worker]:
+    """Run a process that has read some arrays; raise FailedError without its environment."""
+    if isinstance(environment, Absent):
+        raise FailedError(environment.why)
     with tempfile.TemporaryDirectory() as folder:
         write_arrays(Path(folder), arrays)
-        with Process(environment, module, threads, Path(folder) / "log") as process:
+        with Worker(environment, module, threads, Path(folder) / "log") as process:
             process.load(Path(folder), tuple(arrays))
             yield process
 
@@ -219,7 +206,7 @@ def measure(
     failed: dict[str, str] = {}
     measures: dict[str, Callable[[], float]] = {}
 
-    def seconds(process: Process, call: str, options: Mapping[str, Any]) -> float:
+    def seconds(process: Worker, call: str, options: Mapping[str, Any]) -> float:
         return float(process.run(call, options)["seconds"])
 
     with ExitStack() as stack:
@@ -231,7 +218,7 @@ def measure(
                 failed[peer.label] = environment.why
                 continue
             try:
-                process = stack.enter_context(Process(environment, module, threads, log / f"{number}.log"))
+                process = stack.enter_context(Worker(environment, module, threads, log / f"{number}.log"))
                 process.load(problem.folder, peer.arrays)
                 numbers[peer.label], results[peer.label] = process.arrays(call, options)
             except FailedError as error:
