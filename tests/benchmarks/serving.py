@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Row, Table, flag, median_ratio, pairs, pin_to_core, script_options, verdict
 from benchmarks.load.child import Child, server
+from benchmarks.load.engine import CONNECTIONS
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
 from benchmarks.load.models import saved_model, temporary_model, values_of
@@ -44,7 +45,6 @@ exchange, which can answer early, 7. For `POST /predict` come to this the head o
 with a deadline (17), reading, checking and storing ten groups (30), the answer (23), its JSON and the response (20),
 metrics (4), and calls between them: 155. Without the groups it would still be about 2.2 times a bare route."""
 
-CONNECTIONS = 16
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
 

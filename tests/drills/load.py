@@ -17,7 +17,7 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -38,8 +38,7 @@ from benchmarks.load.engine import Load
 from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.models import temporary_model, values_of
 from benchmarks.load.predictions import MAX_STALLED, STALLED, LoadPrediction, faults, plan_predictions
-from drills.machine import footprint
-from drills.monitors import repeating
+from drills.machine import footprint, repeating
 
 CHECKED = 20
 """One in this many answers is checked against the library."""
@@ -101,20 +100,22 @@ class SteadyLoad:
         self._started = time.perf_counter()
         self._before = (self._started, self._child.cpu_us, self.requests, self.answered)
         self._until = self._started + length_s
-        with ExitStack() as stack:
-            streams = []
+        streams = []
+        with closing(self._load):
             for name, kind in MIX.items():
-                binding = stack.enter_context(closing(kind.make(self._load, self._child.port)))
+                binding = kind.make(self._load, self._child.port)
                 gaps_s = partial(self._rng.exponential, 1.0 / (self._rate * kind.share))
                 begin_all(self._load, binding, self._predictions(name, binding), gaps_s)
                 streams += [binding] if isinstance(binding, Stream) else []
-            timers = stack.enter_context(closing(BareTimers(self._load, self._child.port)))
+            timers = BareTimers(self._load, self._child.port)
             timers.request_timers(self._rng, 1.0 / BARE_PER_S, lambda: time.perf_counter() >= self._until)
-            stack.enter_context(repeating(lambda: on_sample(self._sample(timers)), EVERY_S))
-            try:
-                self._load.run(lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S)
-            except (OSError, KeyError, ValueError) as error:
-                self.found[f"the load failed: {error!r}"] += 1
+            with repeating(lambda: on_sample(self._sample(timers)), EVERY_S):
+                try:
+                    self._load.run(
+                        lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S
+                    )
+                except (OSError, KeyError, ValueError) as error:
+                    self.found[f"the load failed: {error!r}"] += 1
         self._measurements()
         self._check([*self._due, *self._checking])
         strays = sum(stream.strays for stream in streams)

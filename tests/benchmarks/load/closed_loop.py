@@ -6,13 +6,12 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from benchmarks.load.engine import Load
+from benchmarks.load.engine import CONNECTIONS, Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, text
-
-CONNECTIONS = 16
 
 Client = TypeVar("Client", HttpClient, WebSocketClient)
 
@@ -38,7 +37,7 @@ def saturate(
         for _ in range(counts[-1]):
             send(client)
 
-    try:
+    with closing(load):
         for client in clients:
             load.watch(client.sock, partial(read, client))
             for _ in range(window):
@@ -46,9 +45,6 @@ def saturate(
         start = time.perf_counter()
         load.run_for(seconds)
         return sum(counts), time.perf_counter() - start
-    finally:
-        for client in clients:
-            client.close()
 
 
 def saturate_websocket(

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from anytime_service.client.engine import Throttle
-from benchmarks.load.engine import Load
+from benchmarks.load.engine import CONNECTIONS, Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, frame
 
 ALLOWANCE_MS = 2.0
@@ -77,9 +77,6 @@ class Client(Protocol):
     def begin(self, counts: Counts) -> None:
         """Request a prediction."""
 
-    def close(self) -> None:
-        """Close every connection."""
-
 
 class Pool:
     """HTTP connections.
@@ -113,12 +110,7 @@ class Pool:
 
     def discard(self, client: HttpClient) -> None:
         self.clients.pop(client, None)
-        self.load.forget(client.sock)
-        client.close()
-
-    def close(self) -> None:
-        for client in tuple(self.clients):
-            self.discard(client)
+        self.load.discard(client.sock)
 
     def _read(self, client: HttpClient) -> None:
         received, (on_response, on_end) = time.perf_counter(), self.clients[client]
@@ -167,9 +159,6 @@ class Posts:
         started = time.perf_counter()
         client = self._pool.acquire(lambda *response: self._answered(client, counts, started, *response), ended)
         self._send(client, self.request())
-
-    def close(self) -> None:
-        self._pool.close()
 
     def _send(self, client: HttpClient, content: bytes) -> None:
         try:
@@ -229,7 +218,6 @@ class Streams:
     Parameters
     ----------
     groups : values of each group as JSON, in the order in which they are sent.
-    connections : number of connections, each with many predictions.
     stops : whether connection n stops sending the groups of refused predictions.
     throttled : whether clients reduce their rate when refused, as ours does.
     """
@@ -240,7 +228,6 @@ class Streams:
         port: int,
         groups: Sequence[tuple[str, str]],
         deadline_ms: float,
-        connections: int,
         stops: Callable[[int], bool] = lambda _: True,
         throttled: bool = False,
     ) -> None:
@@ -254,7 +241,7 @@ class Streams:
         self._due: list[tuple[float, int, int, _Connection]] = []
         self._load = load
         self._connections = [
-            _Connection(port, stops(number), Throttle() if throttled else None) for number in range(connections)
+            _Connection(port, stops(number), Throttle() if throttled else None) for number in range(CONNECTIONS)
         ]
         for connection in self._connections:
             load.watch(connection.client.sock, partial(self._read, connection))
@@ -277,11 +264,6 @@ class Streams:
         connection.unsent += frame(1, self._begin % name)
         self._flush(connection)
         heapq.heappush(self._due, (now + self._gap_s, name, 0, connection))
-
-    def close(self) -> None:
-        for connection in self._connections:
-            self._load.forget(connection.client.sock)
-            connection.client.close()
 
     def _tick(self) -> None:
         """Send the groups that are due."""
@@ -330,7 +312,7 @@ class Streams:
     def _break(self, connection: _Connection) -> None:
         if not connection.broken:
             connection.broken = True
-            self._load.forget(connection.client.sock)
+            self._load.discard(connection.client.sock)
             for _, counts in connection.pending.values():
                 counts.odd += 1
             connection.pending.clear()
@@ -358,7 +340,8 @@ class Probes:
         worst = max([*self.took_ms, *((now - started) * 1000.0 for started in self._open)], default=math.nan)
         self.took_ms.clear()
         self._open.clear()
-        self._pool.close()
+        for client in tuple(self._pool.clients):
+            self._pool.discard(client)
         return worst
 
     def _probe(self) -> None:

@@ -23,8 +23,8 @@ from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
 from benchmarks.harness import environment as environment_of
 from benchmarks.load.child import Child
-from benchmarks.load.closed_loop import CONNECTIONS, saturate, saturate_websocket
-from benchmarks.load.engine import Load
+from benchmarks.load.closed_loop import saturate, saturate_websocket
+from benchmarks.load.engine import CONNECTIONS, Load
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
 from benchmarks.load.open_loop import Counts, Posts
@@ -285,7 +285,8 @@ def measure_latency(
     """Send `rate` requests per second in an open loop; return milliseconds from each to its answer."""
     load, counts = Load(), Counts()
     start = time.perf_counter() + 0.05
-    with closing(Posts(load, port, lambda: request, math.inf, check)) as posts:
+    with closing(load):
+        posts = Posts(load, port, lambda: request, math.inf, check)
         for number in range(int(rate * seconds)):
             load.at(start + number / rate, partial(posts.begin, counts))
         load.run(lambda: counts.good == counts.sent, 5.0)
