@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.harness import CLIENT_CORE, SLACK, Process, Table, flag, percentiles, pin_to_core, script_options
-from benchmarks.load.aio import stream_by_aiohttp
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
@@ -148,29 +148,19 @@ class Soak:
         def run() -> Result:
             share = max(1, int(count * self.share))
             predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
-            load = Load()
-            binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-            server_stats(self.child)
-            cpu, start = self.child.cpu_us, time.perf_counter()
-            begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
-            last = predictions[-1]
-            timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
-            load.run(lambda: all(each.answers for each in predictions), 15.0)
-            load.run(lambda: False, 0.1)  # a second answer to a prediction would be received now
-            busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-            binding.close()
-            timers.close()
+            with closing(Load()) as load:
+                binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
+                server_stats(self.child)
+                cpu, start = self.child.cpu_us, time.perf_counter()
+                begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+                last = predictions[-1]
+                timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
+                load.run(lambda: all(each.answers for each in predictions), 15.0)
+                load.run_for(0.1)  # a second answer to a prediction would be received now
+                busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
             return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
 
         return run() if once else self.majority(run)
-
-    def aiohttp(self, count: int, rate: float) -> Result:
-        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share))))
-        server_stats(self.child)
-        cpu, start = self.child.cpu_us, time.perf_counter()
-        bare, late = stream_by_aiohttp(self.child.port, predictions, self.rng, rate)
-        busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        return self._result("POST by aiohttp", predictions, bare, late, busy)
 
     def majority(self, run: Callable[[], Result]) -> Result:
         """Add the result of the first run if it kept every promise or is wrong, else one with the majority."""
@@ -225,7 +215,7 @@ def main() -> None:
     args = script_options(
         __doc__,
         quick=flag("a tenth of everything"),
-        only={"help": "websocket, loaded, arrived, post, aiohttp, sessions, thousand, rows or hostile"},
+        only={"help": "websocket, loaded, arrived, post, sessions, thousand, rows or hostile"},
     )
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause
@@ -246,8 +236,7 @@ def run(soak: Soak, idle: Child, only: str) -> bool:
         "websocket": lambda: soak.stream("WebSocket", Stream, 20_000, 300),
         "loaded": lambda: loaded(soak, idle, LOADED * capacity),
         "arrived": lambda: soak.stream("WebSocket, policy arrived", Stream, 4_000, 100, policy="arrived"),
-        "post": lambda: soak.stream("streamed POST, sockets", StreamedPost, 4_000, 200),
-        "aiohttp": lambda: soak.majority(lambda: soak.aiohttp(4_000, 60)),
+        "post": lambda: soak.stream("streamed POST", StreamedPost, 4_000, 200),
         "sessions": lambda: soak.stream("sessions", Sessions, 4_000, 100),
         "thousand": lambda: thousand(soak),
         "rows": lambda: many_rows(soak),
@@ -280,12 +269,11 @@ def loaded(soak: Soak, idle: Child, rate: float) -> None:
 
 def bare_lateness(idle: Child, rng: np.random.Generator) -> list[float]:
     """Return the lateness of timers of a server without predictions."""
-    load = Load()
-    timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
-    server_stats(idle)
-    timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
-    load.run(lambda: time.perf_counter() > until + 0.1, 15.0)
-    timers.close()
+    with closing(Load()) as load:
+        timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
+        server_stats(idle)
+        timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
+        load.run_for(TIMERS_S + 0.1)
     return server_stats(idle).bare_ms
 
 

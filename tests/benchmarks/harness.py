@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
@@ -90,23 +90,33 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Process:
-    """A module that runs in a process of its own and speaks in lines, until the end of the block."""
+    """A module that runs in a process of its own and speaks in lines, until the end of the block.
 
-    def __init__(self, module: str, *words: object, **variables: str) -> None:
+    Parameters
+    ----------
+    log : file for its errors, in whose folder it runs; by default those of this process.
+    """
+
+    def __init__(
+        self, module: str, *words: object, python: Path | str = sys.executable, log: Path | str = "", **variables: str
+    ) -> None:
         self.module = module
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, words)],
-            env=environment(**variables),
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        with Path(log).open("ab") if log else nullcontext() as printed:
+            self.popen = subprocess.Popen(
+                [python, "-m", module, *map(str, words)],
+                env=environment(**variables),
+                cwd=Path(log).parent if log else None,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.popen:
+        with suppress(BrokenPipeError), self.popen:
             self.popen.kill()
 
     def line(self, prefix: str = "") -> str:
@@ -247,9 +257,10 @@ class Table:
         return "".join(map(format, values, self._formats))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns."""
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of rows under their columns; the first column is text."""
     cells = [list(map(str, row)) for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    for first, *others in cells:
+        right = (value.rjust(width) for value, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *right]).rstrip()

@@ -38,7 +38,7 @@ from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
-from benchmarks.harness import conclude, flag, print_table, script_options, set_priority, violations
+from benchmarks.harness import aligned, conclude, flag, script_options, set_priority, violations
 from benchmarks.load.pipeline import Pipeline
 from drills.cluster import ready
 from system import free_port, started
@@ -231,11 +231,11 @@ def main() -> None:
         truth = {name: float(each.per_row.mean()) for name, each in true.groups.items()}
         costs = zip(groups.costs, found.values(), truth.values(), strict=True)
         rows = ((name, *(f"{cost:.3f}" for cost in each)) for name, each in zip(found, costs, strict=True))
-        print_table(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), rows)
-        print()
+        print(*aligned(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), rows), "", sep="\n")
         series = (before.accuracy, expected_before, after.accuracy, expected_after, before.steps, after.steps)
         rows = ((at, *(f"{value:.3f}" for value in each)) for at, *each in zip(DEADLINES_MS, *series, strict=True))
-        print_table(("deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"), rows)
+        columns = "deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"
+        print(*aligned(columns, rows), sep="\n")
         draw(args.out, slow, {"before": (before, expected_before), "after": (after, expected_after)}, trained.steps)
     gained = after.at(JUDGED_MS)[0] - before.at(JUDGED_MS)[0]
     until = f"{before.until(JUDGED_MS):.3f}, then {after.until(JUDGED_MS):.3f}"

@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Row, Table, flag, median_ratio, pairs, pin_to_core, script_options, verdict
 from benchmarks.load.child import Child, server
+from benchmarks.load.engine import CONNECTIONS
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
-from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, temporary_model, values_of
+from benchmarks.peers.serving import running_peer
 
 RHYTHMS = {"one at a time": (1e-4, 1.45), "saturated": (0.0, 2.1)}
 """Seconds between messages, and the limit of a whole prediction; the goal is 1.4. Of 262 us in the server's code,
@@ -44,7 +45,6 @@ exchange, which can answer early, 7. For `POST /predict` come to this the head o
 with a deadline (17), reading, checking and storing ten groups (30), the answer (23), its JSON and the response (20),
 metrics (4), and calls between them: 155. Without the groups it would still be about 2.2 times a bare route."""
 
-CONNECTIONS = 16
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
 
@@ -259,15 +259,14 @@ def hinges(model: Model, bent: Path, linear: Child, floors: Child) -> Iterator[S
 
 
 def peers(model: Model, service: Child, folder: Path) -> Iterator[Scenario]:
-    """MLServer with a trivial model; the ratio is its cost divided by ours."""
+    """MLServer with a linear model; the ratio is its cost divided by ours."""
     rng = np.random.default_rng(2)
     groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
-    requests = [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS
-    theirs = [sums([number for values in groups.values() for number in values])] * CONNECTIONS
-    with mlserver(folder) as peer:
+    ours = [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS
+    with running_peer("MLServer", groups, folder) as peer:
         if peer is not None:
-            measures = partial(requested, peer, theirs, 100), partial(requested, service, requests, 100)
-            yield Scenario("for scale: MLServer, a sum of 100 numbers / our POST /predict", *measures)
+            measures = partial(requested, peer[0], [peer[1]] * CONNECTIONS, 100), partial(requested, service, ours, 100)
+            yield Scenario("for scale: MLServer, a linear model of 100 features / our POST /predict", *measures)
 
 
 def session(service: Child) -> str:

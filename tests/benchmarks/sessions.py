@@ -8,11 +8,10 @@ replica until a prediction that waits at another is received, which includes the
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, percentiles, pin_to_core, script_options
 from benchmarks.load.child import Child, server
+from benchmarks.load.engine import CONNECTIONS
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import temporary_model, values_of
-from benchmarks.serving import CONNECTIONS, Scenario, measured, requested, session
+from benchmarks.serving import Scenario, measured, requested, session
 from service.redis_server import redis_server
 
 GROUPS, WIDTH = 20, 10
@@ -40,15 +40,6 @@ def request(child: Child, content: bytes) -> tuple[int, bytes]:
     with closing(HttpClient(child.port)) as client:
         client.send(content)
         return client.response()
-
-
-@contextmanager
-def shared(path: Path, url: str) -> Iterator[Child]:
-    """Run a replica with its sessions in Redis."""
-    os.environ["ANYTIME_SESSION_STORE"] = url
-    with server("admitting", path) as child:
-        del os.environ["ANYTIME_SESSION_STORE"]
-        yield child
 
 
 def costs(model: Model, redis: Child, memory: Child) -> Iterator[Scenario]:
@@ -100,7 +91,8 @@ def main() -> None:
     pin_to_core(SERVER_CORE)  # the core of Redis: the client has its own core for itself
     with redis_server() as redis, temporary_model(groups=GROUPS, size=WIDTH) as (path, model):
         pin_to_core(CLIENT_CORE)
-        with server("admitting", path) as memory, shared(path, redis.url()) as a, shared(path, redis.url()) as b:
+        shared = partial(server, "admitting", path, ANYTIME_SESSION_STORE=redis.url())
+        with server("admitting", path) as memory, shared() as a, shared() as b:
             measured(costs(model, a, memory), args.rounds)
             found = delays(model, a, b, 20 * args.rounds)
             alone = delays(model, memory, memory, 20 * args.rounds)

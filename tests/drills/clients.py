@@ -33,7 +33,7 @@ from anytime.model.model import Model
 from anytime_service.client import AsyncClient, Client, ProblemError
 from benchmarks.harness import CLIENT_CORE, Process, pin_to_core
 from drills.calls import AnswerRecord, Call, inputs, read_calls
-from drills.machine import StallMonitor, footprint, pause
+from drills.machine import footprint, pause, watching_stalls
 
 GIVE_UP_S = 10.0
 """Timeout of a call."""
@@ -210,7 +210,9 @@ class WebSocket(DrillClient):
             url = f"{self.url('ws')}/stream"
             self.socket = await connect(url, compression=None, proxy=None, close_timeout=0.1, open_timeout=None)
         sent = self.sent(number)
-        messages: list[Fields] = [{"type": "begin", "id": number, "deadline_ms": self.deadline_ms(number)}]
+        messages: list[Fields] = [
+            {"type": "begin", "id": number, "deadline_ms": self.deadline_ms(number), "model": self.model.name}
+        ]
         messages += [{"type": "group", "id": number, "group": group, "values": values[group]} for group in sent]
         started = time.perf_counter()
         for message in messages:
@@ -430,14 +432,14 @@ async def run(plan: Plan, out: IO[bytes]) -> int:
 def main() -> None:
     pin_to_core(CLIENT_CORE)
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
-    with single_blas_thread(), Path(plan.out).open("wb") as out, StallMonitor() as watch:
+    with single_blas_thread(), Path(plan.out).open("wb") as out, watching_stalls() as stalls:
         before = footprint(os.getpid())
         tasks = asyncio.run(run(plan, out))
         gc.unfreeze()
         gc.collect()
         after = footprint(os.getpid())
     threads, descriptors = (before.threads, after.threads), (before.descriptors, after.descriptors)
-    print(msgspec.json.encode(ClientReport(watch.stalls, threads, descriptors, tasks)).decode(), flush=True)
+    print(msgspec.json.encode(ClientReport(stalls, threads, descriptors, tasks)).decode(), flush=True)
 
 
 if __name__ == "__main__":

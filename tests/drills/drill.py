@@ -26,7 +26,7 @@ from drills.judging import (
     outcome,
     recovery_s,
 )
-from drills.machine import Footprint, StallMonitor, leaks
+from drills.machine import Footprint, leaks, watching_stalls
 from drills.relay import Relay
 from drills.testbed import Testbed
 
@@ -104,11 +104,11 @@ def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environm
     testbed.notes.clear()
     testbed.served = testbed.served[-1:]
     before = testbed.cluster.footprints
-    with clients(plan, **environment) as load, StallMonitor(0) as server_core, StallMonitor(1) as client_core:
+    with clients(plan, **environment) as load, watching_stalls(0) as server_core, watching_stalls(1) as client_core:
         phases, repair_started = _phases(fault, testbed, load, lengths)
         calls, client_report = load.stop()
     report = Report(fault.name, notes=list(testbed.notes))
-    stalls = Stalls([*client_report.stalls, *server_core.stalls, *client_core.stalls])
+    stalls = Stalls([*client_report.stalls, *server_core, *client_core])
     oracle, lost = Oracle(testbed.served), dict(testbed.lost)
     for phase in phases:
         phase_calls = [call for call in calls if _phase_of(call, phases) is phase]
@@ -260,7 +260,7 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
     before = testbed.cluster.footprints
     with Relay(testbed.cluster.ports) as relay:
         plan = testbed.plan(relay.port, COUNTS, DEADLINES_MS, 0.2)
-        with clients(plan) as load, StallMonitor(1) as watch:
+        with clients(plan) as load, watching_stalls(1) as watched:
             load.await_ready()
             relay.delay_s = DELAY_S
             load.start()
@@ -269,7 +269,7 @@ def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
             relay.stalls_per_s = relay.resets_per_s = 0.0
             calls, client_report = load.stop()
     report, oracle = Report(NETWORK), Oracle(testbed.served)
-    stalls = Stalls([*client_report.stalls, *watch.stalls])
+    stalls = Stalls([*client_report.stalls, *watched])
     for phase, conditions in zip(phases, CONDITIONS, strict=True):
         during = [call for call in calls if phase.begin <= call.started < phase.end]
         for deadline_ms in DEADLINES_MS:

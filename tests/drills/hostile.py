@@ -28,7 +28,7 @@ from drills.clients import Plan, clients
 from drills.cluster import Cluster, Replica, metric, wait_for
 from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls
-from drills.machine import StallMonitor, footprint
+from drills.machine import footprint, watching_stalls
 from drills.monitors import measuring_memory, probing
 from drills.trials import Bounds, Trial, faults_of
 
@@ -106,7 +106,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, StallMonitor(0) as monitor:
+        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
             load.await_ready()
             load.start()
             time.sleep(1.0)
@@ -119,7 +119,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
         if trials[-1].alive:
             wait_for(lambda: metric(port, "anytime_open_predictions") == 0, SETTLED_S)
             trials[-1].open = metric(port, "anytime_open_predictions")
-    stalls = Stalls([*client_report.stalls, *monitor.stalls])
+    stalls = Stalls([*client_report.stalls, *watched])
     print(f"{TABLE.head}  replies")
     for number, trial in zip(chosen, trials, strict=False):
         started, ended = trial.period

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import csv
 import gc
-import itertools
-import json
 import os
 import sys
 import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,13 +33,12 @@ from benchmarks.deadlines import server_stats
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, pin_to_core, script_options, violations
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
+from benchmarks.load.closed_loop import saturate_websocket
 from benchmarks.load.engine import Load
-from benchmarks.load.frames import WebSocketClient, text
 from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.models import temporary_model, values_of
 from benchmarks.load.predictions import MAX_STALLED, STALLED, LoadPrediction, faults, plan_predictions
-from drills.machine import footprint
-from drills.monitors import repeating
+from drills.machine import footprint, repeating
 
 CHECKED = 20
 """One in this many answers is checked against the library."""
@@ -103,20 +100,22 @@ class SteadyLoad:
         self._started = time.perf_counter()
         self._before = (self._started, self._child.cpu_us, self.requests, self.answered)
         self._until = self._started + length_s
-        with ExitStack() as stack:
-            streams = []
+        streams = []
+        with closing(self._load):
             for name, kind in MIX.items():
-                binding = stack.enter_context(closing(kind.make(self._load, self._child.port)))
+                binding = kind.make(self._load, self._child.port)
                 gaps_s = partial(self._rng.exponential, 1.0 / (self._rate * kind.share))
                 begin_all(self._load, binding, self._predictions(name, binding), gaps_s)
                 streams += [binding] if isinstance(binding, Stream) else []
-            timers = stack.enter_context(closing(BareTimers(self._load, self._child.port)))
+            timers = BareTimers(self._load, self._child.port)
             timers.request_timers(self._rng, 1.0 / BARE_PER_S, lambda: time.perf_counter() >= self._until)
-            stack.enter_context(repeating(lambda: on_sample(self._sample(timers)), EVERY_S))
-            try:
-                self._load.run(lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S)
-            except (OSError, KeyError, ValueError) as error:
-                self.found[f"the load failed: {error!r}"] += 1
+            with repeating(lambda: on_sample(self._sample(timers)), EVERY_S):
+                try:
+                    self._load.run(
+                        lambda: time.perf_counter() > self._until and self.answered >= self.requests, WITHIN_S
+                    )
+                except (OSError, KeyError, ValueError) as error:
+                    self.found[f"the load failed: {error!r}"] += 1
         self._measurements()
         self._check([*self._due, *self._checking])
         strays = sum(stream.strays for stream in streams)
@@ -212,9 +211,8 @@ LOAD_LATE_MS = 2.0
 UNMATCHED = 2
 """Growth allowed of server descriptors without a counterpart in the load."""
 
-CONNECTIONS = 16
 WINDOW = 8
-"""Open predictions per connection."""
+"""Open predictions per connection that keep the server busy."""
 
 CAPACITY_WARM_S = 1.0
 
@@ -259,52 +257,18 @@ def main() -> None:
     conclude(judge(steady, min(WARM_S, length_s / 3.0)))
 
 
-def saturate(model: Model, child: Child, length_s: float) -> tuple[float, float]:
-    """Return predictions per second in a closed loop, and the share of the server's core that they use.
-
-    Each answer starts the next prediction: all groups and the end at once, in text.
-    """
-    load, rng, ids, answered = Load(), np.random.default_rng(5), itertools.count(), 0
-    groups = [json.dumps({"group": name, "values": values_of(model, name, rng)})[1:] for name in model.places]
-
-    def messages(count: int) -> bytes:
-        frames = b""
-        for name in itertools.islice(ids, count):
-            lines = [f'{{"type": "begin", "id": {name}}}', f'{{"type": "end", "id": {name}}}']
-            lines[1:1] = [f'{{"type": "group", "id": {name}, {group}' for group in groups]
-            frames += b"".join(text(line.encode()) for line in lines)
-        return frames
-
-    def read(client: WebSocketClient) -> None:
-        nonlocal answered
-        received = sum(1 for _ in client.frames())
-        answered += received
-        if received:
-            client.sock.send(messages(received))
-
-    def run(length_s: float) -> None:
-        over = time.perf_counter() + length_s
-        load.run(lambda: time.perf_counter() >= over, length_s + 1.0)
-
-    with ExitStack() as stack:
-        for _ in range(CONNECTIONS):
-            client = stack.enter_context(closing(WebSocketClient(child.port, "/stream")))
-            load.watch(client.sock, partial(read, client))
-            client.sock.send(messages(WINDOW))
-        run(CAPACITY_WARM_S)
-        before, cpu, started = answered, child.cpu_us, time.perf_counter()
-        run(length_s)
-        took = time.perf_counter() - started
-        return (answered - before) / took, (child.cpu_us - cpu) / took / 1e6
-
-
 def find_rate(model: Model, child: Child, length_s: float) -> float:
     """Find and print the rate at which the mix uses 70% of the server's core.
 
     The cost of a prediction depends on the rate: at a low rate the server wakes for every message.
     """
-    capacity, busy = saturate(model, child, length_s)
-    cost = f"{busy / capacity * 1e6:.0f} us of processor time each, its core {busy:.0%} busy"
+    rng = np.random.default_rng(5)
+    row = {name: values_of(model, name, rng) for name in model.places}
+    saturate_websocket(child.port, row, CAPACITY_WARM_S, WINDOW)
+    cpu = child.cpu_us
+    answered, took_s = saturate_websocket(child.port, row, length_s, WINDOW)
+    used_us, capacity = child.cpu_us - cpu, answered / took_s
+    cost = f"{used_us / answered:.0f} us of processor time each, its core {used_us / took_s / 1e6:.0%} busy"
     print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity:.0f} predictions/s, {cost}")
     rate = 0.05 * capacity
     for _ in range(STEPS):

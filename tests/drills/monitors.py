@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from benchmarks.load.child import Child
 from drills.cluster import request
-
-
-@contextmanager
-def repeating(check: Callable[[], object], every_s: float = 0.1) -> Iterator[None]:
-    """Repeat a check in a thread until the end of the block."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(every_s):
-            check()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+from drills.machine import repeating
 
 
 @contextmanager

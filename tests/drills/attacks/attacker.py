@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import answering, set_priority
+from benchmarks.harness import Process, answering, set_priority
 from benchmarks.load.hostile import KINDS
 from drills.attacks.bodies import BODIES
 from drills.attacks.floods import FLOODS
@@ -38,12 +38,10 @@ def _kind(name: str) -> Callable[[int], Counter[str]]:
     """Run one of the benchmarks' hostile clients for some seconds."""
 
     def act(port: int) -> Counter[str]:
-        command = [sys.executable, "-m", "benchmarks.load.hostile", name, str(port)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        with Process("benchmarks.load.hostile", name, port) as process:
             time.sleep(LENGTH_S)
-            running = process.poll() is None
-            process.kill()
-        return Counter(["closed by us" if running else f"the attacker ended with {process.returncode}"])
+            ended = process.popen.poll()
+        return Counter(["closed by us" if ended is None else f"the attacker ended with {ended}"])
 
     return act
 

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from benchmarks.harness import answering
-from benchmarks.load.frames import frame
+from benchmarks.load.frames import connect, frame
 
 CONNECTIONS = 20
 TURN_S = 0.05
@@ -223,10 +223,7 @@ class _Connection:
     """One connection, on which steps are played until the end of the round, at a time of `time.monotonic`."""
 
     def __init__(self, port: int, until: float) -> None:
-        self.sock = socket.socket()
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        self.sock.settimeout(5)
-        self.sock.connect(("127.0.0.1", port))
+        self.sock = connect(port, 65_536, 5.0)
         self.sock.setblocking(False)
         self.until = until
         self.sent = 0

@@ -19,7 +19,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
+
+from benchmarks.load import frames
 
 TIMEOUT_S = 3.0
 
@@ -58,14 +61,7 @@ class Attack(NamedTuple):
     full: str | None = None
 
 
-def connect(port: int, receive_buffer: int | None = None) -> socket.socket:
-    sock = socket.socket()
-    if receive_buffer is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.settimeout(TIMEOUT_S)
-    sock.connect(("127.0.0.1", port))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+connect = partial(frames.connect, timeout_s=TIMEOUT_S)
 
 
 def send_all(sock: socket.socket, content: bytes) -> bool:

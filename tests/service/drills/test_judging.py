@@ -16,13 +16,14 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
+from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
-from drills.calls import OVERLOADED, AnswerRecord, Call, inputs
+from drills.calls import AnswerRecord, Call, inputs
 from drills.clients import ClientReport
 from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.load import trend
-from drills.machine import Footprint, StallMonitor, leaks, pause
+from drills.machine import Footprint, leaks, pause, watching_stalls
 from drills.trials import Bounds, Trial, faults_of, unexpected_replies
 from service.serving import small_model
 from waiting import until
@@ -282,9 +283,9 @@ def test_memory_bounds_grow_with_connections() -> None:
     assert bounds.max_mib(100.0, 10_000) == pytest.approx(1012.0)
 
 
-def test_the_stall_monitor_records_stalls() -> None:
+def test_stalls_are_recorded() -> None:
     before = sys.getswitchinterval()
-    with StallMonitor() as watch:
+    with watching_stalls() as stalls:
         pause(0.01)
         try:
             sys.setswitchinterval(0.2)
@@ -293,7 +294,7 @@ def test_the_stall_monitor_records_stalls() -> None:
                 pass
         finally:
             sys.setswitchinterval(before)
-        until(lambda: Stalls(watch.stalls).within_ms(started, started + 0.1) > 50.0)
+        until(lambda: Stalls(stalls).within_ms(started, started + 0.1) > 50.0)
 
 
 def test_models_with_the_same_groups_have_the_same_inputs() -> None:

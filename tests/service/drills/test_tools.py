@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import socket
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
 from benchmarks.load.child import Child
+from benchmarks.load.computing import computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
 from drills.load import Sample, SteadyLoad, judge
+from drills.overload import Offering, drills
 from drills.relay import Relay
 from drills.testbed import small_disk
 from service.serving import Running
@@ -132,3 +138,35 @@ def test_a_load_that_came_too_late_does_not_count_refusals(
 def test_growth_during_warm_up_is_not_a_leak(model: Model) -> None:
     warming = [SAMPLE | {"at_s": 5.0 * i, "mib": 100.0 + min(i, 30)} for i in range(120)]
     assert not judge(steady_load(model, samples=warming), 180.0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_server_that_computes_groups_answers_before_the_deadline_or_not_at_all(model: Model, whole: bool) -> None:
+    app = computing(model, whole=whole)
+
+    def reply(left_s: float) -> tuple[int, int]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"body": str(time.perf_counter() + left_s).encode()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def ask() -> None:
+            await app({}, receive, send)
+
+        asyncio.run(ask())
+        return sent[0]["status"], json.loads(sent[1]["body"])["prefix"]
+
+    assert reply(60.0) == (200, model.steps)
+    assert reply(-1.0) == (503, 0)
+
+
+@pytest.mark.parametrize("kind", ["post", "prior", "websocket", "brutal"])
+def test_an_offered_load_is_answered_and_counted(service: Running, model: Model, kind: str) -> None:
+    make = drills(model)[kind].make
+    found = Offering(Child(os.getpid(), service.port), make, 0.3, np.random.default_rng(0)).offer(40.0)
+    assert found["in time"] + found["late"] + found["refused"] > 0
+    assert found["odd"] == 0
+    assert found["probe"] > 0
