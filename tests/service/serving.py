@@ -404,6 +404,11 @@ class Stream:
         self.groups(name, groups or {})
         return self.answer(name)
 
+    def end(self, name: Any) -> dict[str, Any]:
+        """End a prediction; its answer."""
+        self.say("end", name)
+        return self.answer(name)
+
     def closed(self) -> tuple[int | None, str | None]:
         """Wait until the server closes; its code and its reason."""
         with suppress(ConnectionClosed):

@@ -49,8 +49,7 @@ def test_ids_that_look_alike_are_different(service: Running) -> None:
         for name in (1, "1", "a", "A", 10**30, -1):
             stream.say("begin", name)
         for name in (-1, 10**30, "A", "a", "1", 1):
-            stream.say("end", name)
-            assert stream.answer(name)["id"] == name
+            assert stream.end(name)["id"] == name
 
 
 @both_forms
@@ -91,9 +90,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
         answer = stream.answer("patient")
         assert answer["reason"] == "end"
         assert timeless(answer) == expected(wide, late, policy="arrived")
-        stream.say("begin", "at hand", policy="arrived", deadline_ms=400)
-        stream.groups("at hand", late)
-        assert stream.answer("at hand")["policy"] == "arrived"
+        assert stream.ask("at hand", late, policy="arrived", deadline_ms=400)["policy"] == "arrived"
 
 
 def test_an_optimum_that_would_take_too_long_is_refused_and_the_answer_says_so() -> None:
@@ -191,8 +188,7 @@ def test_an_error_names_its_field_and_leaves_the_prediction_as_it_was(
         legible = isinstance(named, str | int) and named is not True and (named == 0 or 0 < len(str(named)) <= 128)
         assert problem["id"] == (named if legible else None)
         stream.groups("p", {"hog": VALUES["hog"]})
-        stream.say("end", "p")
-        assert timeless(stream.answer("p")) == expected(model, {"speed": [2.0], "hog": VALUES["hog"]})
+        assert timeless(stream.end("p")) == expected(model, {"speed": [2.0], "hog": VALUES["hog"]})
 
 
 @pytest.mark.parametrize(
@@ -233,8 +229,7 @@ def test_what_cannot_be_read_is_told(service: Running, content: str | bytes) -> 
     with logged() as records, service.stream(JSON if isinstance(content, str) else MSGPACK) as stream:
         stream.send(content)
         assert stream.problem()["status"] == 400
-        stream.say("begin", "p", deadline_ms=0)
-        stream.answer("p")
+        stream.ask("p", deadline_ms=0)
     assert not records
 
 
@@ -243,8 +238,7 @@ def test_an_id_is_used_once_unless_its_begin_was_refused(service: Running) -> No
         with service.stream() as stream:
             stream.say("begin", "p", rows=51)
             assert stream.problem()["status"] == 422
-            stream.say("begin", "p", deadline_ms=0)
-            stream.answer("p")
+            stream.ask("p", deadline_ms=0)
             stream.say("begin", "p")
             problem = stream.problem()
             assert (problem["status"], problem["id"]) == (409, "p")
@@ -255,13 +249,11 @@ def test_an_id_is_used_once_unless_its_begin_was_refused(service: Running) -> No
 def test_what_comes_after_the_answer_is_dropped_and_counted(service: Running, form: Form) -> None:
     before = service.metric("anytime_groups_late_total", model="brake")
     with service.stream(form) as stream:
-        stream.say("begin", "p", deadline_ms=0)
-        stream.answer("p")
+        stream.ask("p", deadline_ms=0)
         stream.groups("p", VALUES)
         stream.groups("p", {"none": [1.0]})
         stream.say("end", "p")
-        stream.say("begin", "q", deadline_ms=0)
-        stream.answer("q")
+        stream.ask("q", deadline_ms=0)
     assert service.metric("anytime_groups_late_total", model="brake") == before + 4
 
 
@@ -269,8 +261,7 @@ def test_a_connection_remembers_only_so_many_answers(service: Running) -> None:
     count = int(IDS) + 1
     with service.stream() as stream:
         for name in range(count):
-            stream.say("begin", name, deadline_ms=0)
-            stream.answer(name)
+            stream.ask(name, deadline_ms=0)
         stream.say("end", count - 1)
         stream.say("end", 0)
         assert stream.problem()["id"] == 0
@@ -284,16 +275,10 @@ def test_answers_are_counted_by_their_reason(service: Running) -> None:
     late = service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf")
     with service.stream() as stream:
         stream.say("begin", 0)
-        stream.say("end", 0)
-        stream.answer(0)
-        stream.say("begin", 1, deadline_ms=1)
-        stream.answer(1)
-        stream.say("begin", 2, budget=1)
-        stream.groups(2, VALUES)
-        stream.answer(2)
-        stream.say("begin", 3)
-        stream.groups(3, VALUES)
-        stream.answer(3)
+        stream.end(0)
+        stream.ask(1, deadline_ms=1)
+        stream.ask(2, VALUES, budget=1)
+        stream.ask(3, VALUES)
     assert {reason: counted(reason) - before[reason] for reason in before} == dict.fromkeys(before, 1.0)
     assert service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf") == late + 1
     until(lambda: service.metric("anytime_open_predictions") == 0)
@@ -303,8 +288,7 @@ def test_answers_are_counted_by_their_reason(service: Running) -> None:
 def test_the_subprotocol_is_ours_or_none(service: Running, offered: Any) -> None:
     with service.stream(subprotocols=offered) as stream:
         assert stream.wire.subprotocol == ("anytime.v1" if offered else None)
-        stream.say("begin", "p", deadline_ms=0)
-        stream.answer("p")
+        stream.ask("p", deadline_ms=0)
 
 
 def test_another_subprotocol_is_refused_with_a_problem(service: Running) -> None:
@@ -370,14 +354,12 @@ def test_a_client_that_stops_reading_is_given_up_and_costs_the_others_nothing(se
                 deaf.send(b"".join(text({**message, "id": f"{i:0100}"}) for i in range(sent, sent + 100)))
                 sent += 100
                 if sent % 2_000 == 0:
-                    other.say("begin", sent, deadline_ms=1)
-                    other.answer(sent)
+                    other.ask(sent, deadline_ms=1)
         except (TimeoutError, ConnectionError):
             pass
         assert sent < 300_000
         until(lambda: service.metric("anytime_open_predictions") == 0)
-        other.say("begin", "still", deadline_ms=0)
-        other.answer("still")
+        other.ask("still", deadline_ms=0)
         deaf.sock.settimeout(20)
         read = 0
         try:
@@ -427,14 +409,11 @@ def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_
             stream.say("begin", name)
         problem = stream.problem()
         assert (problem["status"], problem["id"]) == (503, limit)
-        other.say("begin", 0, deadline_ms=0)
-        other.answer(0)
-        stream.say("end", 1)
-        stream.answer(1)
+        other.ask(0, deadline_ms=0)
+        stream.end(1)
         stream.say("begin", limit)
         for name in (0, *range(2, limit + 1)):
-            stream.say("end", name)
-            stream.answer(name)
+            stream.end(name)
 
 
 def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_lost(model: Model) -> None:
@@ -456,11 +435,9 @@ def test_beyond_what_may_be_open_at_all_every_binding_refuses_and_nothing_is_los
             assert "open already" in response.json()["detail"]
         assert service.metric("anytime_shed_total", how="refused", why="open") == 5
         assert service.get("/livez").status_code == 200
-        stream.say("end", 0)
-        stream.answer(0)
+        stream.end(0)
         assert service.post({"groups": VALUES}).status_code == 200
-        stream.say("end", 1)
-        assert stream.answer(1)["reason"] == "end"
+        assert stream.end(1)["reason"] == "end"
 
 
 def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
@@ -483,8 +460,7 @@ def test_a_fault_of_the_server_is_told_once_logged_and_the_connection_lives(
             assert "secret" not in problem["detail"]
             if event in ("end", "groups"):
                 stream.answer(name)
-        stream.say("begin", 5, deadline_ms=0)
-        stream.answer(5)
+        stream.ask(5, deadline_ms=0)
     assert len(records) == 4
     until(lambda: service.metric("anytime_open_predictions") == 0)
 

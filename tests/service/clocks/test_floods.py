@@ -43,9 +43,7 @@ def lateness_of_messages(service: Running, count: int) -> list[float]:
     with service.stream() as stream:
         for i in range(count):
             begun = perf_counter()
-            stream.say("begin", i, deadline_ms=20)
-            stream.groups(i, {"speed": [2.0]})
-            assert stream.answer(i)["reason"] == "deadline"
+            assert stream.ask(i, {"speed": [2.0]}, deadline_ms=20)["reason"] == "deadline"
             late.append((perf_counter() - begun) * 1000 - 20)
     return late
 

@@ -318,8 +318,7 @@ def test_a_websocket_opens_with_a_key_as_a_header_or_as_a_subprotocol(guarded: R
         with guarded.stream(**way) as stream:
             assert stream.wire.subprotocol == ("anytime.v1" if "subprotocols" in way else None)
             assert not any("key" in value for value in stream.wire.response.headers.values())  # type: ignore[union-attr]
-            stream.say("begin", 1, deadline_ms=0)
-            assert stream.answer(1)["prediction"] == BASE_RATE
+            assert stream.ask(1, deadline_ms=0)["prediction"] == BASE_RATE
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,7 @@ def test_pages_of_the_service_and_of_listed_sites_are_accepted(open_one: Running
     for origin in (open_one.url, OTHER, OTHER.upper(), f"{OTHER}:443"):
         assert httpx.get(f"{open_one.url}/models", headers={"Origin": origin}).status_code == 200
         with open_one.stream(additional_headers={"Origin": origin}) as stream:
-            stream.say("begin", 1, deadline_ms=0)
-            assert stream.answer(1)["reason"] == "deadline"
+            assert stream.ask(1, deadline_ms=0)["reason"] == "deadline"
 
 
 def test_a_page_of_another_site_is_refused_even_with_a_key() -> None:

@@ -173,8 +173,7 @@ def test_contributions_need_memory_too(tiny: Running) -> None:
     with tiny.stream(MSGPACK) as stream:
         stream.say("begin", 1, rows=rows, explain=True, deadline_ms=0)
         assert stream.problem()["status"] == 503
-        stream.say("begin", 2, rows=rows, deadline_ms=0)
-        assert stream.answer(2)["prefix"] == 0
+        assert stream.ask(2, rows=rows, deadline_ms=0)["prefix"] == 0
 
 
 def test_a_partial_message_that_does_not_fit_waits_until_begun_predictions_are_answered(tight: Running) -> None:

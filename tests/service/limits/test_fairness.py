@@ -59,8 +59,7 @@ def test_a_rate_of_0_is_no_limit() -> None:
 def others_are_served(service: Running) -> None:
     with service.stream() as stream:
         for name in range(20):
-            stream.say("begin", name, deadline_ms=0)
-            assert stream.answer(name)["id"] == name
+            assert stream.ask(name, deadline_ms=0)["id"] == name
 
 
 def asked(count: int) -> bytes:
@@ -143,118 +142,97 @@ class Work:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("how", ["submit", "run"])
-def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str) -> None:
-    async def main() -> None:
-        work, turns = Work(20), FairQueue()
-        for number in range(20):
-            getattr(turns, how)(partial(work.do, number))
-        at_once = (0,) if how == "submit" else (1, 2)  # one where the machine paused during it
-        assert len(work.order) in at_once, "work is run at once while there is time"
-        await work.is_spread()
-        assert work.order == list(range(20))
-        turns.run(partial(work.do, 20))
-        assert work.order[-1] == 20
-
-    run(main(), loop)
+async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str) -> None:
+    work, turns = Work(20), FairQueue()
+    for number in range(20):
+        getattr(turns, how)(partial(work.do, number))
+    at_once = (0,) if how == "submit" else (1, 2)  # one where the machine paused during it
+    assert len(work.order) in at_once, "work is run at once while there is time"
+    await work.is_spread()
+    assert work.order == list(range(20))
+    turns.run(partial(work.do, 20))
+    assert work.order[-1] == 20
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
-    async def main() -> None:
-        work, due = Work(20), FairQueue()
-        here, at = asyncio.get_running_loop(), now_ms() + 5
-        timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
-        await work.is_spread()
-        assert timers
-
-    run(main(), loop)
+async def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
+    work, due = Work(20), FairQueue()
+    here, at = asyncio.get_running_loop(), now_ms() + 5
+    timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
+    await work.is_spread()
+    assert timers
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
-    async def main() -> None:
-        work, due, at = Work(20), FairQueue(), now_ms() + 2
-        timers = [DeadlineTimer(asyncio.get_running_loop(), at, partial(work.do, n), queue=due) for n in range(20)]
-        while not work.order:
-            await asyncio.sleep(0)
-        waiting = next(n for n in range(20) if n not in work.order)
-        timers[waiting].cancel()
-        await until_async(lambda: len(work.order) >= 19, "the other deadlines have expired")
-        await asyncio.sleep(0)  # a turn in which the cancelled one would be the next
-        assert sorted([*work.order, waiting]) == list(range(20))
-
-    run(main(), loop)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
-    async def main() -> None:
-        work = Work(20)
-        waiting = TimeoutQueue(0.002, work.do)
-        for number in range(20):
-            waiting.begin(number)
-        await work.is_spread()
-        assert not len(waiting)
-
-    run(main(), loop)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_an_error_leaves_the_others_their_turns(loop: str) -> None:
-    async def main() -> None:
-        here, errors, work, turns = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20), FairQueue()
-        here.set_exception_handler(lambda _, context: errors.append(context))
-        turns.submit(partial(divmod, 1, 0))
-        for number in range(20):
-            turns.submit(partial(work.do, number))
-        await work.is_spread()
-        assert [type(each["exception"]) for each in errors] == [ZeroDivisionError]
-
-    run(main(), loop)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        model = trained_model("arrived")
-        service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20)
-        monkeypatch.setattr(service.solver, "find", lambda *_: work.do(len(work.order)))
-        options = PredictionOptions(policy="arrived", budget=1e9, deadline_ms=5_000)
-        names = model.order(model.groups.featured)[1:3]  # no prefix, whose optimum is known
-        for _ in range(20):
-            active = service.open(options, now_ms(), Collecting())
-            for name in names:
-                active.groups({name: np.ones((1, model.places[name].stop - model.places[name].start))})
-        assert not work.order
-        await work.is_spread()
-        await asyncio.sleep(0.01)
-        assert len(work.order) == 20
-
-    run(main(), loop)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str) -> None:
-    async def main() -> None:
-        turns, order, waits = Turns(), list[int](), list[float]()
-
-        async def decode(number: int) -> None:
-            await turns.turn(AT_ONCE + 1)
-            order.append(number)
-            waits.append(turns.long_ms)
-            work.do(number)
-
-        work = Work(5)
-        await turns.turn(AT_ONCE)
-        assert not turns.unread, "a short message has no turn of its own"
-        decoding = [asyncio.create_task(decode(number)) for number in range(5)]
+async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
+    work, due, at = Work(20), FairQueue(), now_ms() + 2
+    timers = [DeadlineTimer(asyncio.get_running_loop(), at, partial(work.do, n), queue=due) for n in range(20)]
+    while not work.order:
         await asyncio.sleep(0)
-        assert turns.unread
-        cancelled = asyncio.create_task(decode(5))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.gather(*decoding)
-        assert (order, turns.unread, turns.long_ms) == (list(range(5)), False, 0.0)
-        assert max(waits) > 0
+    waiting = next(n for n in range(20) if n not in work.order)
+    timers[waiting].cancel()
+    await until_async(lambda: len(work.order) >= 19, "the other deadlines have expired")
+    await asyncio.sleep(0)  # a turn in which the cancelled one would be the next
+    assert sorted([*work.order, waiting]) == list(range(20))
 
-    run(main(), loop)
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
+    work = Work(20)
+    waiting = TimeoutQueue(0.002, work.do)
+    for number in range(20):
+        waiting.begin(number)
+    await work.is_spread()
+    assert not len(waiting)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_an_error_leaves_the_others_their_turns(loop: str) -> None:
+    here, errors, work, turns = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20), FairQueue()
+    here.set_exception_handler(lambda _, context: errors.append(context))
+    turns.submit(partial(divmod, 1, 0))
+    for number in range(20):
+        turns.submit(partial(work.do, number))
+    await work.is_spread()
+    assert [type(each["exception"]) for each in errors] == [ZeroDivisionError]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained_model("arrived")
+    service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20)
+    monkeypatch.setattr(service.solver, "find", lambda *_: work.do(len(work.order)))
+    options = PredictionOptions(policy="arrived", budget=1e9, deadline_ms=5_000)
+    names = model.order(model.groups.featured)[1:3]  # no prefix, whose optimum is known
+    for _ in range(20):
+        active = service.open(options, now_ms(), Collecting())
+        for name in names:
+            active.groups({name: np.ones((1, model.places[name].stop - model.places[name].start))})
+    assert not work.order
+    await work.is_spread()
+    await asyncio.sleep(0.01)
+    assert len(work.order) == 20
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str) -> None:
+    turns, order, waits = Turns(), list[int](), list[float]()
+
+    async def decode(number: int) -> None:
+        await turns.turn(AT_ONCE + 1)
+        order.append(number)
+        waits.append(turns.long_ms)
+        work.do(number)
+
+    work = Work(5)
+    await turns.turn(AT_ONCE)
+    assert not turns.unread, "a short message has no turn of its own"
+    decoding = [asyncio.create_task(decode(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    assert turns.unread
+    cancelled = asyncio.create_task(decode(5))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.gather(*decoding)
+    assert (order, turns.unread, turns.long_ms) == (list(range(5)), False, 0.0)
+    assert max(waits) > 0

@@ -60,8 +60,7 @@ def test_values_are_counted_until_their_prediction_is_answered(tight: Running) -
         stream.say("begin", 2)
         stream.groups(2, {"lab": SPEED})
         until(lambda: held(tight) == 4 * 50 * 8)
-        stream.say("end", 1)
-        assert stream.answer(1)["replaced"] == ["speed"]
+        assert stream.end(1)["replaced"] == ["speed"]
         assert held(tight) == 50 * 8
 
 
@@ -80,8 +79,7 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_continues(tight
             assert (problem["id"], problem["status"], problem["field"]) == (2, 503, f"groups.{group}")
             assert f"its limit of {MOST}" in problem["detail"]
         stream.groups(2, {"hog": HOG})  # the same again takes no more
-        stream.say("end", 1)
-        assert timeless(stream.answer(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
+        assert timeless(stream.end(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
         stream.groups(2, {"speed": SPEED, "lab": SPEED})
         reported = expected(model, {"hog": HOG, "speed": SPEED, "lab": SPEED}, rows=None) | {"replaced": ["hog"]}
         assert timeless(stream.answer(2)) == reported
@@ -104,21 +102,16 @@ def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(t
         client.delete(f"/sessions/{second}")
 
 
-def test_an_expired_session_releases_its_bytes(model: Model) -> None:
-    async def main() -> None:
-        account = Account(MemoryBudget(1_000))
-        sessions = MemorySessions(10, 0.05)
-        session = await sessions.get(await sessions.create(model, None, account))
-        await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
-        assert account.bytes == 240
-        with pytest.raises(OverloadedError, match="limit of 1000"):
-            await (await sessions.get(await sessions.create(model, None, account))).add_groups(
-                {"hog": [[1.0, 2.0]] * 50}
-            )
-        await until_async(lambda: account.bytes == 0)
-        await sessions.close()
-
-    run(main())
+async def test_an_expired_session_releases_its_bytes(model: Model) -> None:
+    account = Account(MemoryBudget(1_000))
+    sessions = MemorySessions(10, 0.05)
+    session = await sessions.get(await sessions.create(model, None, account))
+    await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
+    assert account.bytes == 240
+    with pytest.raises(OverloadedError, match="limit of 1000"):
+        await (await sessions.get(await sessions.create(model, None, account))).add_groups({"hog": [[1.0, 2.0]] * 50})
+    await until_async(lambda: account.bytes == 0)
+    await sessions.close()
 
 
 def test_values_read_from_redis_for_a_waiting_request_are_counted(model: Model, shared_redis: RedisServer) -> None:

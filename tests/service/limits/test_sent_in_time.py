@@ -175,16 +175,14 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
         problem = stream.problem()
         assert (problem["id"], problem["status"]) == (33, 503)
         assert "many rows" in problem["detail"]
-        stream.say("begin", "few", deadline_ms=0)
-        assert stream.answer("few")["prefix"] == 0, "an answer of few rows does not wait for the worker"
+        assert stream.ask("few", deadline_ms=0)["prefix"] == 0, "an answer of few rows does not wait for the worker"
         for name in range(33):
             stream.say("end", name)
         for _ in range(33):
             assert stream.hear()["type"] == "answer"
         assert slow.metric("anytime_shed_total", how="refused", why="lateness") == 1
         stream.say("begin", "again", deadline_ms=FAR_MS, rows=ROWS)
-        stream.say("end", "again")
-        assert stream.answer("again")["prefix"] == 0
+        assert stream.end("again")["prefix"] == 0
 
 
 @pytest.mark.parametrize("binding", ["post", "session", "oip"])

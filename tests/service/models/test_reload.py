@@ -224,9 +224,7 @@ def test_reloading_under_load_loses_and_mixes_nothing(reloading: Running, file: 
             for name in count():
                 if stop.is_set():
                     return
-                stream.say("begin", name)
-                stream.groups(name, VALUES)
-                yield stream.answer(name)
+                yield stream.ask(name, VALUES)
 
     def session() -> Iterator[dict[str, Any]]:
         with httpx.Client(base_url=reloading.url, timeout=WAIT_S) as client:
@@ -266,8 +264,7 @@ def test_sighup_loads_again_and_a_broken_file_leaves_the_old_model(file: Path) -
         assert service.get("/models").json()[0]["version"] == new.version
         stream.say("begin", "new")
         for name, base in (("old", 10.0), ("new", 3.0)):
-            stream.say("end", name)
-            assert stream.answer(name)["prediction"] == base
+            assert stream.end(name)["prediction"] == base
         file.write_bytes(b"nonsense")
         served.process.send_signal(signal.SIGHUP)
         served.said("could not reload the models; .*m.safetensors")

@@ -88,8 +88,7 @@ def test_a_websocket_whose_key_is_removed_is_answered_and_closed(rotating: Runni
     ):
         for stream in (going, staying):
             stream.say("begin", 1, deadline_ms=2_000)
-            stream.say("begin", 2, deadline_ms=0)
-            stream.answer(2)
+            stream.ask(2, deadline_ms=0)
         replace(file, f"{SECOND}\n")
         answer = going.answer(1)
         assert (answer["reason"], answer["prediction"]) == ("draining", BASE_RATE)
@@ -97,12 +96,10 @@ def test_a_websocket_whose_key_is_removed_is_answered_and_closed(rotating: Runni
             going.hear()
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the API key is no longer valid")
-        staying.say("end", 1)
-        assert staying.answer(1)["reason"] == "end"
+        assert staying.end(1)["reason"] == "end"
     assert refused(rotating, additional_headers=bearer(PREDICTING)).status_code == 401
     with rotating.stream(additional_headers=bearer(SECOND)) as stream:
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=0)
 
 
 def test_a_websocket_whose_key_is_removed_closes_after_the_answers_that_the_worker_still_makes(
@@ -122,8 +119,7 @@ def test_a_websocket_whose_key_is_removed_closes_after_the_answers_that_the_work
         stream.say("begin", 1, rows=rows, deadline_ms=0)
         stream.say("group", 1, group="speed", values=[])  # too late, but no error
         stream.say("begin", 2)
-        stream.say("begin", 3, deadline_ms=0)
-        stream.answer(3)
+        stream.ask(3, deadline_ms=0)
         replace(file, f"{SECOND}\n")
         assert stream.answer(2)["prediction"] == BASE_RATE
         until(lambda: not holds(client, PREDICTING))
@@ -142,8 +138,7 @@ def test_a_websocket_stays_open_when_the_scope_of_its_key_changes(rotating: Runn
     ):
         replace(file, f"{SECOND}\nadmin:{PREDICTING}\n")
         until(lambda: holds(client, SECOND))
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=0)
 
 
 def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file: Path, tmp_path: Path) -> None:

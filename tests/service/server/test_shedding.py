@@ -350,9 +350,7 @@ def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_d
             stream.say("end", name)
             problem = stream.problem()
             assert (problem["id"], problem["status"]) == (name, 503)
-        stream.say("begin", 3, **PRIOR)
-        stream.groups(3, VALUES)
-        assert is_prior(stream.answer(3))
+        assert is_prior(stream.ask(3, VALUES, **PRIOR))
         switch.admits = True
         stream.say("begin", 1)  # the same id: its prediction never began
         stream.groups(1, VALUES)

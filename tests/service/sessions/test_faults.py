@@ -65,9 +65,7 @@ def refused(response: httpx.Response) -> str:
 def all_else_is_well(replica: Running, model: Model) -> None:
     assert timeless(replica.post({"groups": VALUES}).json()) == expected(model, VALUES)
     with replica.stream() as stream:
-        stream.say("begin", 1)
-        stream.groups(1, VALUES)
-        assert timeless(stream.answer(1)) == expected(model, VALUES)
+        assert timeless(stream.ask(1, VALUES)) == expected(model, VALUES)
 
 
 def well(replica: Running) -> bool:
@@ -158,8 +156,7 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
         redis.hang()
         pending = [threads.submit(request) for request in requests(a, session)]
         for name in range(5):  # while those wait for Redis
-            stream.say("begin", name, deadline_ms=40)
-            answer = stream.answer(name)
+            answer = stream.ask(name, deadline_ms=40)
             assert answer["reason"] == "deadline"
         for each in pending:
             refused(each.result(WAIT_S))

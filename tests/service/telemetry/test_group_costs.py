@@ -71,8 +71,7 @@ def test_a_group_that_no_answer_waited_for_teaches_what_it_took_to_its_end(fresh
 
 def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it_counts_as_late(fresh: Running) -> None:
     with fresh.stream() as stream:
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=0)
         stream.say("group", 1, group="hog", values=[], took_ms=7)
         until(lambda: counted(fresh, "hog") == 1)
         stream.say("group", 1, group="nobody", values=[], took_ms=7)

@@ -215,8 +215,7 @@ def test_access_is_logged_only_where_that_is_wanted() -> None:
 def test_a_connection_is_one_line_when_it_has_ended() -> None:
     with logging_service(access_log=True, log_format="json") as (service, sink):
         with service.stream(additional_headers={"x-request-id": "w-1"}) as stream:
-            stream.say("begin", 1, deadline_ms=0)
-            stream.answer(1)
+            stream.ask(1, deadline_ms=0)
             assert not sink.getvalue()
         until(lambda: bool(sink.getvalue()))
         [line] = lines(sink)
@@ -246,8 +245,7 @@ def test_an_early_answer_is_timed_by_when_it_left_and_a_client_that_left_has_no_
 def test_an_answer_is_a_line_for_those_who_debug_without_what_was_predicted() -> None:
     with logging_service(log_level="debug", log_format="json") as (service, sink):
         with service.stream(additional_headers={"x-request-id": "w-1"}) as stream:
-            stream.say("begin", 1, deadline_ms=5)
-            answer = stream.answer(1)
+            answer = stream.ask(1, deadline_ms=5)
         until(lambda: bool(sink.getvalue()))
         [line] = lines(sink)
     assert (line["model"], line["reason"], line["prefix"], line["steps"]) == ("brake", "deadline", 0, 3)

@@ -293,12 +293,10 @@ def test_no_text_of_a_client_becomes_a_label() -> None:
             stream.say("begin", 1)
             stream.say("group", 1, group="evil", values=[1], took_ms=1)
             stream.problem()
-            stream.say("end", 1)
-            stream.answer(1)
+            stream.end(1)
             stream.say("group", 1, group="evil", values=[1], took_ms=1)
             stream.say("end", 1)
-            stream.say("begin", 2, deadline_ms=0)
-            stream.answer(2)
+            stream.ask(2, deadline_ms=0)
         lines = b'{"group":"speed","values":[1]}\n{"group":"hog","values":[1,2]}\n{"group":"evil","values":[1]}\n'
         httpx.post(
             f"{service.url}/predict?budget=5",

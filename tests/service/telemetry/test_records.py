@@ -65,8 +65,7 @@ def test_the_reported_time_counts_and_else_the_time_since_the_previous_event(fre
 
 def test_late_groups_are_timed_too(fresh: Running) -> None:
     with fresh.stream() as stream:
-        stream.say("begin", 1, deadline_ms=1)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=1)
         stream.say("group", 1, group="speed", values=VALUES["speed"], took_ms=40)
         until(lambda: count(fresh) == 1)
         sleep(PAUSE_S)
@@ -75,8 +74,7 @@ def test_late_groups_are_timed_too(fresh: Running) -> None:
         stream.say("group", 2, group="speed", values=VALUES["speed"], took_ms=2)
         stream.answer(2)
         stream.say("group", 2, group="lab", values=VALUES["lab"], took_ms=3)
-        stream.say("begin", 3, deadline_ms=0)
-        stream.answer(3)
+        stream.ask(3, deadline_ms=0)
     assert [count(fresh, name) for name in VALUES] == [2, 1, 1]
     assert seconds(fresh) == pytest.approx(0.042)
     assert seconds(fresh, "hog") >= PAUSE_S * 0.9
@@ -92,8 +90,7 @@ def test_a_group_that_is_sent_twice_is_timed_only_by_the_client_and_a_refused_on
         stream.say("group", 1, group="speed", values=[1.0], took_ms=4)
         stream.say("group", 1, group="speed", values=[2.0])
         stream.say("group", 1, group="speed", values=[3.0], took_ms=6)
-        stream.say("end", 1)
-        stream.answer(1)
+        stream.end(1)
     assert count(fresh) == 2
     assert seconds(fresh) == pytest.approx(0.01)
 

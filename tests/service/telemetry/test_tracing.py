@@ -141,12 +141,9 @@ def test_every_route_has_its_name_and_probes_have_no_spans(service: Running, her
 def test_predictions_of_a_connection_begin_traces_of_their_own(service: Running, here: Collector) -> None:
     with service.stream() as stream:
         for name in range(2):
-            stream.say("begin", name, deadline_ms=0)
-            stream.answer(name)
-        stream.say("begin", "named", deadline_ms=0, traceparent=TRACEPARENT)
-        stream.answer("named")
-        stream.say("begin", "misnamed", deadline_ms=0, traceparent="nonsense")
-        stream.answer("misnamed")
+            stream.ask(name, deadline_ms=0)
+        stream.ask("named", deadline_ms=0, traceparent=TRACEPARENT)
+        stream.ask("misnamed", deadline_ms=0, traceparent="nonsense")
     [connection] = here.named("WS /stream")
     predictions = here.named("predict brake", 4)
     [named] = [span for span in predictions if span.trace == TRACE]
@@ -161,8 +158,7 @@ def test_predictions_belong_to_the_trace_that_the_caller_sends_with_the_handshak
     service: Running, here: Collector
 ) -> None:
     with service.stream(additional_headers={"traceparent": TRACEPARENT}) as stream:
-        stream.say("begin", 1, deadline_ms=5)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=5)
     [connection] = here.named("WS /stream")
     [prediction] = here.named("predict brake")
     assert (connection.trace, connection.parent) == (TRACE, SPAN)
@@ -199,8 +195,7 @@ def test_a_span_that_cannot_be_made_is_logged_and_the_answer_has_left(
     monkeypatch.setattr(tracing.Tracing, "answered", fail)
     with logged() as records, service.stream() as stream:
         for name in range(2):
-            stream.say("begin", name, deadline_ms=1)
-            assert stream.answer(name)["reason"] == "deadline"
+            assert stream.ask(name, deadline_ms=1)["reason"] == "deadline"
     assert [record.getMessage() for record in records] == ["could not make the span of a prediction"] * 2
 
 
@@ -256,8 +251,7 @@ def test_a_collector_that_hangs_costs_spans_and_no_answer(tmp_path: Path, monkey
         with command(tmp_path / "m.safetensors", **environment) as (served, service):
             with service.stream() as stream:
                 for name in range(100):
-                    stream.say("begin", name, deadline_ms=5)
-                    assert stream.answer(name)["reason"] == "deadline"
+                    assert stream.ask(name, deadline_ms=5)["reason"] == "deadline"
             assert collector.asked.is_set()
             served.process.send_signal(signal.SIGTERM)
             output = served.stopped()
