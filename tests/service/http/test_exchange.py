@@ -9,7 +9,6 @@ import pytest
 
 from anytime_service.errors import BodyTooLargeError
 from anytime_service.http.exchange import Exchange, Reply
-from service.loops import run
 from waiting import WAIT_S
 
 OK = Reply(200, "text/plain", b"answer")

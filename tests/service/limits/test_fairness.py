@@ -23,7 +23,7 @@ from anytime_service.limits.turns import AT_ONCE, FairQueue, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
-from service.loops import LOOPS, run
+from service.loops import LOOPS
 from service.raw_stream import raw, read_frame, text
 from service.serving import Collecting, Connection, Running, run_service, small_model, trained_model
 from waiting import until, until_async

@@ -20,7 +20,6 @@ from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
-from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
 from service.serving import Running, expected, run_service, timeless, trained_model

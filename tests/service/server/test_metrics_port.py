@@ -12,7 +12,7 @@ from anytime_service.server.run import bind, bind_side
 from anytime_service.settings import Settings
 from models.commands import Capture, ran
 from models.present import present
-from service.serving import Running, run_service, small_model
+from service.serving import run_service, small_model
 
 LIMITS = Settings(port=0, metrics_port=0)
 
