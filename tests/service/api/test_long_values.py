@@ -16,7 +16,7 @@ from anytime_service.limits.turns import AT_ONCE, Turns
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
 from service.in_session import begin
-from service.serving import LINES, Running, expected, lines_of, packed, small_model, timeless
+from service.serving import LINES, Running, expected, lines_of, packed, run_service, small_model, timeless
 from waiting import until
 
 MODEL = small_model()
@@ -128,28 +128,24 @@ def test_a_message_above_the_limit_is_refused_by_its_id_and_the_prediction_goes_
             assert stream.end("p")["prefix"] == 2
 
 
-@pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
 def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
-    service: Running, late: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def slow(_self: Turns, size: int = 0) -> None:
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
     monkeypatch.setattr(Turns, "turn", slow)
     tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": LISTS["hog"]}
-    contents = {
-        "lines": ("/predict", lines_of(LISTS), LINES),
-        "/predict": ("/predict", json.dumps({"groups": LISTS}).encode(), JSON.media_type),
-        INFER: (INFER, json.dumps({"inputs": [tensor]}).encode(), JSON.media_type),
-    }
-    if late == "stream":
-        with service.stream() as stream:
-            answer = stream.ask(1, LISTS, deadline_ms=50)
-            assert stream.ask(2, deadline_ms=0)["reason"] == "deadline", "what came too late was no error"
-    else:
-        path, content, kind = contents[late]
-        reply = posted(service, f"{path}?deadline_ms=50", content, kind).json()
-        answer = reply if path == "/predict" else reply["parameters"]
-    assert (answer["reason"], answer["prefix"]) == ("deadline", 0)
-    until(lambda: service.metric("anytime_held_bytes") == 0)
-    assert service.metric("anytime_open_predictions") == 0
+    with run_service([MODEL], SETTINGS) as service, service.stream() as stream:
+        answers = [stream.ask(1, LISTS, deadline_ms=50)]
+        assert stream.ask(2, deadline_ms=0)["reason"] == "deadline", "what came too late was no error"
+        for path, content, kind in (
+            ("/predict", lines_of(LISTS), LINES),
+            ("/predict", json.dumps({"groups": LISTS}).encode(), JSON.media_type),
+            (INFER, json.dumps({"inputs": [tensor]}).encode(), JSON.media_type),
+        ):
+            reply = posted(service, f"{path}?deadline_ms=50", content, kind).json()
+            answers.append(reply.get("parameters", reply))
+        assert {(answer["reason"], answer["prefix"]) for answer in answers} == {("deadline", 0)}
+        until(lambda: service.metric("anytime_held_bytes") == 0)
+        assert service.metric("anytime_open_predictions") == 0

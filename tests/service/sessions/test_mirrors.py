@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.inference.prediction import Prediction
@@ -16,6 +16,7 @@ from anytime_service.limits.memory import MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
 from anytime_service.sessions.redis_store import BEHIND, Mirror, ModelVersions, RedisSessions
+from models.properties import quick
 from service.serving import VALUES, logged, small_model
 
 MODEL = small_model()
@@ -85,7 +86,7 @@ THREE = Posts(("speed", 1.0), ("hog", 1.0), ("lab", 1.0))
 posts = st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from([-1.0, 0.5, 2.0])), min_size=1, max_size=12)
 
 
-@settings(max_examples=150)
+@quick(max_examples=150)
 @given(posts, st.data())
 def test_the_order_of_snapshots_and_messages_does_not_change_the_session(
     posted: list[tuple[str, float]], data: st.DataObject
