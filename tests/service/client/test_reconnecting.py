@@ -12,7 +12,6 @@ from websockets.exceptions import ConnectionClosedError
 from anytime_service.client import engine
 from anytime_service.client.engine import Connection
 from anytime_service.client.transport import Network
-from service.loops import run
 from waiting import WAIT_S, until_async
 
 
@@ -30,7 +29,7 @@ class Dropped:
         """It is closed."""
 
 
-def test_a_peer_that_drops_every_connection_is_tried_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_drops_every_connection_is_tried_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MAX_PAUSE_S", 0.0)
     dropped: list[Dropped] = []
 
@@ -40,12 +39,9 @@ def test_a_peer_that_drops_every_connection_is_tried_by_one_task(monkeypatch: py
 
     monkeypatch.setattr(Network, "open", opened)
 
-    async def main() -> None:
-        connection = Connection(Network("http://localhost", None, 1.0))
-        await connection.ready(time.perf_counter() + WAIT_S)
-        await until_async(lambda: len(dropped) > 20)
-        tasks = [each for each in asyncio.all_tasks() if "_keep_open" in repr(each.get_coro())]
-        assert len(tasks) <= 2, "one that ends, and the next"
-        await connection.transport.close()
-
-    run(main())
+    connection = Connection(Network("http://localhost", None, 1.0))
+    await connection.ready(time.perf_counter() + WAIT_S)
+    await until_async(lambda: len(dropped) > 20)
+    tasks = [each for each in asyncio.all_tasks() if "_keep_open" in repr(each.get_coro())]
+    assert len(tasks) <= 2, "one that ends, and the next"
+    await connection.transport.close()

@@ -43,14 +43,6 @@ def test_a_body_that_ends_after_its_answer_leaves_the_connection_in_use(service:
         assert connection.response()[2]["reason"] == "complete"
 
 
-def test_a_body_that_never_ends_is_closed_after_its_answer(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=10", len(BODY))
-        connection.send(BODY[:HALF])
-        assert connection.response()[0] == 200
-        assert connection.at_end()
-
-
 def test_a_flood_after_the_answer_is_cut(service: Running) -> None:
     with service.connect() as connection:
         connection.head("deadline_ms=10")

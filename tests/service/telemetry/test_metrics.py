@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
-from websockets.exceptions import InvalidStatus
 
 from anytime.inference.deadline import LatenessRecord
 from anytime_service.limits.turns import Turns
@@ -23,7 +21,8 @@ from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Histograms, Metrics
 from anytime_service.telemetry.records import LONGEST_MS, GroupTimings, SessionTimings
-from service.serving import Running, run_service, small_model, trained_model
+from service.doors import refused
+from service.serving import LINES, Running, changed, lines_of, run_service, small_model, trained_model
 from waiting import until
 
 LIMITS = Settings(port=0)
@@ -94,10 +93,8 @@ def test_the_margin_that_answers_use_is_exposed() -> None:
 
 
 def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
-    metrics = Metrics()
-    model = small_model()
-    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    assert metrics.of(model) is metrics.of(newer)
+    metrics, model = Metrics(), small_model()
+    assert metrics.of(model) is metrics.of(changed(model, version="v2"))
     assert metrics.of(model) is not metrics.of(trained_model())
 
 
@@ -106,7 +103,7 @@ def many() -> Metrics:
     metrics = Metrics()
     wide = trained_model("wide", width=3)
     for number in range(80):
-        named = metrics.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
+        named = metrics.of(changed(wide, name=f"m{number}"))
         for group in wide.places:
             GroupTimings(named, 0.0).received(group, number + 0.5)
     return metrics
@@ -129,22 +126,19 @@ def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
     assert "# " not in sliced[first:last], "a family's lines stand together"
 
 
-def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
-    async def turns_during_a_scrape(metrics: Metrics) -> int:
-        loop, turns, done = asyncio.get_running_loop(), 0, False
+async def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
+    metrics, turns, done = many(), 0, False
 
-        def turn() -> None:
-            nonlocal turns
-            turns += 1
-            if not done:
-                loop.call_soon(turn)
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not done:
+            asyncio.get_running_loop().call_soon(turn)
 
-        turn()
-        await metrics.write("", Turns().slices())
-        done = True
-        return turns
-
-    assert asyncio.run(turns_during_a_scrape(many())) > 10
+    turn()
+    await metrics.write("", Turns().slices())
+    done = True
+    assert turns > 10
 
 
 def test_a_family_without_members_is_exposed_by_its_name_alone() -> None:
@@ -195,12 +189,10 @@ def test_the_least_recently_used_session_is_removed() -> None:
 
 
 def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts() -> None:
-    metrics = Metrics()
-    model = small_model()
+    metrics, model = Metrics(), small_model()
     metrics.set_served([model])
     metrics.of(model).dropped(1)
-    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    metrics.set_served([newer, trained_model()])
+    metrics.set_served([changed(model, version="v2"), trained_model()])
     text = scraped(metrics)
     assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
         ("brake", "v2"),
@@ -234,21 +226,13 @@ def message_refused(service: Running) -> None:
         stream.problem()
 
 
-def handshake_refused(service: Running) -> None:
-    with pytest.raises(InvalidStatus), service.stream(subprotocols=["mqtt"]):
-        pass
+def head_refused(head: bytes) -> Callable[[Running], None]:
+    def send(service: Running) -> None:
+        with service.connect() as connection:
+            connection.send(head + b"\r\n\r\n")
+            assert connection.response()[0] in (400, 431)
 
-
-def no_http_refused(service: Running) -> None:
-    with service.connect() as connection:
-        connection.send(b"no request\r\n\r\n")
-        assert connection.response()[0] == 400
-
-
-def long_head_refused(service: Running) -> None:
-    with service.connect() as connection:
-        connection.send(b"GET /%b HTTP/1.1\r\nHost: test\r\n\r\n" % (b"x" * 17_000))
-        assert connection.response()[0] == 431
+    return send
 
 
 @pytest.mark.parametrize(
@@ -260,9 +244,9 @@ def long_head_refused(service: Running) -> None:
         ("unknown-session", lambda service: service.get("/sessions/none/predict")),
         ("unusable-values", message_refused),
         ("unusable-values", lambda service: service.get("/models/brake/plan", budget=-1)),
-        ("subprotocol", handshake_refused),
-        ("malformed-body", no_http_refused),
-        ("head-too-large", long_head_refused),
+        ("subprotocol", lambda service: refused(service, subprotocols=["mqtt"])),
+        ("malformed-body", head_refused(b"no request")),
+        ("head-too-large", head_refused(b"GET /%b HTTP/1.1\r\nHost: test" % (b"x" * 17_000))),
         ("http-404", lambda service: service.get("/nowhere")),
         ("http-405", lambda service: service.post_to("/livez")),
         ("fault", lambda service: service.get("/fail")),
@@ -297,13 +281,8 @@ def test_no_text_of_a_client_becomes_a_label() -> None:
             stream.say("group", 1, group="evil", values=[1], took_ms=1)
             stream.say("end", 1)
             stream.ask(2, deadline_ms=0)
-        lines = b'{"group":"speed","values":[1]}\n{"group":"hog","values":[1,2]}\n{"group":"evil","values":[1]}\n'
-        httpx.post(
-            f"{service.url}/predict?budget=5",
-            content=lines,
-            headers={"content-type": "application/x-ndjson"},
-            timeout=9,
-        )
+        lines = lines_of({"speed": [1], "hog": [1, 2], "evil": [1]})
+        service.post_to("/predict?budget=5", content=lines, headers={"content-type": LINES})
         text = service.scrape(accept="evil/evil").text
         assert "evil" not in text
         new = {name for name, _ in set(samples(families(text))) - before}
