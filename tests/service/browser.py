@@ -21,7 +21,7 @@ from anytime.types import FamilyName
 from service.serving import GROUPS, changed
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Locator, LocatorAssertions, Page, Playwright
+    from playwright.sync_api import BrowserContext, Locator, Page, Playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """The browser's program, None where there is none."""
@@ -138,7 +138,7 @@ def browsing(playwright: Playwright) -> Iterator[BrowserContext]:
             context.close()
 
 
-def expect_of(locator: Locator) -> LocatorAssertions:
+def expect_of(locator: Locator) -> Any:
     from playwright.sync_api import expect  # noqa: PLC0415  (it may not be installed)
 
     return expect(locator)

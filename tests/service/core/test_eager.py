@@ -50,13 +50,11 @@ async def test_a_send_that_waits_goes_on_in_a_task_also_for_what_is_there_before
 
 async def test_an_error_after_waiting_is_the_tasks(loop: str) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    caught: list[str] = []
 
     async def send() -> None:
         try:
             await future
         except KeyError:
-            caught.append("inside")
             await asyncio.sleep(0)
             raise OSError("gone") from None
 
@@ -65,7 +63,6 @@ async def test_an_error_after_waiting_is_the_tasks(loop: str) -> None:
     future.set_exception(KeyError("x"))
     with pytest.raises(OSError, match="gone"):
         await task
-    assert caught == ["inside"]
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
@@ -85,16 +82,3 @@ async def test_cancelling_the_task_ends_the_send_and_its_clean_up_runs(loop: str
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (ended, event._waiters) == ([True], deque())
-
-
-async def test_a_send_may_outlast_a_cancellation(loop: str) -> None:
-    async def send() -> None:
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)
-
-    task = present(start(send()))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait_for(task, 5)

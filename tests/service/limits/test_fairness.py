@@ -149,15 +149,6 @@ async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_deadlines_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
-    work, due = Work(20), FairQueue()
-    here, at = asyncio.get_running_loop(), now_ms() + 5
-    timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
-    await work.is_spread()
-    assert timers
-
-
-@pytest.mark.parametrize("loop", LOOPS)
 async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
     work, due, at = Work(20), FairQueue(), now_ms() + 2
     timers = [DeadlineTimer(asyncio.get_running_loop(), at, partial(work.do, n), queue=due) for n in range(20)]
@@ -171,12 +162,16 @@ async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_cal
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
-    work = Work(20)
-    waiting = TimeoutQueue(0.002, work.do)
+async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
+    here, at, due = asyncio.get_running_loop(), now_ms() + 5, FairQueue()
+    work, later = Work(20), Work(20)
+    waiting = TimeoutQueue(0.002, later.do)
+    timers = [DeadlineTimer(here, at, partial(work.do, number), queue=due) for number in range(20)]
+    await work.is_spread()
+    assert timers
     for number in range(20):
         waiting.begin(number)
-    await work.is_spread()
+    await later.is_spread()
     assert not len(waiting)
 
 

@@ -182,7 +182,7 @@ def test_every_binding_refuses_an_answer_that_the_queue_would_delay(
     slow: Running, stopped: Stopped, binding: str
 ) -> None:
     """One answer is being made: by what the server knows it takes 300 ms, and another that is due now would be late."""
-    session = slow.post_to("/sessions", {"rows": ROWS}).json()["id"]
+    session = begin(slow, rows=ROWS)
     asks: dict[str, Callable[[], httpx.Response]] = {
         "post": lambda: slow.post({"groups": {}}, rows=ROWS, deadline_ms=0),
         "session": lambda: slow.get(f"/sessions/{session}/predict", deadline_ms=0),

@@ -277,7 +277,7 @@ def test_invalid_bytes_are_refused_after_the_answers_to_the_requests_before_them
 
 def test_an_idle_stream_is_closed_and_one_with_an_open_prediction_is_not(hasty: Running) -> None:
     with hasty.stream() as idle, hasty.stream() as waiting, hasty.stream() as used:
-        waiting.say("begin", 1, deadline_ms=2_000 * IDLE_S)
+        waiting.say("begin", 1, deadline_ms=1_700 * IDLE_S)
         for number in range(30):
             assert used.ask(number, deadline_ms=0)["prefix"] == 0
             sleep(IDLE_S / 20)

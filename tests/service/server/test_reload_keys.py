@@ -131,10 +131,8 @@ def test_a_websocket_stays_open_when_the_scope_of_its_key_changes(rotating: Runn
 
 def test_the_command_reads_keys_at_a_hangup_refuses_bad_ones_and_logs_none(file: Path, model_file: Path) -> None:
     file.write_text(f"guess\n{PREDICTING}\n")
-    with command(model_file, ANYTIME_API_KEYS=f"admin:{MANAGING}", ANYTIME_API_KEYS_FILE=str(file)) as (
-        served,
-        service,
-    ):
+    keys = {"ANYTIME_API_KEYS": f"admin:{MANAGING}", "ANYTIME_API_KEYS_FILE": str(file)}
+    with command(model_file, **keys) as (served, service):
         with httpx.Client(base_url=service.url) as client:
             assert [holds(client, key) for key in (MANAGING, PREDICTING, WRONG)] == [True, True, False]
             with service.stream(subprotocols=["anytime.v1", f"anytime.key.{PREDICTING}"]):

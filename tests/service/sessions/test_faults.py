@@ -73,11 +73,9 @@ def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: 
     redis = RedisServer()
     try:
         with replicas(model, redis) as (replica,):
-            assert replica.get("/livez").status_code == 200
-            ready = replica.get("/readyz")
+            ready, required = replica.get("/readyz"), replica.get("/readyz", sessions="required")
             away = {"status": "degraded", "sessions": "unreachable: there is no connection to it"}
             assert (ready.status_code, ready.json()) == (200, away)
-            required = replica.get("/readyz", sessions="required")
             assert (required.status_code, required.headers["content-type"]) == (503, MEDIA_TYPE)
             assert replica.metric("anytime_session_store_up") == 0
             for request in requests(replica, "x" * 22):
@@ -87,8 +85,7 @@ def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: 
             until(lambda: well(replica))
             assert replica.get("/readyz", sessions="required").status_code == 200
             assert replica.metric("anytime_session_store_up") == 1
-            session = begin(replica)
-            assert post_groups(replica, session, VALUES).json()["prefix"] == 3
+            assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
             lost, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
             assert f"unavailable at redis://127.0.0.1:{redis.port}/0: there is no connection" in lost
             assert "is available again" in again

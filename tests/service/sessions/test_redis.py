@@ -232,14 +232,6 @@ async def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: 
             await b.store.create(MODEL, 1, ANYONE)
 
 
-async def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
-    async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
-        for _ in range(2):
-            await a.store.create(MODEL, 1, ANYONE)
-        await asyncio.sleep(0.15)
-        await a.store.create(MODEL, 1, ANYONE)
-
-
 async def test_the_first_post_at_any_replica_sets_the_number_of_rows(session: Callable[..., Any]) -> None:
     async with session() as (name, a, b):
         early = await b.store.get(name)  # when there were no values yet
@@ -311,39 +303,29 @@ async def test_damaged_data_is_an_error_and_never_reaches_an_answer(
             assert replica.store.trouble is None
             words = "its number of rows is" if damage in damaged_rows else ""
             assert re.search(f"{name}.*{words}", records[0].getMessage()), "the log says so"
+            if DAMAGED[damage](name)[0] in ("rows", "revision"):
+                with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
+                    await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
+        assert b"g:hog" not in shared_redis.execute("HKEYS", keys_of(name)[0], database=DATABASE) or "group" in damage
         assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
         await post_groups(a.store, other, VALUES)
         await until_async(lambda: b.answers)
         assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
 
 
-@pytest.mark.parametrize("damage", [each for each in DAMAGED if DAMAGED[each]("a")[0] in ("rows", "revision")])
-async def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
-    session: Callable[..., Any], shared_redis: RedisServer, damage: str
-) -> None:
-    async with session() as (name, a, b):
-        await post_groups(a.store, name, {"speed": [1.0]})
-        shared_redis.execute("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
-        before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-        for replica in (a, b):
-            with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
-                await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
-        assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == before
-        await a.store.delete(name)
-
-
 async def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async with replicas() as (a, b):
-        for field in ("format", "name", "version", "rows", "revision", "too many"):
+        junk = [each for number in range(50) for each in (f"g:{number}", "")]
+        missing = [("HDEL", field) for field in ("format", "name", "version", "rows", "revision")]
+        for command, *fields in (*missing, ("HSET", *junk), ("SET", "a key of another kind")):
             name = await a.store.create(MODEL, None, ANYONE)
-            junk = [each for number in range(50) for each in (f"g:{number}", "")]
-            change = ("HSET", junk) if field == "too many" else ("HDEL", [field])
-            shared_redis.execute(change[0], keys_of(name)[0], *change[1], database=DATABASE)
+            shared_redis.execute(command, keys_of(name)[0], *fields, database=DATABASE)
             for request in (answered(b.store, name), b.wait(name), post_groups(b.store, name, VALUES)):
                 # A version may be empty, and is then one that is not here.
                 with pytest.raises((DamagedSessionError, MissingVersionError)):
                     await request
-            await b.store.delete(name)
+            if command != "SET":
+                await b.store.delete(name)
         assert (a.store.trouble, b.store.trouble) == (None, None)
 
 
@@ -369,15 +351,6 @@ async def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replic
             await b.wait(name)
         await a.store.delete(name)
         assert (a.store.trouble, b.store.trouble) == (None, None)
-
-
-async def test_a_key_of_another_kind_is_an_error(session: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async with session(count=1) as (name, a):
-        shared_redis.execute("SET", keys_of(name)[0], "something", database=DATABASE)
-        for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
-            with pytest.raises(DamagedSessionError):
-                await request
-        assert a.store.trouble is None
 
 
 async def test_a_waiting_prediction_fails_when_its_session_is_damaged(
@@ -509,9 +482,9 @@ async def test_a_working_connection_is_not_replaced(replicas: Callable[..., Any]
     def opened() -> int:
         return int(shared_redis.execute("INFO", "stats")["total_connections_received"])
 
-    async with replicas(count=1, timeout_ms=1_000.0, store_check_s=0.02):
+    async with replicas(count=1, timeout_ms=400.0, store_check_s=0.02):
         before = opened()
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(0.9)
         assert opened() == before + 1, "that of the test"
 
 
@@ -523,20 +496,6 @@ async def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> 
         await replica.store.close()
     assert (await answered(replica.store, name)).prefix == 3, "it starts again"
     await replica.store.close()
-
-
-async def test_a_read_ends_at_its_deadline_though_redis_is_slow(
-    session: Callable[..., Any], shared_redis: RedisServer
-) -> None:
-    async with session(count=1) as (name, a):
-        shared_redis.hang()
-        try:
-            with pytest.raises(SessionsUnreachableError, match="no answer within 100 ms"):
-                await a.wait(name, 100.0)
-        finally:
-            shared_redis.go_on()
-        await until_async(lambda: a.store.trouble is None)
-        assert not len(a.store._mirrors)
 
 
 @pytest.mark.parametrize("min_read_ms", [0.0, 2_000.0])

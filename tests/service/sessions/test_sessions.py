@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
@@ -67,10 +68,11 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
         took = post_groups(service, session, {name: VALUES[name]})
         assert (took.status_code, took.json()) == (200, {"prefix": prefix, "steps": 3, "replaced": []})
         given[name] = VALUES[name]
-        for options in ({}, *({"budget": budget} for budget in (0.0, 1.0, 5.0, 10.0))):
+        for budget in (math.inf, 0.0, 1.0, 5.0, 10.0):
+            options = {"budget": budget} if budget < math.inf else {}
             answer = service.get(f"/sessions/{session}/predict", **options).json()
-            assert timeless(answer) == expected(model, given, **options)
-            complete = "complete" if options.get("budget") in (None, 10) else "budget"
+            assert timeless(answer) == expected(model, given, budget=budget)
+            complete = "complete" if budget >= 10.0 else "budget"
             assert answer["reason"] == ("end" if answer["missing"] else complete)
     ended = end(service, session)
     assert (ended.status_code, ended.content) == (204, b"")

@@ -114,9 +114,9 @@ def test_every_route_has_its_name_and_probes_have_no_spans(service: Running, her
     session = begin(service)
     post_groups(service, session, {"speed": VALUES["speed"]})
     service.post_to("/v2/models/brake/infer", {"inputs": []})
-    predicted = f"/predict?session={session}&deadline_ms=0"
+    service.get("/predict", session=session, deadline_ms=0)
     probes = ("/livez", "/readyz", "/metrics", "/v2/health/live")
-    for path in (*probes, predicted, "/models/brake/plan", "/nowhere"):
+    for path in (*probes, "/models/brake/plan", "/nowhere"):
         service.get(path)
     here.named("GET")
     here.named("predict brake", 2)
@@ -138,8 +138,8 @@ def test_every_route_has_its_name_and_probes_have_no_spans(service: Running, her
 
 def test_predictions_of_a_connection_begin_traces_of_their_own(service: Running, here: Collector) -> None:
     with service.stream() as stream:
-        for name, options in enumerate(({}, {}, {"traceparent": TRACEPARENT}, {"traceparent": "nonsense"})):
-            stream.ask(name, deadline_ms=0, **options)
+        for name, parent in enumerate((None, None, TRACEPARENT, "nonsense")):
+            stream.ask(name, deadline_ms=0, traceparent=parent)
     [connection] = here.named("WS /stream")
     predictions = here.named("predict brake", 4)
     [named] = [span for span in predictions if span.trace == TRACE]
