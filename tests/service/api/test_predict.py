@@ -31,6 +31,7 @@ def test_json_is_read_with_and_without_a_content_type(service: Running, kind: st
         ({"deadline_ms": "NaN"}, "deadline_ms"),
         ({"deadline_ms": "soon"}, "deadline_ms"),
         ({"policy": "better"}, "policy"),
+        ({"overload": "panic"}, "overload"),
         ({"deadline": "10"}, "deadline"),
         ({"rows": "0"}, "rows"),
         ({"rows": "51"}, "rows"),
@@ -140,8 +141,7 @@ def assert_problem(service: Running, response: httpx.Response, status: int) -> N
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == MEDIA_TYPE
     problem = response.json()
-    members = {"type", "title", "status", "detail"}
-    assert members <= set(problem) <= {*members, "request_id" if status == 500 else "field"}
+    assert problem.keys() - {"field"} == {"type", "title", "status", "detail"}
     assert problem["status"] == status
     assert service.post({"groups": {}}, model=service.get("/models").json()[0]["name"]).status_code == 200
 
@@ -157,8 +157,8 @@ def test_a_redirect_trusts_no_header_and_keeps_the_prefix(service: Running) -> N
         response = httpx.request("POST" if "predict" in path else "GET", f"{service.url}{path}", headers=headers)
         assert (response.status_code, response.headers["location"]) == (307, location)
         assert response.url.join(location).path == path.partition("?")[0].removesuffix("/")
-    assert httpx.get(f"{service.url}/nothing/").status_code == 404
-    assert httpx.get(f"{service.url}//evil.example/").status_code == 404
+    for path in ("/nothing/", "//evil.example/"):
+        assert httpx.get(service.url + path).status_code == 404
 
 
 @pytest.mark.parametrize("path", sorted({row.path for row in ROUTES if row.method == "GET" and "{" not in row.path}))
