@@ -59,6 +59,7 @@ def browser() -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def visit(service: Running, browser: BrowserContext) -> Iterator[Visit]:
+    """A visit, at whose end nothing was asked of other sites and the browser has complained of nothing."""
     visit = Visit(browser.new_page(), service.url).open()
     yield visit
     visit.leave()
@@ -66,16 +67,6 @@ def visit(service: Running, browser: BrowserContext) -> Iterator[Visit]:
 
 def percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %")
-
-
-def test_nothing_is_asked_of_others_and_nothing_is_complained_of(visit: Visit) -> None:
-    """Which the end of each visit checks, here with every kind of chart."""
-    visit.page.locator("#curve-chart svg").wait_for()
-    visit.play.click()
-    expect(visit.page.locator("#trail tbody tr")).to_have_count(2)
-    visit.play.click()
-    visit.choose("light")
-    visit.page.locator("#answer-chart .bars").first.wait_for()
 
 
 def test_the_routes_are_documented_without_a_request_to_another_site(visit: Visit) -> None:
@@ -236,7 +227,7 @@ def test_a_play_that_is_refused_ends_unless_only_its_base_rate_was(
         expect(visit.page.locator("#row [data-state=computing]")).to_have_count(0)
 
 
-def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
+def test_another_row_and_a_clear_one_begin_anew_and_why_there_is_no_other_is_told(visit: Visit) -> None:
     before = visit.values()
     visit.tick("speed")
     visit.shows(step="step 1 of 3, 1 of 10 ms")
@@ -244,9 +235,6 @@ def test_another_row_and_a_clear_one_begin_anew(visit: Visit) -> None:
     visit.shows(step=NO_STEP)
     visit.page.get_by_role("button", name="Another row").click()
     expect(visit.page.get_by_label("v", exact=True)).not_to_have_value(str(before["speed"][0]))
-
-
-def test_why_there_is_no_other_row_is_told(visit: Visit) -> None:
     before = visit.values()
     refusal = {"title": "Too much", "status": 503, "detail": "no row can be made up now"}
     visit.page.route("**/sample?*", lambda route: route.fulfill(status=503, json=refusal))
@@ -590,8 +578,7 @@ def test_the_shape_of_a_column_says_that_its_pairs_are_not_on_the_line(visit: Vi
     visit.choose("paired")
     visit.tick("a", "b", "c")
     halves = "It includes half of each of its pairs; the line does not."
-    visit.page.get_by_role("button", name="a", exact=True).click()
-    visit.says(shape_says=halves)
-    visit.page.get_by_role("button", name="c", exact=True).click()
-    visit.says(shape_says="c is ")
+    for column, words in (("a", halves), ("c", "c is ")):
+        visit.page.get_by_role("button", name=column, exact=True).click()
+        visit.says(shape_says=words)
     expect(visit.named("shape_says")).not_to_contain_text(halves)

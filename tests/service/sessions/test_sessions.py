@@ -166,21 +166,20 @@ def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
 
 
-def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
+def test_a_get_is_answered_at_its_deadline_or_at_once_if_it_has_nothing_to_wait_for(
+    service: Running, model: Model
+) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
-    assert (answer["reason"], answer["complete"]) == ("deadline", False)
-    assert timeless(answer) == expected(model, {"speed": [2.0]})
-    assert service.get(f"/sessions/{session}/predict", deadline_ms=0).json()["reason"] == "deadline"
-
-
-def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_once(service: Running) -> None:
-    session = begin(service)
-    assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
-    post_groups(service, session, {"speed": [2.0]})
-    answer = service.get(f"/sessions/{session}/predict", deadline_ms=LONG_MS, budget=1).json()
-    assert answer["reason"] == "budget"
+    assert (answer["reason"], timeless(answer)) == ("deadline", expected(model, {"speed": [2.0]}))
+    at_once: list[tuple[dict[str, Any], str]] = [
+        ({"deadline_ms": 0}, "deadline"),
+        ({}, "end"),
+        ({"deadline_ms": LONG_MS, "budget": 1}, "budget"),  # nothing to wait for
+    ]
+    for options, reason in at_once:
+        assert service.get(f"/sessions/{session}/predict", **options).json()["reason"] == reason
 
 
 def test_deleting_a_session_answers_its_waiting_predictions(
@@ -199,9 +198,10 @@ def test_several_predictions_wait_at_once_with_their_own_options(
     service: Running, model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(service)
-    cheap = wait(threads, service, session, deadline_ms=LONG_MS, budget=1)
-    whole = wait(threads, service, session, deadline_ms=LONG_MS)
-    short = wait(threads, service, session, deadline_ms=30)
+    cheap, whole, short = (
+        wait(threads, service, session, **options)
+        for options in ({"deadline_ms": LONG_MS, "budget": 1}, {"deadline_ms": LONG_MS}, {"deadline_ms": 30})
+    )
     assert short.result(20).json()["groups"] == []
     post_groups(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
