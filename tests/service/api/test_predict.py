@@ -26,6 +26,8 @@ def test_json_is_read_with_and_without_a_content_type(service: Running, kind: st
         ({"budget": "inf"}, "budget"),
         ({"budget": "cheap"}, "budget"),
         ({"budget": "1_0"}, "budget"),
+        ({"budget": "0x10"}, "budget"),
+        ({"budget": "\u0665"}, "budget"),
         ({"budget": ["1", "2"]}, "budget"),
         ({"deadline_ms": "-0.1"}, "deadline_ms"),
         ({"deadline_ms": "NaN"}, "deadline_ms"),

@@ -75,7 +75,7 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
             complete = "complete" if budget >= 10.0 else "budget"
             assert answer["reason"] == ("end" if answer["missing"] else complete)
     ended = end(service, session)
-    assert (ended.status_code, ended.content) == (204, b"")
+    assert (ended.status_code, ended.content, "content-type" in ended.headers) == (204, b"", False)
 
 
 def test_a_session_can_be_named_in_the_query(service: Running) -> None:
