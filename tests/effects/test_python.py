@@ -706,6 +706,18 @@ KEYS: dict[str, Row] = {
     "levels": Row(with_basis("t", basis="categories", levels=["d"]), "terms", shows="t=d"),
     "other": Row(with_basis("t", **CATEGORIES, other=False), "terms", with_basis("t", **CATEGORIES)),
     "level_rows": Row(with_basis("t", **CATEGORIES, level_rows=[9, 4]), "selected", with_basis("t", **CATEGORIES)),
+    "points": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0]),
+        shows="levels=10",
+    ),
+    "point_rows": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[3]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        shows="levels=2",
+    ),
     "line": Row(
         with_basis("h", basis="auto", range=[3.0, 9.0], line="own"),
         "selected",

@@ -38,7 +38,7 @@ from anytime.training.model_selection import (
     Terms,
     Validated,
     Validation,
-    level_decision,
+    level_decisions,
     selected_terms,
 )
 from anytime.training.options import Options
@@ -78,7 +78,7 @@ class Fit(Choice[GroupOrder]):
     learned: Learned
     held: Validated | None = None
     decisions: tuple[str, ...] = ()
-    """Sentences on what was decided about the levels, if that was selected."""
+    """Sentences on what was decided about levels and pairs, if that was selected."""
     selected_terms: Selected | None = None
     """Which terms were selected, if some were."""
 
@@ -287,7 +287,6 @@ def fit(
         if held is not None:
             chosen, prefixes = chosen.upto(held.steps), prefixes.upto(held.steps)
         learned = problem.learned(chosen) if isinstance(problem, Likelihood) else Learned()
-    level_rows = None if of_terms is None else of_terms.level_rows
     return Fit(
         chosen.alpha,
         chosen.sequence,
@@ -300,7 +299,7 @@ def fit(
         prefixes=prefixes,
         learned=learned,
         held=held,
-        decisions=() if level_rows is None else (level_decision(whole.expansion, level_rows),),
+        decisions=() if of_terms is None else level_decisions(whole.expansion, of_terms),
         selected_terms=selected,
     )
 

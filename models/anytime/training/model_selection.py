@@ -8,8 +8,9 @@ area over the cost axis determines the order. On that order each prefix gets the
 These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
 separate order in every fold.
 
-Sets of terms are compared along an order of each, from lines over clamped lines to curves. A more complex form needs a
-clearly smaller error: few rows decide what extreme values do, and new rows may be more extreme.
+Sets of terms are compared along an order of each, from lines over clamped lines to curves, and to curves with levels of
+numbers next to them. A more complex form needs a clearly smaller error: few rows decide what extreme values do, and new
+rows may be more extreme.
 
 A validation table selects the number of steps with the smallest error there (Lozano, Swirszcz and Abe, Group-OMP,
 NIPS 2009, section 4).
@@ -51,7 +52,7 @@ EVERY, COARSE, FINE = (1,), (4,), (4, 2, 1)
 """Penalties to learn orders and measure prefixes at: every n-th of the grid first, then at distances from the best."""
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
-"""Shares of the error that hinges, and a clamp of lines, must reduce it by.
+"""Shares of the error that hinges or levels of numbers, and a clamp of lines, must reduce it by.
 
 Hinges must be better by a standard error, too: without it, or with half of it, 2.6 instead of 1.6 % of 425 splits of
 public tables of 200 to 1,000 rows are worse than ridge regression of one-hot columns by .05.
@@ -467,8 +468,8 @@ def nested_errors(
 class Tried(NamedTuple):
     """A set of terms, and its errors along an order at `alpha`, each prefix at its best penalty.
 
-    `form` is 0 for lines, 1 for clamped lines and 2 for curves. `curve` and `base` (K,) are the errors of the curve and
-    of the base rate, and `errors` the means of the curve and of all groups.
+    `form` is 0 for lines, 1 for clamped lines, 2 for curves and 3 for levels next to them. `curve` and `base` (K,) are
+    the errors of the curve and of the base rate, and `errors` the means of the curve and of all groups.
     """
 
     choice: TermChoice
@@ -480,7 +481,7 @@ class Tried(NamedTuple):
 
     def is_clearly_better(self, than: Tried) -> bool:
         """Return whether the error is less by the share that the form must gain, and by a standard error."""
-        if self.form == 2:
+        if self.form >= 2:
             return self.curve.is_clearly_less(than.curve, HINGES_GAIN)
         # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean. But
         # where nothing predicts, each set does well on some fold.
@@ -515,6 +516,11 @@ def selected_terms(
         except NoStepsError:
             if choice == choices[-1] and not tried:
                 raise
+    curves = [each for each in tried if each.form == 2]
+    tried += [
+        _tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha)
+        for choice in (whole.expansion.with_levels(_least(curves).choice) if curves else ())
+    ]
     simplest, *further = sorted({each.form for each in tried})
     best = line = _least([each for each in tried if each.form == simplest])
     for form in further:
@@ -530,6 +536,7 @@ def selected_terms(
         each.choice: Candidate(
             hinges=each.choice.size,
             clamp=clamps[each.choice.clamp],
+            levels=each.choice.levels or 0,
             min_level_rows=each.choice.level_rows,
             error=each.errors[0],
         )
@@ -550,7 +557,8 @@ def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) 
         problem.check_steps(order)
     measured = along(problem, order, COARSE)[1]
     curve = Errors(problem.area(order, measured.folds, last=True), measured.weights)
-    form, base = 2 if choice.size else int(choice.clamp or 0), Errors(measured.folds[:, 0], measured.weights)
+    form = 2 + bool(choice.levels) if choice.size else int(choice.clamp or 0)
+    base = Errors(measured.folds[:, 0], measured.weights)
     return Tried(choice, form, alpha, curve, base, (float(curve.mean), float(measured.mean[-1])))
 
 
@@ -565,16 +573,31 @@ def _least(tried: Sequence[Tried]) -> Tried:
     return best
 
 
-def level_decision(whole: Expansion, least: int) -> str:
-    """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
-    said = [
-        f"{column.name!r} keeps {sum(count >= least for count in counts)} of {len(counts)} levels "
-        f"({sum(count for count in counts if count < MIN_LEVEL_ROWS)} rows have a level of fewer than {MIN_LEVEL_ROWS})"
-        for column in whole.columns
-        if (counts := column.basis.level_rows)
-    ]
-    listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return f"levels of {least} rows or more have a term of their own, by cross-validation (--min-level-rows): {listing}"
+def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
+    """Return sentences on the columns whose levels the selected numbers of rows join, keep or add."""
+    found, least, beside = [], choice.level_rows, choice.levels
+    if least is not None:
+        kept = [
+            f"{column.name!r} keeps {sum(count >= least for count in counts)} of {len(counts)} levels "
+            f"({sum(count for count in counts if count < MIN_LEVEL_ROWS)} rows have a level of fewer than "
+            f"{MIN_LEVEL_ROWS})"
+            for column in whole.columns
+            if (counts := column.basis.level_rows)
+        ]
+        found.append((f"levels of {least} rows or more have a term of their own", kept))
+    if beside:
+        added = [
+            f"{column.name!r} ({sum(count >= beside for count in column.basis.point_rows)} values)"
+            for column in whole.columns
+            if max(column.basis.point_rows, default=0) >= beside
+        ]
+        found.append((f"numbers in {beside} rows or more have a term of their own next to the curve", added))
+    return tuple(
+        f"{what}, by cross-validation (--min-level-rows): "
+        + "; ".join(said[:5])
+        + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
+        for what, said in found
+    )
 
 
 # The number of steps.

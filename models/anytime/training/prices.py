@@ -38,13 +38,15 @@ MAX_MEMORY, TABLES = 2**28, 16
 def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGroups, tuple[str, ...]]:
     """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
 
-    Only curves whose number of hinges is to be selected are replaced. `rows` are those to learn from.
+    Only curves whose number of hinges is to be selected are replaced; where they have levels, these go first. `rows`
+    are those to learn from.
     """
-    expansion = Expansion.of(groups)
-    curved = sum(len(column.basis.choices) > 0 for column in expansion.columns)
-    needed = 8 * MATRICES * folds * expansion.plain.size**2
-    if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
-        return groups, ()
+    whole = Expansion.of(groups)
+    curved = sum(len(column.basis.choices) > 0 for column in whole.columns)
+    for expansion in (whole, whole.reduced(Choice(levels=0))[0]):
+        needed = 8 * MATRICES * folds * expansion.plain.size**2
+        if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
+            return expansion.groups, ()
     what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows:,} rows"
     return expansion.reduced(Choice(0, False))[0].groups, (
         f"columns of numbers are lines: {what} (--basis hinge:2 fits curves)",
