@@ -109,7 +109,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         basis: str | None = Options.basis,
         clamp: Clamp = None,
         min_level_rows: int | Literal["auto"] = "auto",
-        pairs: int | Literal["auto"] | None = None,
+        pairs: int | Literal["auto"] | None = Options.pairs,
         class_weight: Any = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -306,13 +306,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        expected = {"pairs": "None", "class_weight": "None"}
-        expected |= {} if isinstance(self.cv, Integral) else {"cv": "a number of folds, or None"}
+        expected = {} if self.pairs in ("auto", 0, None) else {"pairs": "'auto' or 0"}
+        expected |= {} if self.class_weight is None else {"class_weight": "None"}
+        expected |= {} if isinstance(self.cv, Integral | None) else {"cv": "a number of folds, or None"}
         refuse(
             {
                 f"{name} is {getattr(self, name)!r}; partial_fit expects {words}: use fit, which has all rows": True
                 for name, words in expected.items()
-                if decay is not None and getattr(self, name) is not None
+                if decay is not None
             }
         )
         stream = None if decay is None else self._stream
@@ -491,7 +492,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             basis=self.basis,
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
-            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
+            pairs=int(self.pairs or 0) if isinstance(self.pairs, np.integer | None) else self.pairs,
             seed=int(state if isinstance(state, Integral) else check_random_state(state).randint(2**31 - 1)),
             n_jobs=self.n_jobs,
         )

@@ -391,10 +391,10 @@ class TrainPlan(FitPlan):
         ),
     ] = Options.epsilon
     pairs: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
+            help="Add products of this many pairs of columns as terms (0 to 256), or auto to cross-validate their "
             "number.",
             autocompletion=candidates("auto"),
         ),
-    ] = None
+    ] = str(Options.pairs)

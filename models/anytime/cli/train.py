@@ -75,8 +75,6 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    if plan.training.pairs is not None and backend != "local":
-        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     share = options.stated_coverage(coverage, calibrate)
     for option, path, other, use in (
         ("--validation", validation, data, "the model learns from"),

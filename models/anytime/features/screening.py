@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Column, Expansion
@@ -39,6 +40,9 @@ KNOTS = (0.01, 1 / 3, 2 / 3, 0.99)
 MAX_LEVELS = 5
 """Maximum number of levels of a column of categories in a pair."""
 
+DIFFERENT = 10
+"""Number of independent gains that the best cuts of a pair are like the best of."""
+
 COARSE_CUTS = 3
 REFINED = 1000
 """Where there are more pairs, the quartiles or the three most frequent levels select so many of them first."""
@@ -52,12 +56,13 @@ def screened_rows(columns: int) -> int:
 
 
 def screened_pairs(
-    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int
+    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int, chance: float | None = None
 ) -> list[tuple[Pair, float]]:
     """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
 
     It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
-    weights, scaled to a mean of 1.
+    weights, scaled to a mean of 1. With `chance`, the gain must be one that the best of all pairs without an effect has
+    with at most this probability.
 
     Parameters
     ----------
@@ -68,14 +73,14 @@ def screened_pairs(
     weights : Float
         (n,) at least one of them above 0.
     """
-    x = expansion.clamped(X)[0]
+    x, parts = expansion.clamped(X)[0], _parts(residuals, weights / weights.mean())  # 32-bit: no weights of 1e38
     cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
     places = np.flatnonzero([len(each) for each in cuts])
     cuts = [each for each in cuts if len(each)]
-    if len(places) < 2:
+    if len(places) < 2 or len(parts) < 2:
         return []
-    parts = _parts(residuals, weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
     first, second = np.triu_indices(len(places), 1)
+    least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
     if len(first) > REFINED:
         coarse = [each[:COARSE_CUTS] for each in cuts]
         promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
@@ -86,7 +91,7 @@ def screened_pairs(
         found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
     best = np.argsort(-found, kind="stable")[:count]
     sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
-    return [((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > 0]
+    return [((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > least]
 
 
 def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
@@ -163,7 +168,8 @@ def _side(column: Column, x: Float) -> PairSide:
     if (levels := column.levels) is not None:
         # The other levels are those without a factor; one level is the complement of the others.
         count = min(MAX_LEVELS, len(levels.labels) if levels.other else len(levels.labels) - 1)
-        codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
+        first, *codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
+        codes = [first, *(code for code in codes if np.mean(x == code) >= MIN_SHARE)]
         return PairSide(column=column.name, levels=tuple(levels.labels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
     knots = tuple(sorted({*np.quantile(present, KNOTS).tolist()}))

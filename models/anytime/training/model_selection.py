@@ -112,6 +112,11 @@ class Errors:
         less = Errors(than.folds - self.folds, self.weights)
         return bool(less.mean > max(share * float(than.mean), float(less.standard_error) if noisy else 0.0))
 
+    def at_least(self) -> Errors:
+        """Return the errors (K, ...) at the penalty, the second axis, whose mean is the least."""
+        least = np.expand_dims(self.mean.argmin(axis=0), (0, 1))
+        return Errors(np.take_along_axis(self.folds, least, axis=1)[:, 0], self.weights)
+
     def between(self, prefix: int) -> Errors:
         """Return the differences to the errors of one prefix, the last axis, within each fold."""
         return Errors(self.folds - self.folds[..., prefix, np.newaxis], self.weights)
@@ -349,10 +354,9 @@ class Problem(ABC, Generic[T, S]):
     def check_steps(self, order: GroupOrder) -> None:
         """Raise NoStepsError if an order has no steps."""
         if not order.steps:
-            longest = f"{order.longest:.4g}" + " before pairs are added" * (self.options.pairs is not None)
             raise NoStepsError(
                 f"epsilon is {self.options.epsilon:g}, and no group's projection of the responses is longer: the "
-                f"longest is {longest}; choose a smaller epsilon"
+                f"longest is {order.longest:.4g}; choose a smaller epsilon"
             )
 
     def has_less_error(self, than: Problem[Any, Any]) -> bool:
@@ -490,12 +494,20 @@ class Tried(NamedTuple):
         return is_less and not (useless and not self.curve.is_clearly_less(self.base, 0.0))
 
 
-def selected_terms(
-    whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]]
-) -> list[tuple[TermChoice, Selected | None]]:
-    """Return the terms whose sequence has the least cross-validated error; of curves, also the lines without them.
+class SelectedTerms(NamedTuple):
+    """The terms whose sequence has the least cross-validated error, those of lines, and the record of each candidate.
 
-    A likelihood may need no curves where least squares does. The record is None if there is one set only.
+    A likelihood may need no curves, nor levels next to them, where least squares does. There are no records if there is
+    one set only.
+    """
+
+    best: TermChoice
+    lines: TermChoice
+    records: Mapping[TermChoice, Selected] = {}
+
+
+def selected_terms(whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]]) -> SelectedTerms:
+    """Select the terms whose sequence has the least cross-validated error.
 
     Each set is measured at a few penalties: between these, errors differ by less than sets do. The error of all groups
     decides a tie, then the number of terms.
@@ -508,7 +520,7 @@ def selected_terms(
             )
         choices = choices[:1]
     if len(choices) == 1:
-        return [(choices[0], None)]
+        return SelectedTerms(choices[0], choices[0])
     tried: list[Tried] = []
     for choice in choices:
         try:
@@ -529,7 +541,7 @@ def selected_terms(
             best = least
         line = best if form < 2 else line
     if len(tried) == 1 or not math.isfinite(best.errors[0]):
-        return [(best.choice, None)]
+        return SelectedTerms(best.choice, best.choice)
     moved = any(column.basis.line == "own" for column in whole.expansion.columns)
     clamps: dict[bool | None, Any] = {None: None, False: "off", True: "outliers" if moved else "range"}
     records = {
@@ -543,8 +555,8 @@ def selected_terms(
         for each in tried
         if math.isfinite(each.errors[0])
     }
-    found, candidates = dict.fromkeys((best.choice, line.choice)), tuple(records.values())
-    return [(of, Selected(**records[of].model_dump(), candidates=candidates)) for of in found if of in records]
+    of_all = {of: Selected(**each.model_dump(), candidates=tuple(records.values())) for of, each in records.items()}
+    return SelectedTerms(best.choice, line.choice if line.choice in records else best.choice, of_all)
 
 
 def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) -> Tried:
