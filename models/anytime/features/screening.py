@@ -55,43 +55,80 @@ def screened_rows(columns: int) -> int:
     return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
 
 
-def screened_pairs(
-    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int, chance: float | None = None
-) -> list[tuple[Pair, float]]:
-    """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
+@dataclass(frozen=True, eq=False)
+class Screen:
+    """Rows in which pairs of columns are compared: clamped values x (columns, n), and the cuts of columns that vary.
 
-    It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
-    weights, scaled to a mean of 1. With `chance`, the gain must be one that the best of all pairs without an effect has
-    with at most this probability.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        What the columns of X (n, columns) become.
-    residuals : Float
-        (n, P) responses less their estimates.
-    weights : Float
-        (n,) at least one of them above 0.
+    `places` are the indices of these columns.
     """
-    x, parts = expansion.clamped(X)[0], _parts(residuals, weights / weights.mean())  # 32-bit: no weights of 1e38
-    cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
-    places = np.flatnonzero([len(each) for each in cuts])
-    cuts = [each for each in cuts if len(each)]
-    if len(places) < 2 or len(parts) < 2:
-        return []
-    first, second = np.triu_indices(len(places), 1)
-    least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
-    if len(first) > REFINED:
-        coarse = [each[:COARSE_CUTS] for each in cuts]
-        promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
-        first, second = first[promising], second[promising]
-    found = np.empty(len(first))
-    for i in np.unique(first):
-        of = first == i
-        found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
-    best = np.argsort(-found, kind="stable")[:count]
-    sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
-    return [((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > least]
+
+    expansion: Expansion
+    x: Float
+    cuts: list[Bool]
+    places: Index
+
+    @staticmethod
+    def of(expansion: Expansion, X: Float) -> Screen:
+        """Return the screen of rows X (n, columns)."""
+        x = expansion.clamped(X)[0]
+        cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
+        return Screen(expansion, x, [each for each in cuts if len(each)], np.flatnonzero([len(each) for each in cuts]))
+
+    def ranked(
+        self,
+        residuals: Float,
+        weights: Float,
+        count: int,
+        *,
+        chance: float | None = None,
+        rows: Index | slice = slice(None),
+    ) -> list[tuple[tuple[int, int], float]]:
+        """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
+
+        It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
+        weights, scaled to a mean of 1. With `chance`, the gain must be one that the best of all pairs without an effect
+        has with at most this probability.
+
+        Parameters
+        ----------
+        residuals : Float
+            (n, P) responses less their estimates.
+        weights : Float
+            (n,) at least one of them above 0.
+        rows : Index | slice
+            The rows to compare pairs in.
+        """
+        weights = weights[rows]
+        parts = _parts(residuals[rows], weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
+        if len(self.places) < 2 or len(parts) < 2:
+            return []
+        cuts = [each[:, rows] for each in self.cuts]
+        first, second = np.triu_indices(len(cuts), 1)
+        least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
+        if len(first) > REFINED:
+            coarse = [each[:COARSE_CUTS] for each in cuts]
+            promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
+            first, second = first[promising], second[promising]
+        found = np.empty(len(first))
+        for i in np.unique(first):
+            of = first == i
+            found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
+        best = np.argsort(-found, kind="stable")[:count].tolist()
+        places = self.places.tolist()
+        return [((places[first[k]], places[second[k]]), float(found[k])) for k in best if found[k] > least]
+
+    def pair(self, places: tuple[int, int]) -> Pair:
+        """Return the pair of two columns that vary."""
+        a, b = (_side(self.expansion.columns[j], self.x[j]) for j in places)
+        return a, b
+
+
+def screened_pairs(
+    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int
+) -> list[tuple[Pair, float]]:
+    """Return the pairs with the largest gains in rows X (n, columns), each with its gain; otherwise as `ranked`."""
+    screen = Screen.of(expansion, X)
+    return [(screen.pair(places), gain) for places, gain in screen.ranked(residuals, weights, count)]
 
 
 def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:

@@ -335,7 +335,8 @@ class Problem(ABC, Generic[T, S]):
         options, folds = self.options, self.folds
         if folds:
             exhaustive = options.one_se and not self.one_by_one
-            choice = choose(self, EVERY if exhaustive else FINE if refine else COARSE)
+            distances = EVERY if exhaustive else FINE if refine else COARSE
+            choice = choose(self, distances, COARSE if self.groups.products else None)  # with pairs, searches take long
         else:
             sequence = self.orders(self.data)(options.grid[0])
             choice = Choice(options.grid[0], sequence, np.full(len(sequence.ends), options.grid[0]))
@@ -372,10 +373,12 @@ class Problem(ABC, Generic[T, S]):
 # Penalties.
 
 
-def choose(problem: Problem[T, S], distances: Sequence[int] = EVERY) -> Choice[Any]:
+def choose(
+    problem: Problem[T, S], distances: Sequence[int] = EVERY, of_orders: Sequence[int] | None = None
+) -> Choice[Any]:
     """Choose the penalties from the grid of the options (ascending); with one value, compute its errors.
 
-    `distances` are as `EVERY`, `COARSE` and `FINE`.
+    `distances` are as `EVERY`, `COARSE` and `FINE`; those of penalties that orders are learned at may be fewer.
     """
     grid, one_se, order = problem.options.grid, problem.options.one_se, problem.orders(problem.data)
     rough = problem.rough if problem.one_by_one and len(grid) > 1 else None
@@ -384,7 +387,7 @@ def choose(problem: Problem[T, S], distances: Sequence[int] = EVERY) -> Choice[A
     weights = np.array([fold.weight for fold in problem.folds])
     areas = Errors(np.full((len(weights), len(grid)), np.inf), weights)
     best = 0
-    for places in _places(areas, distances, one_se=one_se, one_by_one=problem.one_by_one):
+    for places in _places(areas, of_orders or distances, one_se=one_se, one_by_one=problem.one_by_one):
         new = [i for i in places if i not in orders]
         found = dict(zip(new, in_threads(rough or order, [grid[i] for i in new], problem.n_jobs), strict=True))
         measured = problem.measured([(each, {i: len(each.steps)}) for i, each in found.items()], known)
@@ -529,10 +532,10 @@ def selected_terms(whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]
             if choice == choices[-1] and not tried:
                 raise
     curves = [each for each in tried if each.form == 2]
-    tried += [
-        _tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha)
-        for choice in (whole.expansion.with_levels(_least(curves).choice) if curves else ())
-    ]
+    for choice in whole.expansion.with_levels(_least(curves).choice) if curves else ():
+        tried.append(_tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha))
+        if _least(tried) is not tried[-1]:
+            break  # rarer levels would have to be better
     simplest, *further = sorted({each.form for each in tried})
     best = line = _least([each for each in tried if each.form == simplest])
     for form in further:

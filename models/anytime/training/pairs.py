@@ -1,16 +1,18 @@
 """Pairs of columns: products that explain most of what a sum over columns leaves.
 
 Least squares on the selected terms leaves residuals. A sample of these screens all pairs of columns
-(`anytime.features.screening`), and one more pass over the rows adds the products of the best as terms. With "auto", only pairs whose gain is no chance
-are candidates, in descending order of gain. The folds choose the smallest number whose error is within a standard error
-of the least, that of the difference within folds, and none unless it is clearly less. The error is that of all groups
-by least squares; a likelihood must have a clearly smaller deviance, too (`anytime.training.likelihood`).
+(`anytime.features.screening`), and one more pass over the rows adds the products of the best as terms. With "auto", the
+gain of a pair must be no chance, and the folds choose the number of pairs: the smallest whose error is within a
+standard error of the least, that of the difference within folds, and none unless it is clearly less. Half of the folds
+screen the pairs whose errors the others measure, and the other way round. The model has the best of all rows. The error
+is that of all groups by least squares; a likelihood must have a clearly smaller deviance, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -20,17 +22,17 @@ from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, sample_of
-from anytime.features.screening import screened_pairs, screened_rows
+from anytime.features.screening import Screen, screened_rows
 from anytime.groups import FeatureGroups, Pair
 from anytime.model.prefixes import prefix_models
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
 from anytime.training.least_squares import split
-from anytime.training.model_selection import HINGES_GAIN, Errors, Terms
+from anytime.training.model_selection import HINGES_GAIN, Errors, Terms, with_rows
 from anytime.training.options import Options
 from anytime.types import Index
 
-AUTO_PAIRS = 32
+AUTO_PAIRS = 16
 """Maximum number of pairs that "auto" keeps."""
 
 MIN_ROWS = 500
@@ -56,39 +58,40 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
 
     None if it requests none, if the groups state pairs, or if "auto" finds none that are clearly better.
     """
-    moments, count, is_auto = terms.moments, options.pairs or 0, options.pairs == "auto"
+    moments, count, is_auto = terms.moments, options.pairs, options.pairs == "auto"
     few = moments.rows < max(MIN_ROWS, moments.features * moments.responses)
-    if not count or terms.expansion.products or (is_auto and (few or len(terms.parts) == 1)):
+    if count == 0 or terms.expansion.products or (is_auto and (few or len(terms.parts) == 1)):
         return None
-    found = _screened(terms, rows, options, AUTO_PAIRS if isinstance(count, str) else count)
-    if not found:
+    screen, ranked = _screened(terms, rows, options)
+    best, *_ = ranked
+    if not best:
         return None
-    groups = terms.expansion.groups.with_pairs(found)
+    groups = terms.expansion.groups.with_pairs(map(screen.pair, dict.fromkeys(chain.from_iterable(ranked))))
     parts = rows.moments(groups)
     whole = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
-    expansion = whole.expansion
+    names, expansion = terms.expansion.groups.features, whole.expansion
     spans = {
-        tuple(side.name for side in product.sides): np.arange(start, stop)
+        tuple(names.index(side.name) for side in product.sides): np.arange(start, stop)
         for product, (start, stop) in zip(expansion.products, expansion.product_spans, strict=True)
     }
-    blocks = [np.arange(expansion.column_terms), *(spans[a.column, b.column] for a, b in found)]
-    if len(parts) == 1:
-        return whole, f"products of {len(found)} pairs of columns are terms (--pairs {count})"
-    errors = _errors(whole, blocks, options)
-    kept = len(found)
-    if is_auto:
-        rise = errors.between(int(errors.mean.argmin()))
-        kept = int(np.flatnonzero(rise.mean <= rise.standard_error)[0])
-        with_kept, without = (Errors(errors.folds[:, k], errors.weights) for k in (kept, 0))
-        if not with_kept.is_clearly_less(without, HINGES_GAIN):
-            return None
-    before, after = errors.mean[[0, kept]].tolist()
-    said = (
-        f"products of {kept} pair{'s' * (kept != 1)} of columns are terms (--pairs): by least squares, the "
-        f"cross-validated error of all groups is {after:.4g} instead of {before:.4g}; the theorem's constant does not "
-        "cover them"
-    )
-    return _reduced(whole, found[:kept], np.sort(np.concatenate(blocks[: kept + 1]))), said
+    own = np.arange(expansion.column_terms)
+    blocks = [[own, *(spans[pair] for pair in each), *[own[:0]] * (len(best) - len(each))] for each in ranked]
+    kept, said = len(best), f"products of {len(best)} pairs of columns are terms (--pairs)"
+    if len(parts) > 1:
+        errors = _errors(whole, blocks, options)
+        if is_auto:
+            rise = errors.between(int(errors.mean.argmin()))
+            kept = int(np.flatnonzero(rise.mean <= rise.standard_error)[0])
+            with_kept, without = (Errors(errors.folds[:, k], errors.weights) for k in (kept, 0))
+            if not with_kept.is_clearly_less(without, HINGES_GAIN):
+                return None
+        before, after = errors.mean[[0, kept]].tolist()
+        said = (
+            f"products of {kept} pair{'s' * (kept != 1)} of columns are terms (--pairs): by least squares, the "
+            f"cross-validated error of all groups is {after:.4g} instead of {before:.4g}"
+        )
+    pairs, columns = [*map(screen.pair, best[:kept])], np.sort(np.concatenate(blocks[0][: kept + 1]))
+    return _reduced(whole, pairs, columns), f"{said}; the constant of the theorem does not cover them"
 
 
 def _reduced(terms: Terms, pairs: Sequence[Pair], columns: Index) -> Terms:
@@ -100,32 +103,50 @@ def _reduced(terms: Terms, pairs: Sequence[Pair], columns: Index) -> Terms:
     return Terms(expansion, [part.restricted(columns) for part in terms.parts], terms.moments.restricted(columns))
 
 
-def _errors(terms: Terms, blocks: Sequence[Index], options: Options) -> Errors:
-    """Return the errors of least squares on ever more blocks of terms, (K, blocks), each at its best penalty."""
-    columns, ends = np.concatenate(blocks), np.cumsum(list(map(len, blocks)))
-    folds = split(terms.parts)
-    found = [fold.errors(columns, ends, options.grid[::4]) for fold in folds]
+def _errors(terms: Terms, blocks: Sequence[Sequence[Index]], options: Options) -> Errors:
+    """Return the errors of least squares on ever more blocks of terms, (K, blocks), each at its best penalty.
+
+    `blocks` are those of all folds, or also those that the first and the second half of the folds ranked, which the
+    folds of the other half measure.
+    """
+    folds, found = split(terms.parts), []
+    for k, fold in enumerate(folds):
+        own = blocks[0] if len(blocks) == 1 else blocks[2 if 2 * k < len(folds) else 1]
+        found.append(fold.errors(np.concatenate(own), np.cumsum([*map(len, own)]), options.grid[::4]))
     return Errors(np.array(found), np.array([fold.weight for fold in folds])).at_least()
 
 
-def _screened(terms: Terms, rows: Rows, options: Options, count: int) -> list[Pair]:
-    """Return the pairs that explain most of the residual of least squares on all terms, at most `count`."""
+def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[list[tuple[int, int]]]]:
+    """Return the pairs that explain most of the residual of least squares on all terms, in descending order.
+
+    With "auto", also those of the first half of the folds alone, and of the second, as many as of all rows.
+    """
     sample = sample_of(_batches(rows), screened_rows(len(terms.expansion.columns)), seed=options.seed).columns
-    X, Y, weights = (np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights"))
+    X, Y, weights, folds = (np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights", "folds"))
     if not len(Y):
         raise TrainingError("no row that pairs are screened on has a positive weight; expected some")
-    gram, every = terms.gram, np.arange(terms.moments.features)
-    alpha = options.grid[0]
+    gram, every, alpha = terms.gram, np.arange(terms.moments.features), options.grid[0]
     if len(options.grid) > 1:
-        folds = split(terms.parts)
-        errors = np.array([fold.errors(every, np.array([len(every)]), options.grid[::4]) for fold in folds])
-        alpha = options.grid[::4][int(np.average(errors, axis=0, weights=[f.weight for f in folds])[:, 0].argmin())]
+        alpha = _best_penalty(terms, every, options)
     C, q = gram.penalised(alpha)
     W = factorise(C, np.diagonal(C).copy()).solve(q)[np.newaxis]
     model = prefix_models(gram, every, np.array([len(every)]), W)
     residuals = Y - replace(model, expansion=terms.expansion).predict(X, 0)
-    chance = CHANCE if options.pairs == "auto" else None
-    return [pair for pair, _ in screened_pairs(terms.expansion, X, residuals, weights, count, chance)]
+    screen = Screen.of(terms.expansion, X)
+    if options.pairs != "auto":
+        return screen, [[pair for pair, _ in screen.ranked(residuals, weights, options.pairs)]]
+    best = screen.ranked(residuals, weights, AUTO_PAIRS, chance=CHANCE)
+    used = with_rows(terms.parts)
+    is_first = folds < used[len(used) // 2 + len(used) % 2]
+    halves = [np.flatnonzero(each) for each in (is_first, ~is_first)] if best else []
+    others = [screen.ranked(residuals, weights, len(best), rows=half) if len(half) else [] for half in halves]
+    return screen, [[pair for pair, _ in each] for each in (best, *others)]
+
+
+def _best_penalty(terms: Terms, columns: Index, options: Options) -> float:
+    alphas, folds = options.grid[::4], split(terms.parts)
+    errors = [fold.errors(columns, np.array([len(columns)]), alphas)[:, 0] for fold in folds]
+    return alphas[int(np.average(errors, axis=0, weights=[fold.weight for fold in folds]).argmin())]
 
 
 def _batches(blocks: Iterable[Block]) -> Iterator[Sample]:
@@ -134,4 +155,6 @@ def _batches(blocks: Iterable[Block]) -> Iterator[Sample]:
         used = block.row_weights > 0
         for start in range(0, len(used), SLICE):
             rows = start + np.flatnonzero(used[start : start + SLICE])
-            yield Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows]})
+            folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
+            of_rows = {"Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds}
+            yield Sample({"X": dense(block.X[rows]), **of_rows})

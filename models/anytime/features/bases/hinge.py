@@ -61,7 +61,7 @@ class Hinge(Basis):
             different = _Different.of(sample)
             if knots is None and levels is None and len(different.values) <= 2:
                 return cls(K, (), ())  # all terms but the column itself are collinear with it
-            knots = cls._sampled(sample, different).quantiles(np.arange(1, K + 1) / (K + 1)) if knots is None else knots
+            knots = cls._knots(K, sample, different) if knots is None else knots
         ordered = tuple(sorted(knots if cls.choices else {*knots}))
         if given.knots is not None and (knots != ordered or (cls.choices and len(knots) not in (0, K))):
             raise GroupsError(
@@ -76,9 +76,8 @@ class Hinge(Basis):
         return cls(K, ordered, tuple(compress(stated, distinct_values(np.array(stated)))))
 
     @classmethod
-    def _sampled(cls, sample: ColumnSample, different: _Different) -> ColumnSample:  # noqa: ARG003
-        """Return the rows whose quantiles are the knots."""
-        return sample
+    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
+        return sample.quantiles(np.arange(1, K + 1) / (K + 1))
 
     def described(self) -> ColumnBasis:
         own: dict[str, Any] = {} if self.line is None else {"line": self.line}
@@ -98,7 +97,7 @@ class Hinge(Basis):
 
 @dataclass(frozen=True)
 class Octiles(Hinge):
-    """Hinges at the octiles of the values that are not common; cross-validation selects K = 0, 1, 3 or 7 of them.
+    """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them.
 
     It also selects whether there are levels next to the curve, where the sample shows that these explain more, and how
     many rows each needs.
@@ -106,7 +105,7 @@ class Octiles(Hinge):
     Attributes
     ----------
     knots : tuple[float, ...]
-        All seven, with duplicates, so that the quantiles of a smaller K are among them; none without other values.
+        All seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
     points, point_rows
         Those of `levels` that are not common, the most frequent first, and the rows of each.
     """
@@ -130,7 +129,7 @@ class Octiles(Hinge):
         if line not in (None, "own", "same"):
             raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
         basis = super().learn(size, given, sample)
-        if points is None and given.levels is None and basis.knots:
+        if points is None and given.levels is None:
             points, rows = _Different.of(sample).beside(basis, sample)
             basis = replace(basis, levels=tuple(sorted((*basis.levels, *points))))
         points = points or ()
@@ -141,8 +140,12 @@ class Octiles(Hinge):
         return replace(basis, line=line, points=points, point_rows=rows)
 
     @classmethod
-    def _sampled(cls, sample: ColumnSample, different: _Different) -> ColumnSample:
-        return different.without_common(sample)
+    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:
+        """Return the octiles; if all of them are common values, the median of the others."""
+        knots = super()._knots(K, sample, different)
+        if not {*knots} <= {*different.values[different.common].tolist()}:
+            return knots
+        return different.without_common(sample).quantiles([0.5] * K) or knots
 
     def described(self) -> ColumnBasis:
         own = {"points": self.points, "point_rows": self.point_rows}
