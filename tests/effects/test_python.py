@@ -694,7 +694,9 @@ KEYS: dict[str, Row] = {
     "groups": Row({"groups": DATED["groups"][:2]}, "terms"),
     "bases": Row({"bases": {"h": "cyclic:24"}}, "terms", shows="h sine"),
     "types": Row({"types": {"k": "text"}}, "terms", shows="k=2"),
-    "pairs": Row({"pairs": [[{"column": "h"}, {"column": "x"}]]}, "err", code=2, shows="training selects pairs"),
+    "pairs": Row(
+        {"pairs": [[{"column": "x", "knots": [0, 1]}, {"column": "h", "knots": [3, 9]}]]}, "terms", shows="x>0 * h>3"
+    ),
     "name": Row(with_group(name="extent"), "order", shows="extent"),
     "features": Row(with_group(features=["x", "z"]), "terms"),
     "cost": Row(with_group(cost=0.01), "order"),

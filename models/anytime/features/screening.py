@@ -27,7 +27,7 @@ from anytime.types import Bool, Float, Index
 CELLS = 8
 """Cells of a column."""
 
-SCREENED_ROWS = 20_000
+SCREENED_ROWS = 10_000
 SCREENED_CUTS = 2**28
 """Largest number of rows times cuts of a sample, 1 GiB: a sample of a wide table has fewer rows."""
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from anytime._linalg import factorise
+from anytime.data.dataset import ColumnError
 from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
@@ -41,8 +42,8 @@ MIN_ROWS = 500
 CHANCE = 0.05
 """Probability that "auto" takes one pair or more for a candidate where no pair has an effect."""
 
-SLICE = 65_536
-"""Rows that are made dense at once."""
+SLICE = 4_096
+"""Rows that are made dense, and estimated, at once."""
 
 
 class Rows(Protocol):
@@ -67,7 +68,12 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
     if not best:
         return None
     groups = terms.expansion.groups.with_pairs(map(screen.pair, dict.fromkeys(chain.from_iterable(ranked))))
-    parts = rows.moments(groups)
+    try:
+        parts = rows.moments(groups)
+    except (ColumnError, TrainingError):  # products too large to square, or more than memory stores
+        if is_auto:
+            return None
+        raise
     whole = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
     names, expansion = terms.expansion.groups.features, whole.expansion
     spans = {
@@ -131,7 +137,8 @@ def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[
     C, q = gram.penalised(alpha)
     W = factorise(C, np.diagonal(C).copy()).solve(q)[np.newaxis]
     model = prefix_models(gram, every, np.array([len(every)]), W)
-    residuals = Y - replace(model, expansion=terms.expansion).predict(X, 0)
+    model = replace(model, expansion=terms.expansion)
+    residuals = Y - np.concatenate([model.predict(X[at : at + SLICE], 0) for at in range(0, len(X), SLICE)])
     screen = Screen.of(terms.expansion, X)
     if options.pairs != "auto":
         return screen, [[pair for pair, _ in screen.ranked(residuals, weights, options.pairs)]]
