@@ -677,7 +677,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Learn the order in each fold for the errors.
     basis : str | None
         Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
-        quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
+        quantiles, perhaps with levels next to them, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P",
+        "categories" (that of text),
         "date" (of dates); None is that of the type of each column, "linear" for numbers.
     clamp : Clamp
         Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
@@ -688,9 +689,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row. "auto" chooses
         10, 5 or 2 by cross-validation.
     pairs : int | Literal["auto"] | None
-        Number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual of the
-        model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps
-        the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
+        Number of pairs of columns whose products become terms, 0 to 256: those that explain most of what a sum over
+        columns leaves. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps the
+        fewest whose cross-validated error is within a standard error of the least, and none unless it is clearly less;
+        `partial_fit` accepts only "auto" and 0. None is 0.
     epsilon : float | None
         Stop when no remaining group has a projection of the residual longer than this, in standard deviations of the
         response (Group-OMP); None selects every group.

@@ -632,7 +632,7 @@ VALUES: dict[str, Table] = {
     "word": {
         "alpha=cv": Row({"alpha": "cv"}, "alphas"),
         "min_level_rows=auto": Row({"min_level_rows": "auto"}, "selected"),
-        "pairs=auto": Row({"pairs": "auto"}, "terms", given={"y": TRAIN["z"]}, shows=" * "),
+        "pairs=auto": Elsewhere("tests/models/training/test_pairs.py", "def test_auto_keeps_the_pairs_that_help"),
         "cv=4": Row({"cv": 4}, "errors"),
         "cv=splits": Row({"cv": HALVES}, "errors"),
         "cv=splits without some training rows": Row(
@@ -695,7 +695,7 @@ KEYS: dict[str, Row] = {
     "bases": Row({"bases": {"h": "cyclic:24"}}, "terms", shows="h sine"),
     "types": Row({"types": {"k": "text"}}, "terms", shows="k=2"),
     "pairs": Row(
-        {"pairs": [[{"column": "x", "knots": [0, 1]}, {"column": "h", "knots": [3, 9]}]]}, "terms", shows="x>0 * h>3"
+        {"pairs": [[{"column": "h", "knots": [3, 9]}, {"column": "x", "knots": [0, 1]}]]}, "terms", shows="h>3 * x>0"
     ),
     "name": Row(with_group(name="extent"), "order", shows="extent"),
     "features": Row(with_group(features=["x", "z"]), "terms"),

@@ -83,6 +83,13 @@ TextColumns = Annotated[
 NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
 ]
+Pairs = Annotated[
+    str,
+    typer.Option(
+        help="Add products of this many pairs of columns as terms (0 to 256), or auto to cross-validate their number.",
+        autocompletion=candidates("auto"),
+    ),
+]
 Costs = Annotated[
     list[str] | None,
     typer.Option(help="Set the cost of this group, such as hog=2.5 or hog=5ms; repeat for several.", metavar="NAME=C"),
@@ -390,11 +397,4 @@ class TrainPlan(FitPlan):
             rich_help_panel=RARE,
         ),
     ] = Options.epsilon
-    pairs: Annotated[
-        str,
-        typer.Option(
-            help="Add products of this many pairs of columns as terms (0 to 256), or auto to cross-validate their "
-            "number.",
-            autocompletion=candidates("auto"),
-        ),
-    ] = str(Options.pairs)
+    pairs: Pairs = str(Options.pairs)

@@ -76,7 +76,7 @@ def test_the_hinges_of_each_size_are_at_quantiles_or_at_the_median_of_what_is_no
 
 def test_without_hinges_a_column_has_one_term_even_if_it_has_common_values() -> None:
     auto = Expansion.of(learned_groups(ONE, Sample({"x": np.repeat([0.0, 1.0, 2.0, 3.0], 10)}), "auto"))
-    assert auto.reduced(Choice(1))[0].terms.features == ("x", "x=0", "x=1", "x=2", "x=3")
+    assert auto.reduced(Choice(1))[0].terms.features == ("x", "x>1.5", "x=0", "x=1", "x=2", "x=3")
     line, [(term, _)] = auto.reduced(Choice(0))
     assert line.terms.features == ("x",)
     np.testing.assert_array_equal(auto.expand(np.array([[2.0], [0.5]]))[:, term], [2.0, 0.5])
