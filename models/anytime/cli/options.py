@@ -52,7 +52,8 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
-        "3 or 7 quantiles, by the cross-validated error; linear without folds. `moments` and `basis` have linear.",
+        "3 or 7 quantiles, perhaps with levels next to them, by the cross-validated error; linear without folds. "
+        "`moments` and `basis` have linear.",
         autocompletion=candidates(*_BASES),
     ),
 ]
