@@ -97,7 +97,10 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
             f"cross-validated error of all groups is {after:.4g} instead of {before:.4g}"
         )
     pairs, columns = [*map(screen.pair, best[:kept])], np.sort(np.concatenate(blocks[0][: kept + 1]))
-    return _reduced(whole, pairs, columns), f"{said}; the constant of the theorem does not cover them"
+    owner = {name: group.name for group in groups.groups for name in group.features}
+    if any(owner[a.column] != owner[b.column] for a, b in pairs):
+        said += "; the constant of the theorem does not cover products of two groups"
+    return _reduced(whole, pairs, columns), said
 
 
 def _reduced(terms: Terms, pairs: Sequence[Pair], columns: Index) -> Terms:

@@ -320,7 +320,9 @@ def test_two_groups_that_are_useless_alone_are_selected_together_at_their_joint_
     assert first.r2 > 0.7
     said = " ".join(found.model_.manifest.decisions)
     assert re.search(r"products of 1 pair of columns are terms .* error of all groups is 0\.\d+ instead of", said)
-    assert "the constant of the theorem does not cover them" in said
+    assert "the constant of the theorem does not cover products of two groups" in said
+    together = {"groups": [{"name": "all", "features": [f"x{j}" for j in range(4)], "cost": 1.0}]}
+    assert "theorem" not in " ".join(AnytimeRegressor(together, pairs=1).fit(X, y).model_.manifest.decisions)
     assert set(AnytimeRegressor(groups, pairs=0).fit(X, y).model_.manifest.steps[0].adds) == {"line"}
 
 
