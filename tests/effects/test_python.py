@@ -630,7 +630,7 @@ VALUES: dict[str, Table] = {
     "word": {
         "alpha=cv": Row({"alpha": "cv"}, "alphas"),
         "min_level_rows=auto": Row({"min_level_rows": "auto"}, "selected"),
-        "pairs=auto": Row({"pairs": "auto"}, "terms", given={"y": TRAIN["z"]}, shows=" * "),
+        "pairs=auto": Elsewhere("tests/models/training/test_pairs.py", "def test_auto_keeps_the_pairs_that_help"),
         "cv=4": Row({"cv": 4}, "errors"),
         "cv=splits": Row({"cv": HALVES}, "errors"),
         "cv=splits without some training rows": Row(
@@ -692,7 +692,9 @@ KEYS: dict[str, Row] = {
     "groups": Row({"groups": DATED["groups"][:2]}, "terms"),
     "bases": Row({"bases": {"h": "cyclic:24"}}, "terms", shows="h sine"),
     "types": Row({"types": {"k": "text"}}, "terms", shows="k=2"),
-    "pairs": Row({"pairs": [[{"column": "h"}, {"column": "x"}]]}, "err", code=2, shows="training selects pairs"),
+    "pairs": Row(
+        {"pairs": [[{"column": "h", "knots": [3, 9]}, {"column": "x", "knots": [0, 1]}]]}, "terms", shows="h>3 * x>0"
+    ),
     "name": Row(with_group(name="extent"), "order", shows="extent"),
     "features": Row(with_group(features=["x", "z"]), "terms"),
     "cost": Row(with_group(cost=0.01), "order"),
@@ -704,6 +706,18 @@ KEYS: dict[str, Row] = {
     "levels": Row(with_basis("t", basis="categories", levels=["d"]), "terms", shows="t=d"),
     "other": Row(with_basis("t", **CATEGORIES, other=False), "terms", with_basis("t", **CATEGORIES)),
     "level_rows": Row(with_basis("t", **CATEGORIES, level_rows=[9, 4]), "selected", with_basis("t", **CATEGORIES)),
+    "points": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0]),
+        shows="levels=10",
+    ),
+    "point_rows": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[3]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        shows="levels=2",
+    ),
     "line": Row(
         with_basis("h", basis="auto", range=[3.0, 9.0], line="own"),
         "selected",

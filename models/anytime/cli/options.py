@@ -52,8 +52,8 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help=f"Turn each column of a fitting type into terms by this basis: {', '.join(_BASES)}. auto chooses linear, "
-        "or hinges at 1, 3 or 7 quantiles, by the cross-validated error; without folds it is linear. The default of "
-        "`moments` and `basis` is linear.",
+        "or hinges at 1, 3 or 7 quantiles, perhaps with levels of its common values, by the cross-validated error; "
+        "without folds it is linear. The default of `moments` and `basis` is linear.",
         autocompletion=candidates(*_BASES),
     ),
 ]
@@ -85,6 +85,13 @@ TextColumns = Annotated[
 ]
 NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
+]
+Pairs = Annotated[
+    str,
+    typer.Option(
+        help="Add products of this many pairs of columns as terms (0 to 256), or auto to cross-validate their number.",
+        autocompletion=candidates("auto"),
+    ),
 ]
 Costs = Annotated[
     list[str] | None,
@@ -394,11 +401,4 @@ class TrainPlan(FitPlan):
             rich_help_panel=RARE,
         ),
     ] = Options.epsilon
-    pairs: Annotated[
-        str | None,
-        typer.Option(
-            help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
-            "number.",
-            autocompletion=candidates("auto"),
-        ),
-    ] = None
+    pairs: Pairs = str(Options.pairs)

@@ -76,8 +76,6 @@ def train(
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    if plan.training.pairs is not None and backend != "local":
-        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     share = options.stated_coverage(coverage, calibrate)
     for option, path, other, use in (
         ("--validation", validation, data, "the model learns from"),
@@ -416,23 +414,32 @@ def basis(
     ] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
+    pairs: options.Pairs = "0",
     seed: options.Seed = 0,
     *,
     tables: options.TableFormat,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
-    The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
-    and `moments` use these as they are, so the moments of several tables can be added.
+    The file states the knots, levels and range of every column, and whether missing values have an indicator; with
+    --pairs, which requires --target, also the pairs of columns whose products are terms. `train` and `moments` use
+    these as they are, so the moments of several tables can be added.
 
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
     least = options.number_or_word(min_level_rows, int)
-    learning = Options(clamp=options.number_or_word(clamp), min_level_rows=least)
+    learning = Options(
+        clamp=options.number_or_word(clamp),
+        min_level_rows=least,
+        types=options.stated_types(text, number),
+        pairs=options.number_or_word(pairs, int),
+        seed=seed,
+    )
     options.checked_fixed(clamp, min_level_rows)
+    if learning.pairs != 0 and not target:
+        raise TrainingError(f"--pairs is {pairs} without a target that pairs explain; add --target")
     table = tables.open(data)
-    types = options.stated_types(text, number)
     known = open_groups(table, groups, target or ())
     if ignored := Dataset(table, known, Target("regression", tuple(target or ()))).check():
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
@@ -441,7 +448,7 @@ def basis(
             table,
             known,
             target or (),
-            stated=types,
+            stated=learning.types,
             option=basis,
             clamp=learning.clamp,
             min_level_rows=learning.min_level_rows,
@@ -449,10 +456,14 @@ def basis(
             seed=seed,
             complete=True,
         )
+        if learning.pairs != 0:
+            known = open_training(table, Roles(written, tuple(target or ())), learning).with_found_pairs()
+            written = written.with_pairs(known.pairs)
     for each in (*found.warnings, *found.decisions):
         remark(each)
     write_groups(written, out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-    terms = Expansion.of(written).size
+    terms, count = Expansion.of(written).size, len(written.pairs)
+    kinds += f", {count} pair{'s' * (count != 1)}" if count else ""
     Done([out]).print(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")

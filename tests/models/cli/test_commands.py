@@ -711,20 +711,13 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("an unknown task", nothing, [*TRAIN, "--task", "ranking"], ["--task"]),
     ("a model of another suffix", nothing, [*TRAIN[:-1], "m.bin"], ["m.bin", ".safetensors"]),
     ("a model in no directory", nothing, [*TRAIN[:-1], "no/m.safetensors"], ["no directory 'no'"]),
-    ("no pairs", nothing, [*TRAIN, "--pairs", "0"], ["--pairs is 0; expected a number from 1 to 256, or 'auto'"]),
-    ("pairs that are a word", nothing, [*TRAIN, "--pairs", "some"], ["--pairs is 'some'; expected a number from 1"]),
+    ("pairs below none", nothing, [*TRAIN, "--pairs", "-1"], ["--pairs is -1; expected a number from 0", "or 'auto'"]),
+    ("pairs that are a word", nothing, [*TRAIN, "--pairs", "some"], ["--pairs is 'some'; expected a number from 0"]),
     (
         "pairs on a path",
         nothing,
         [*TRAIN, "--pairs", "3", "--method", "sparse"],
         ["method sparse does not support pairs"],
-    ),
-    ("pairs of two folds", nothing, [*TRAIN, "--pairs", "auto", "--folds", "2"], ["needs 3 folds or more", "are 2"]),
-    (
-        "pairs on a cluster",
-        nothing,
-        [*TRAIN, "--pairs", "2", "--backend", "dask"],
-        ["--pairs requires --backend local"],
     ),
     (
         "pairs of moments",

@@ -98,9 +98,16 @@ def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> N
         Expansion.of(type(groups).model_validate_json(json.dumps(content)))
 
 
-def test_a_groups_file_with_pairs_is_refused() -> None:
-    with pytest.raises(GroupsError, match="has 'pairs'; expected none: training selects pairs by pairs"):
-        load_groups(GROUPS | {"pairs": [["age", "fare"]]})
+def test_pairs_of_a_groups_file_are_checked() -> None:
+    knots = [{"column": "age", "knots": [1, 2]}, {"column": "fare", "knots": [1, 2]}]
+    assert len(load_groups({**GROUPS, "pairs": [knots]}).pairs) == 1
+    for pairs, why in (
+        ([["age", "fare"]], "pairs, 0, 0: input should be an object"),
+        ([knots[::-1]], "the pairs are not in the order of the groups"),
+        ([[knots[0], knots[0]]], "expected two different columns of groups"),
+    ):
+        with pytest.raises(GroupsError, match=why):
+            load_groups({**GROUPS, "pairs": pairs})
 
 
 def test_groups_may_have_the_names_of_products() -> None:
