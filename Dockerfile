@@ -1,10 +1,8 @@
 # The server and its dependencies only; models are mounted at /models.
 #   docker build -t anytime-linear .
 #   docker run --read-only --publish 127.0.0.1:8000:8000 --volume ./folder:/models:ro \
-#       --env ANYTIME_API_KEYS=sha256:$(printf %s "$KEY" | sha256sum | cut -c 1-64) anytime-linear
-# Without keys the server does not start. Give keys as above, as digests so that nobody can read them in the container's
-# environment, or one per line in a file that the container's user (10001) can read:
-#       --volume ./keys.txt:/run/secrets/api-keys:ro --env ANYTIME_API_KEYS_FILE=/run/secrets/api-keys
+#       --volume ./keys.txt:/run/secrets/api-keys:ro --env ANYTIME_API_KEYS_FILE=/run/secrets/api-keys anytime-linear
+# Without keys the server does not start: `sh deploy/keys.sh` makes keys.txt; deploy/SECURITY.md says more about keys.
 # ANYTIME_INSECURE=true serves every client without keys; use it behind a proxy that checks clients.
 # When the server stops, it answers open predictions at once. ANYTIME_PORT sets a port other than 8000; the health check
 # reads it too. /usr/share/anytime-linear lists the contents of the image and their licences.

@@ -94,8 +94,9 @@ bench-sessions: .venv/ready
 	$(BIN)/python tests/benchmarks/sessions.py $(ARGS)
 
 # Compares training, quality and serving with peers, each in its own environment under .venv-peers; writes
-# peers-report.html. ARGS="--only training", rows, quality, defaults, adaptive, serving, size, resequence or lasso;
-# ARGS=--quick: a short run. Linux, two cores; reads the data sets in DATA.
+# peers-report.html. ARGS="--only training", rows, quality, defaults, published, prices, adaptive, serving, size, resequence
+# or lasso; ARGS=--quick: a short run. Linux, two cores; reads the data sets in DATA. "prices" also writes the figures of a
+# page of the gallery.
 bench-peers: .venv/ready
 	$(BIN)/python tests/benchmarks/peers/run.py --data $(DATA) $(ARGS)
 
@@ -121,7 +122,8 @@ soak: .venv/ready
 loop: .venv/ready
 	$(BIN)/python tests/benchmarks/loop.py $(ARGS)
 
-# Offers up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share.
+# Offers up to three times what the server can answer (Linux, two cores); ARGS=--quick: a second for each share;
+# ARGS='--only goodput': computes the groups on the server, next to a server that computes all of them or refuses.
 overload: .venv/ready
 	$(BIN)/python tests/drills/overload.py $(ARGS)
 

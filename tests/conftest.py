@@ -60,19 +60,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _note_skip(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    _note_skip(report)
-
-
 def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         if not any(words in reason for words in NOT_PARTS):
             _skipped.append(f"{report.nodeid}: {reason}")
+
+
+pytest_runtest_logreport = pytest_collectreport = _note_skip
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -6,7 +6,6 @@ on the path. `pyproject.toml` has the lowest versions.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -14,6 +13,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+from benchmarks.harness import flag, script_options
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-versions"
@@ -56,9 +57,7 @@ def run(end: str, requirements: list[str], tests: tuple[str, ...]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="run only the tests of the edge, with the lowest versions")
-    quick = parser.parse_args().quick
+    quick = script_options(__doc__, quick=flag("run only the tests of the edge, with the lowest versions")).quick
     tests = QUICK if quick else ("tests/service",)
     versions = lowest()
     ends = {"lowest": [f"{name}=={version}" for name, version in versions.items()]}

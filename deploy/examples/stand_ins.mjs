@@ -1,5 +1,6 @@
 // Stand-ins for feature extractors, so that the examples run with any server: one for each group that has features, in
-// the order of the model's sequence. Real extractors compute the values; these wait and make them up.
+// the order of the model's sequence. Real extractors compute the values; these wait, and return those of the made-up row
+// that the server draws with the means and deviations of the training rows.
 
 const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -13,16 +14,16 @@ export async function standIns(url, model, key, ms = 2) {
     return content;
   };
   if (model === undefined) [{ name: model }] = await get("/models");
-  const { steps, groups } = await get(`/models/${encodeURIComponent(model)}`);
-  const width = Object.fromEntries(groups.map(({ name, features }) => [name, features.length]));
+  const { steps } = await get(`/models/${encodeURIComponent(model)}`);
+  const { groups: values } = await get(`/models/${encodeURIComponent(model)}/sample`);
   const extractors = steps
     .flatMap(({ adds }) => adds)
-    .filter((group) => width[group] > 0)
+    .filter((group) => group in values)
     .map((group) => ({
       group,
       extract: async () => {
         await wait(ms);
-        return Array.from({ length: width[group] }, () => Math.random());
+        return values[group];
       },
     }));
   return { model, extractors };

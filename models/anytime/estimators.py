@@ -109,7 +109,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         basis: str | None = Options.basis,
         clamp: Clamp = None,
         min_level_rows: int | Literal["auto"] = "auto",
-        pairs: int | Literal["auto"] | None = None,
+        pairs: int | Literal["auto"] | None = Options.pairs,
         class_weight: Any = None,
         n_jobs: int | None = None,
         random_state: Any = 0,
@@ -306,13 +306,14 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return self
 
     def _learn_rows(self, X: Any, y: Any, sample_weight: Any, query: Any, classes: Any, decay: float | None) -> None:
-        expected = {"pairs": "None", "class_weight": "None"}
-        expected |= {} if isinstance(self.cv, Integral) else {"cv": "a number of folds, or None"}
+        expected = {} if self.pairs in ("auto", 0, None) else {"pairs": "'auto' or 0"}
+        expected |= {} if self.class_weight is None else {"class_weight": "None"}
+        expected |= {} if isinstance(self.cv, Integral | None) else {"cv": "a number of folds, or None"}
         refuse(
             {
                 f"{name} is {getattr(self, name)!r}; partial_fit expects {words}: use fit, which has all rows": True
                 for name, words in expected.items()
-                if decay is not None and getattr(self, name) is not None
+                if decay is not None
             }
         )
         stream = None if decay is None else self._stream
@@ -491,7 +492,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             basis=self.basis,
             clamp=self.clamp,
             min_level_rows=self.min_level_rows,
-            pairs=int(self.pairs) if isinstance(self.pairs, np.integer) else self.pairs,
+            pairs=int(self.pairs or 0) if isinstance(self.pairs, np.integer | None) else self.pairs,
             seed=int(state if isinstance(state, Integral) else check_random_state(state).randint(2**31 - 1)),
             n_jobs=self.n_jobs,
         )
@@ -676,7 +677,8 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Learn the order in each fold for the errors.
     basis : str | None
         Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
-        quantiles, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P", "categories" (that of text),
+        quantiles, perhaps with levels next to them, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P",
+        "categories" (that of text),
         "date" (of dates); None is that of the type of each column, "linear" for numbers.
     clamp : Clamp
         Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
@@ -687,9 +689,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         Rows that a level of text needs for an indicator, 2 or more: no indicator discloses a single row. "auto" chooses
         10, 5 or 2 by cross-validation.
     pairs : int | Literal["auto"] | None
-        Number of pairs of columns whose products become terms, 1 to 256: those that explain most of the residual of the
-        model without them. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps
-        the fewest whose cross-validated error is within a standard error of the least. Not in `partial_fit`.
+        Number of pairs of columns whose products become terms, 0 to 256: those that explain most of what a sum over
+        columns leaves. A pair costs nothing, and is used once the groups of both columns are there. "auto" keeps the
+        fewest whose cross-validated error is within a standard error of the least, and none unless it is clearly less;
+        `partial_fit` accepts only "auto" and 0. None is 0.
     epsilon : float | None
         Stop when no remaining group has a projection of the residual longer than this, in standard deviations of the
         response (Group-OMP); None selects every group.

@@ -749,8 +749,6 @@ def singletons(features: Iterable[str]) -> FeatureGroups:
 
 
 def _checked(content: dict[str, Any], source: str) -> FeatureGroups:
-    if "pairs" in content:
-        raise GroupsError(f"{source} has 'pairs'; expected none: training selects pairs by --pairs")
     bases = content.get("bases")
     if isinstance(bases, Mapping):  # a name alone is short for a basis with that name
         content = content | {
@@ -818,6 +816,7 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
     head: dict[str, Any] = {"cost_unit": groups.cost_unit} | ({} if groups.rows is None else {"rows": groups.rows})
     entries = [group.model_dump(mode="json", exclude_defaults=True) for group in groups.groups]
     bases = {name: basis.model_dump(mode="json", exclude_unset=True) for name, basis in groups.bases.items()}
+    pairs = [[side.model_dump(mode="json") for side in pair] for pair in groups.pairs]
     if path.suffix.lower() == ".json":
         columns = ",\n".join(f"  {_json(name)}: {_json(basis)}" for name, basis in bases.items())
         parts = [
@@ -825,6 +824,7 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
             '"groups": [\n' + ",\n".join("  " + _json(group) for group in entries) + "\n]",
             *([f'"types": {_json(groups.types)}'] if groups.types else []),
             *([f'"bases": {{\n{columns}\n}}'] if bases else []),
+            *(['"pairs": [\n' + ",\n".join("  " + _json(pair) for pair in pairs) + "\n]"] if pairs else []),
         ]
         text = "{" + ", ".join(parts) + "}\n"
     else:
@@ -834,6 +834,8 @@ def write_groups(groups: FeatureGroups, path: Path) -> None:
             *([f"types: {flow(groups.types)}"] if groups.types else []),
             *(["bases:"] if bases else []),
             *(f"  {flow({name: basis})[1:-1]}" for name, basis in bases.items()),
+            *(["pairs:"] if pairs else []),
+            *(f"  - {flow(pair)}" for pair in pairs),
         ]
         text = "\n".join(lines) + "\n"
     write_text(text, path)

@@ -53,9 +53,10 @@ def compare(
 ) -> None:
     """Compare the selection methods on one table.
 
-    The output has timeliness up to the plateau, and explained variance at the last prefix, at every one with --json.
-    All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP. Of classes, --test also measures
-    accuracy, balanced accuracy, AUC, log loss and Brier score: at half of the cost here, at every prefix with --json.
+    The output has the timeliness up to the plateau and the explained variance of the last prefix; with --json, of every
+    prefix. All methods share one penalty; with --alpha cv it is the one chosen for CS-G-OMP. For classes, --test also
+    measures accuracy, balanced accuracy, AUC, log loss and Brier score: at half of the cost, with --json at every
+    prefix.
 
     Example: anytime compare train.csv --groups groups.yaml --target target --test test.csv
     """
@@ -93,9 +94,9 @@ def compare(
             _table(compared),
             *_classes_tables(compared, classes),
             *_notes(classes),
-            f"alpha {compared.alpha:.3g}; timeliness up to cost {compared.stop:g} {unit}, where CS-G-OMP reaches "
-            f"{compared.level:g} of its final training value; F in training includes the penalty (not for shrunken "
-            "weights), r2 does not",
+            f"alpha {compared.alpha:.3g}; timeliness is the mean share explained up to {compared.stop:g} {unit}, where "
+            f"CS-G-OMP reaches {100 * compared.level:g} % of its final training value; F in training includes the "
+            "penalty (except for shrunken weights), r2 does not",
         )
 
 

@@ -11,11 +11,9 @@ import os
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -31,15 +29,13 @@ from anytime.training.dask import Cluster
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from benchmarks.harness import script_options
-from benchmarks.large import write
+from benchmarks.large import OPTIONS, table_of
 
 FOLDS = 5
 TOLERANCE = 1e-12
 
 
-def sum_moments(
-    data: Dataset, workers: int, on_first_part: Callable[[Client], None] = lambda _: None
-) -> tuple[float, list[Moments]]:
+def sum_moments(data: Dataset, workers: int, on_first_part: Callable[[Client], None]) -> tuple[float, list[Moments]]:
     """Return the seconds that a cluster takes and its moments; `on_first_part` is called after the first part."""
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as local,  # type: ignore[no-untyped-call]
@@ -83,24 +79,15 @@ def difference(found: list[Moments], expected: list[Moments]) -> float:
 
 
 def main() -> None:
-    args = script_options(
-        __doc__,
-        gigabytes={"type": float, "default": 2.0},
-        columns={"type": int, "default": 500},
-        repeats={"type": int, "default": 3},
-        folder={"type": Path, "help": "folder of the table; a temporary folder by default"},
-    )
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if args.folder is None else args.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        path, groups_file = write(folder, args.gigabytes, args.columns)
+    args = script_options(__doc__, None, **OPTIONS | {"gigabytes": {"type": float, "default": 2.0}})
+    with table_of(args.folder, args.gigabytes, args.columns) as (path, groups_file):
         table, groups = open_table(path), load_groups(groups_file)
         rows = survey(table, ["y"])
         data = Dataset(table, groups, settle_target(rows))
         print(f"{rows.rows:,} rows of {args.columns} features, {path.stat().st_size / 1e9:.2f} GB, {FOLDS} folds")
         expected = data.moments(FOLDS)
         order = fit(expected, groups, Options(alpha="cv")).sequence.columns.tolist()
-        ways: dict[str, tuple[int, Any]] = {
+        ways: dict[str, tuple[int, Callable[[Client], None]]] = {
             "one worker": (1, lambda _: None),
             "two workers": (2, lambda _: None),
             "two, one killed": (2, kill_worker),
@@ -114,11 +101,8 @@ def main() -> None:
                 worst = max(worst, difference(found, expected))
                 same &= fit(found, groups, Options(alpha="cv")).sequence.columns.tolist() == order
                 print(f"  {name}: {rows.rows / seconds_taken:,.0f} rows/s", flush=True)
-    one, two = (statistics.median(seconds[name]) for name in ("one worker", "two workers"))
-    print(
-        f"efficiency of two workers {one / (2 * two):.0%}; a killed one costs "
-        f"{statistics.median(seconds['two, one killed']) / two - 1:.0%} of the time"
-    )
+    one, two, killed = map(statistics.median, seconds.values())
+    print(f"efficiency of two workers {one / (2 * two):.0%}; a killed one costs {killed / two - 1:.0%} of the time")
     print(f"moments differ by at most {worst:.1e}, {'the same' if same else 'a different'} sequence")
     sys.exit(0 if worst <= TOLERANCE and same else 1)
 

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime.types import Policy
-from benchmarks.harness import CLIENT_CORE, SLACK, Process, flag, percentiles, pin_to_core, script_options
-from benchmarks.load.aio import stream_by_aiohttp
+from benchmarks.harness import CLIENT_CORE, SLACK, Process, Table, flag, percentiles, pin_to_core, script_options
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
@@ -50,6 +50,20 @@ On a quiet machine it is .1 to .3 ms late.
 
 MAJORITY, MAX_RUNS = 3, 10
 """A row over a limit is repeated until three runs agree, paused ones not counted: pauses come and go, a fault stays."""
+
+
+RESULTS = Table(
+    ("", "<34"),
+    ("count", ">7"),
+    ("sent", ">9.2f"),
+    ("bare", ">7.2f"),
+    ("received", ">9.2f"),
+    ("bare", ">7.2f"),
+    ("load", ">7.2f"),
+    ("busy", ">6.0%"),
+    ("stall", ">7.1f"),
+    ("gc", ">6.1f"),
+)
 
 
 class Result(NamedTuple):
@@ -134,34 +148,21 @@ class Soak:
         def run() -> Result:
             share = max(1, int(count * self.share))
             predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
-            load = Load()
-            binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-            server_stats(self.child)
-            cpu, start = self.child.cpu_us, time.perf_counter()
-            begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
-            last = predictions[-1]
-            timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
-            load.run(lambda: all(each.answers for each in predictions), 15.0)
-            load.run(lambda: False, 0.1)  # a second answer to a prediction would be received now
-            busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-            binding.close()
-            timers.close()
+            with closing(Load()) as load:
+                binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
+                server_stats(self.child)
+                cpu, start = self.child.cpu_us, time.perf_counter()
+                begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+                last = predictions[-1]
+                timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
+                load.run(lambda: all(each.answers for each in predictions), 15.0)
+                load.run_for(0.1)  # a second answer to a prediction would be received now
+                busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
             return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
 
-        return run() if once else self._majority(run)
+        return run() if once else self.majority(run)
 
-    def aiohttp(self, count: int, rate: float) -> Result:
-        return self._majority(lambda: self.aiohttp_once(count, rate))
-
-    def aiohttp_once(self, count: int, rate: float) -> Result:
-        predictions = list(plan_predictions(self.model, self.rng, max(1, int(count * self.share))))
-        server_stats(self.child)
-        cpu, start = self.child.cpu_us, time.perf_counter()
-        bare, late = stream_by_aiohttp(self.child.port, predictions, self.rng, rate)
-        busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-        return self._result("POST by aiohttp", predictions, bare, late, busy)
-
-    def _majority(self, run: Callable[[], Result]) -> Result:
+    def majority(self, run: Callable[[], Result]) -> Result:
         """Add the result of the first run if it kept every promise or is wrong, else one with the majority."""
         verdicts: Counter[bool] = Counter()
         for number in range(MAX_RUNS):
@@ -187,10 +188,7 @@ class Soak:
         busy: float,
     ) -> Result:
         stats = server_stats(self.child)
-        found: Counter[str] = Counter()
-        for each in predictions:
-            for fault in faults(self.model, each, stats.stalls):
-                found[fault] += 1
+        found = Counter(fault for each in predictions for fault in faults(self.model, each, stats.stalls))
         received = [each.lateness_ms for each in predictions if each.answers]
         result = Result(
             name,
@@ -205,20 +203,11 @@ class Soak:
             max(stats.gc_ms, default=0.0),
             found,
         )
-        print_result(result)
+        print(RESULTS.row(*result[:-1]) + ("" if result.kept else "  over"), flush=True)
+        for fault, times in found.most_common(5):
+            print(f"    {times} x {fault}")
         gc.collect()
         return result
-
-
-def print_result(result: Result) -> None:
-    wrong = "" if result.kept else "  over"
-    print(
-        f"{result.name:<34}{result.predictions:>7}{result.sent:>9.2f}{result.sent_bare:>7.2f}"
-        f"{result.received:>9.2f}{result.received_bare:>7.2f}{result.load:>7.2f}{result.busy:>6.0%}{result.stall:>7.1f}{result.gc:>6.1f}{wrong}",
-        flush=True,
-    )
-    for fault, times in result.faults.most_common(5):
-        print(f"    {times} x {fault}")
 
 
 def main() -> None:
@@ -226,7 +215,7 @@ def main() -> None:
     args = script_options(
         __doc__,
         quick=flag("a tenth of everything"),
-        only={"help": "websocket, loaded, arrived, post, aiohttp, sessions, thousand, rows or hostile"},
+        only={"help": "websocket, loaded, arrived, post, sessions, thousand, rows or hostile"},
     )
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause
@@ -240,16 +229,14 @@ def run(soak: Soak, idle: Child, only: str) -> bool:
     server_stats(soak.child)
     soak.stream("warming up", Stream, int(1000 / soak.share), CAPACITY_RATE)
     capacity = CAPACITY_RATE / soak.results[-1].busy
-    columns = (("", 34), ("count", 7), ("sent", 9), ("bare", 7), ("received", 9), ("bare", 7), ("load", 7), ("busy", 6))
     print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
-    print("".join(f"{name:>{width}}" for name, width in (*columns, ("stall", 7), ("gc", 6))))
+    print(RESULTS.head)
     soak.results.clear()
     parts: dict[str, Callable[[], object]] = {
         "websocket": lambda: soak.stream("WebSocket", Stream, 20_000, 300),
         "loaded": lambda: loaded(soak, idle, LOADED * capacity),
         "arrived": lambda: soak.stream("WebSocket, policy arrived", Stream, 4_000, 100, policy="arrived"),
-        "post": lambda: soak.stream("streamed POST, sockets", StreamedPost, 4_000, 200),
-        "aiohttp": lambda: soak.aiohttp(4_000, 60),
+        "post": lambda: soak.stream("streamed POST", StreamedPost, 4_000, 200),
         "sessions": lambda: soak.stream("sessions", Sessions, 4_000, 100),
         "thousand": lambda: thousand(soak),
         "rows": lambda: many_rows(soak),
@@ -282,12 +269,11 @@ def loaded(soak: Soak, idle: Child, rate: float) -> None:
 
 def bare_lateness(idle: Child, rng: np.random.Generator) -> list[float]:
     """Return the lateness of timers of a server without predictions."""
-    load = Load()
-    timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
-    server_stats(idle)
-    timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
-    load.run(lambda: time.perf_counter() > until + 0.1, 15.0)
-    timers.close()
+    with closing(Load()) as load:
+        timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
+        server_stats(idle)
+        timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
+        load.run_for(TIMERS_S + 0.1)
     return server_stats(idle).bare_ms
 
 

@@ -6,17 +6,21 @@ import argparse
 import gc
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 TESTS = Path(__file__).parents[1]
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -55,6 +59,11 @@ def report(rows: Sequence[Row]) -> bool:
     return all(row.kept for row in rows)
 
 
+def violations(*checks: tuple[object, str]) -> list[str]:
+    """Return the broken promises: the text of each check that found something."""
+    return [text for found, text in checks if found]
+
+
 def conclude(broken: Sequence[str], *, ran: bool = True) -> NoReturn:
     """Print the broken promises and exit; with 1 if there are any, or if nothing `ran`."""
     print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
@@ -81,23 +90,33 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Process:
-    """A module that runs in a process of its own and speaks in lines, until the end of the block."""
+    """A module that runs in a process of its own and speaks in lines, until the end of the block.
 
-    def __init__(self, module: str, *words: object, **variables: str) -> None:
+    Parameters
+    ----------
+    log : file for its errors, in whose folder it runs; by default those of this process.
+    """
+
+    def __init__(
+        self, module: str, *words: object, python: Path | str = sys.executable, log: Path | str = "", **variables: str
+    ) -> None:
         self.module = module
-        self.popen = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, words)],
-            env=environment(**variables),
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        with Path(log).open("ab") if log else nullcontext() as printed:
+            self.popen = subprocess.Popen(
+                [python, "-m", module, *map(str, words)],
+                env=environment(**variables),
+                cwd=Path(log).parent if log else None,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.popen:
+        with suppress(BrokenPipeError), self.popen:
             self.popen.kill()
 
     def line(self, prefix: str = "") -> str:
@@ -137,13 +156,19 @@ def timed(run: Callable[[], object], clock: Callable[[], float] = time.perf_coun
     return clock() - start
 
 
-def turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def turns(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
     """Measure in turns, so that noise affects all alike; the first turn is a warm-up."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    found: dict[str, list[T]] = {name: [] for name in measures}
     for _ in range(rounds + 1):
         for name, measure in measures.items():
             found[name].append(measure())
     return {name: values[1:] for name, values in found.items()}
+
+
+def pairs(ours: Callable[[], float], floor: Callable[[], float], rounds: int) -> list[tuple[float, float]]:
+    """Measure ours and its floor in turns; the first turn is a warm-up."""
+    found = turns({"ours": ours, "floor": floor}, rounds)
+    return list(zip(found["ours"], found["floor"], strict=True))
 
 
 def median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
@@ -155,6 +180,32 @@ def percentiles(values: Sequence[float], *shares: float) -> list[float]:
     """Return percentiles, of shares from 0 to 100; NaN without values."""
     found: list[float] = np.percentile(values, shares).tolist() if len(values) else [float("nan")] * len(shares)
     return found
+
+
+class Spent(NamedTuple):
+    """Elapsed time and processor time of a process in seconds, its peak resident memory in MiB, and its output."""
+
+    seconds: float
+    processor_s: float
+    peak_mib: float
+    output: str
+
+
+def spent(command: Sequence[object], **variables: str) -> Spent:
+    """Run a command; exit with its output if it fails."""
+    begun = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(
+            [str(word) for word in command], stdout=out, stderr=subprocess.STDOUT, env=os.environ | variables
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        output = out.read()
+    if process.returncode:
+        sys.exit(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{output}")
+    return Spent(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
 
 
 def megabytes() -> float:
@@ -186,9 +237,30 @@ def on_core(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their columns."""
+class Table:
+    """Figures under their columns, for rows that are printed as they are measured.
+
+    Parameters
+    ----------
+    columns : name and format of each column, such as `>8.2f`.
+
+    Attributes
+    ----------
+    head : the line of names.
+    """
+
+    def __init__(self, *columns: tuple[str, str]) -> None:
+        self._formats = [form for _, form in columns]
+        self.head = "".join(format(name, re.sub(r"\+|\..*$|[a-z%]*$", "", form)) for name, form in columns)
+
+    def row(self, *values: object) -> str:
+        return "".join(map(format, values, self._formats))
+
+
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of rows under their columns; the first column is text."""
     cells = [list(map(str, row)) for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    for first, *others in cells:
+        right = (value.rjust(width) for value, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *right]).rstrip()

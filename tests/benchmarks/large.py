@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +25,22 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import HIDDEN, script_options
+from benchmarks.harness import HIDDEN, conclude, script_options, spent
 
 CHUNK_ROWS = 16_384
 GROUP = 10
 LIMIT = 2**30
 SHARE = 0.6
 THREADS = 2
+BOTH_THREADS = {"OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gigabytes": {"type": float, "default": 8.0},
+    "columns": {"type": int, "default": 500},
+    "repeats": {"type": int, "default": 3},
+    "folder": {"type": Path, "help": "folder of the table; a temporary folder by default"},
+}
 
 
 def write(folder: Path, gigabytes: float, columns: int) -> tuple[Path, Path]:
@@ -59,16 +68,24 @@ def write(folder: Path, gigabytes: float, columns: int) -> tuple[Path, Path]:
     return table, groups
 
 
+@contextmanager
+def table_of(folder: Path | None, gigabytes: float, columns: int) -> Iterator[tuple[Path, Path]]:
+    """Yield a table and its groups in a folder, by default a temporary one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        place = folder or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        yield write(place, gigabytes, columns)
+
+
 def floor(table: Path) -> None:
-    """Read the chunks and multiply each by itself; print rows and seconds."""
-    started, rows = time.perf_counter(), 0
+    """Read the chunks and multiply each by itself; print the seconds."""
+    started = time.perf_counter()
     with pq.ParquetFile(table, pre_buffer=False, buffer_size=1 << 16) as file:
         total = 0.0
         for batch in file.iter_batches(CHUNK_ROWS):
             X = np.column_stack([column.to_numpy() for column in batch.columns])
             total = total + X.T @ X
-            rows += len(X)
-    print(json.dumps({"rows": rows, "seconds": time.perf_counter() - started}))
+    print(time.perf_counter() - started)
 
 
 @contextmanager
@@ -87,42 +104,17 @@ def memory_limit(limit: int) -> Iterator[list[str]]:
         group.rmdir()
 
 
-def run(command: list[str]) -> tuple[float, float, str]:
-    """Return seconds, peak resident MiB and output of a command."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "OPENBLAS_NUM_THREADS": str(THREADS)}
-    started = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        output = out.read()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{output}")
-    return time.perf_counter() - started, usage.ru_maxrss / 1024, output
-
-
 def main() -> None:
-    args = script_options(
-        __doc__,
-        gigabytes={"type": float, "default": 8.0},
-        columns={"type": int, "default": 500},
-        repeats={"type": int, "default": 3},
-        folder={"type": Path, "help": "folder of the table; a temporary folder by default"},
-        floor={"type": Path, "help": HIDDEN},
-    )
+    args = script_options(__doc__, None, **OPTIONS, floor={"type": Path, "help": HIDDEN})
     if args.floor:
         floor(args.floor)
         return
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if args.folder is None else args.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        table, groups = write(folder, args.gigabytes, args.columns)
+    with table_of(args.folder, args.gigabytes, args.columns) as (table, groups):
         rows = pq.ParquetFile(table).metadata.num_rows
         size = table.stat().st_size
         print(f"{rows:,} rows of {args.columns} features, {size / 1e9:.2f} GB, {THREADS} threads")
         command = [sys.executable, "-m", "anytime", "train", str(table), "--groups", str(groups), "--target", "y"]
-        command += ["--basis", "linear", "--out", str(folder / "large.safetensors"), "--n-jobs", str(THREADS)]
+        command += ["--basis", "linear", "--out", str(groups.with_name("large.safetensors")), "--n-jobs", str(THREADS)]
         ways = {
             "one penalty, no folds": [*command, "--alpha", "1e-5", "--folds", "0"],
             "20 penalties, 5 folds": command,
@@ -130,23 +122,22 @@ def main() -> None:
         shares: dict[str, list[float]] = {name: [] for name in ways}
         peaks = dict.fromkeys(ways, 0.0)
         for _ in range(args.repeats):
-            floor_s = json.loads(run([sys.executable, __file__, "--floor", str(table)])[2])["seconds"]
+            floor_s = float(spent([sys.executable, __file__, "--floor", table], **BOTH_THREADS).output)
             print(f"reading and X.T @ X: {rows / floor_s:,.0f} rows/s, {size / floor_s / 1e6:,.0f} MB/s", flush=True)
             for name, way in ways.items():
                 with memory_limit(LIMIT) as prefix:
-                    seconds, peak, _ = run([*prefix, *way])
-                shares[name].append(floor_s / seconds)
-                peaks[name] = max(peaks[name], peak)
-                print(f"  {name}: {rows / seconds:,.0f} rows/s, {floor_s / seconds:.0%}, {peak:.0f} MiB", flush=True)
-    passed = True
-    for name, found in shares.items():
-        good = statistics.median(found) >= SHARE and peaks[name] <= LIMIT / 2**20
-        passed &= good
-        print(
-            f"{name}: {statistics.median(found):.0%} of the floor's rate ({min(found):.0%} to {max(found):.0%}), "
-            f"peak {peaks[name]:.0f} of {LIMIT / 2**20:.0f} MiB{'' if good else '  missed'}"
-        )
-    sys.exit(0 if passed else 1)
+                    found = spent([*prefix, *way], **BOTH_THREADS)
+                shares[name].append(floor_s / found.seconds)
+                peaks[name] = max(peaks[name], found.peak_mib)
+                speed = f"{rows / found.seconds:,.0f} rows/s, {floor_s / found.seconds:.0%}"
+                print(f"  {name}: {speed}, {found.peak_mib:.0f} MiB", flush=True)
+    missed = []
+    for name, each in shares.items():
+        share, limit = statistics.median(each), LIMIT / 2**20
+        rate = f"{share:.0%} of the floor's rate ({min(each):.0%} to {max(each):.0%})"
+        print(f"{name}: {rate}, peak {peaks[name]:.0f} of {limit:.0f} MiB")
+        missed += [f"{name}: missed"] if share < SHARE or peaks[name] > limit else []
+    conclude(missed)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ classes, error against cost.
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from anytime.types import FamilyName, Float, Index
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import Row, median_ratio, megabytes, report, script_options, timed
+from benchmarks.harness import Row, median_ratio, megabytes, report, script_options, spent, timed
 
 THREADS = 2
 GRID = Options(alpha="cv").grid
@@ -125,6 +124,9 @@ def classes_peer(Z: Float, y: Index, grid: Sequence[float]) -> LogisticRegressio
 
 def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
     """Measure the binomial path on all rows, and its cross-validation on 20,000 of them."""
+    # First, since a process inherits the peak of its parent.
+    command = [sys.executable, __file__, "--memory-only", "--data", data, "--alpha", alpha]
+    print(spent(command).output.strip(), flush=True)
     folder = data / "kddcup99"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "attack", groups)
@@ -147,7 +149,7 @@ def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
     ]
 
 
-def counts() -> Row:
+def counts() -> list[Row]:
     """Measure cross-validation of a Poisson model on a synthetic table."""
     rng = np.random.default_rng(0)
     n, D, size = 20_000, 60, 5
@@ -164,7 +166,7 @@ def counts() -> Row:
     Z = standardised(X)
     ours = AnytimeRegressor(groups, alpha="cv", family="poisson", basis="linear", n_jobs=1)
     crossed = crossed_ratio(lambda: ours.fit(X, y), lambda: peers.fit(Z, y))
-    return Row(f"Poisson, alpha cv, {n} x {D} / GridSearchCV of newton-cholesky", crossed, 2.0)
+    return [Row(f"Poisson, alpha cv, {n} x {D} / GridSearchCV of newton-cholesky", crossed, 2.0)]
 
 
 def evenly(D: int, size: int) -> FeatureGroups:
@@ -179,7 +181,7 @@ def evenly(D: int, size: int) -> FeatureGroups:
     )
 
 
-def penalties() -> Row:
+def penalties() -> list[Row]:
     """Measure cross-validation of softmax on a synthetic table."""
     rng = np.random.default_rng(0)
     n, D, classes = 5000, 128, 6
@@ -190,11 +192,11 @@ def penalties() -> Row:
     Z = standardised(X)
     model = classifier(evenly(D, 8), "cv")
     crossed = crossed_ratio(lambda: model.fit(X, y), lambda: classes_peer(Z, y, GRID))
-    return Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, SOFTMAX_CV)
+    return [Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, SOFTMAX_CV)]
 
 
-def digits_rows(data: Path, alpha: float, repeats: int) -> list[Row]:
-    """Measure the softmax path on mfeat, and its cross-validation."""
+def digits_rows(data: Path, alpha: float, repeats: int, picture: Path) -> list[Row]:
+    """Measure the softmax path on mfeat, and its cross-validation; plot the digits."""
     folder = data / "mfeat"
     groups = load_groups(folder / "groups.json")
     X, y = table(folder, "train", "digit", groups)
@@ -207,6 +209,7 @@ def digits_rows(data: Path, alpha: float, repeats: int) -> list[Row]:
     path = ratio(lambda: classifier(groups, alpha).fit(X, y), lambda: one.fit(Z, y), repeats)
     print(f"  lbfgs took {int(one.n_iter_[0])} iterations")
     crossed = crossed_ratio(lambda: classifier(groups, "cv").fit(X, y), lambda: classes_peer(Z, y, GRID))
+    digits(data, picture)
     return [
         Row(f"softmax path on mfeat, alpha {alpha:g} / one lbfgs fit to the same gradient", path, 0.5),
         Row("softmax, alpha cv, mfeat / LogisticRegressionCV", crossed, DIGITS_CV),
@@ -261,28 +264,13 @@ def main() -> None:
     if options.memory_only:
         memory(options.data, options.alpha)
         return
-    if options.only in (None, "kddcup99"):
-        # First, since a process inherits the peak of its parent.
-        command = [
-            sys.executable,
-            __file__,
-            "--memory-only",
-            "--data",
-            str(options.data),
-            "--alpha",
-            str(options.alpha),
-        ]
-        subprocess.run(command, check=True)
-    rows: list[Row] = []
-    if options.only in (None, "kddcup99"):
-        rows += intrusions(options.data, options.alpha, options.repeats)
-    if options.only in (None, "mfeat"):
-        rows += digits_rows(options.data, 1e-3, options.repeats)
-        digits(options.data, options.picture)
-    if options.only in (None, "penalties"):
-        rows.append(penalties())
-    if options.only in (None, "counts"):
-        rows.append(counts())
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "kddcup99": lambda: intrusions(options.data, options.alpha, options.repeats),
+        "mfeat": lambda: digits_rows(options.data, 1e-3, options.repeats, options.picture),
+        "penalties": penalties,
+        "counts": counts,
+    }
+    rows = [row for name, part in parts.items() if options.only in (None, name) for row in part()]
     sys.exit(0 if report(rows) else 1)
 
 

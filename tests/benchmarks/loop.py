@@ -38,7 +38,7 @@ from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
-from benchmarks.harness import flag, print_table, script_options, set_priority
+from benchmarks.harness import aligned, conclude, flag, script_options, set_priority, violations
 from benchmarks.load.pipeline import Pipeline
 from drills.cluster import ready
 from system import free_port, started
@@ -174,7 +174,7 @@ def draw(path: Path, slow: str, sides: dict[str, tuple[Results, list[float]]], s
     figure.savefig(path, dpi=150)
 
 
-def main() -> int:
+def main() -> None:
     """Run the cycle once."""
     args = script_options(
         __doc__.splitlines()[0] if __doc__ else None,
@@ -227,59 +227,31 @@ def main() -> int:
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
         true = profile(groups, extractors, tuple(images[images_used[:50]]))
         learned_groups = load_groups(learned)
-        costs = [
-            (
-                name,
-                *(
-                    f"{value:.3f}"
-                    for value in (
-                        groups.costs[g],
-                        learned_groups.costs[learned_groups.position(name)],
-                        each.per_row.mean(),
-                    )
-                ),
-            )
-            for g, (name, each) in enumerate(true.groups.items())
-        ]
-        print_table(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), costs)
-        print()
-        print_table(
-            ("deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"),
-            [
-                (
-                    deadline,
-                    *(
-                        f"{values[k]:.3f}"
-                        for values in (
-                            before.accuracy,
-                            expected_before,
-                            after.accuracy,
-                            expected_after,
-                            before.steps,
-                            after.steps,
-                        )
-                    ),
-                )
-                for k, deadline in enumerate(DEADLINES_MS)
-            ],
-        )
+        found = {name: learned_groups.costs[learned_groups.position(name)] for name in true.groups}
+        truth = {name: float(each.per_row.mean()) for name, each in true.groups.items()}
+        costs = zip(groups.costs, found.values(), truth.values(), strict=True)
+        rows = ((name, *(f"{cost:.3f}" for cost in each)) for name, each in zip(found, costs, strict=True))
+        print(*aligned(("group", "trained at (ms)", "learned (ms)", "true mean (ms)"), rows), "", sep="\n")
+        series = (before.accuracy, expected_before, after.accuracy, expected_after, before.steps, after.steps)
+        rows = ((at, *(f"{value:.3f}" for value in each)) for at, *each in zip(DEADLINES_MS, *series, strict=True))
+        columns = "deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"
+        print(*aligned(columns, rows), sep="\n")
         draw(args.out, slow, {"before": (before, expected_before), "after": (after, expected_after)}, trained.steps)
     gained = after.at(JUDGED_MS)[0] - before.at(JUDGED_MS)[0]
     until = f"{before.until(JUDGED_MS):.3f}, then {after.until(JUDGED_MS):.3f}"
     print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {until}")
     print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.at(JUDGED_MS)[1] - before.at(JUDGED_MS)[1]:+.2f}")
     print(f"wrote {args.out}")
-    found, truth = float(learned_groups.costs[learned_groups.position(slow)]), float(true.groups[slow].per_row.mean())
-    broken = (
-        []
-        if abs(found - truth) <= TOLERANCE * truth
-        else [f"{slow!r} was learned as {found:.3g} ms; it takes {truth:.3g}"]
+    conclude(
+        violations(
+            (
+                abs(found[slow] - truth[slow]) > TOLERANCE * truth[slow],
+                f"{slow!r} was learned as {found[slow]:.3g} ms; it takes {truth[slow]:.3g}",
+            ),
+            (gained <= 0, f"nothing was gained at {JUDGED_MS:g} ms"),
+        )
     )
-    broken += [] if gained > 0 else [f"nothing was gained at {JUDGED_MS:g} ms"]
-    for line in broken:
-        print(f"BROKEN: {line}")
-    return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

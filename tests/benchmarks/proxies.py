@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from benchmarks.harness import script_options
+from benchmarks.harness import script_options, set_priority, turns
 from benchmarks.load.models import temporary_model, values_of
 from deploy.proxy import PROXIES, run_proxy
 from service.commands import command
-from service.inferring import JSON_BYTES, binary
+from service.inferring import JSON_BYTES, binary, half_sent
 from service.serving import Connection, Running, packed
 
 DEADLINE_MS = 20.0
@@ -41,132 +40,96 @@ PAUSE_S = 0.004
 WARM_UP = 10
 
 Values = Mapping[str, Sequence[float]]
+Predict = Callable[[], tuple[float, Any]]
+"""Makes a prediction by a binding; returns when it began, by `time.perf_counter`, and its answer."""
 
 
-class Client(Protocol):
-    """A binding, over its own connections."""
+@contextmanager
+def websocket(running: Running, values: Values, form: Form) -> Iterator[Predict]:
+    """One WebSocket for all predictions, with one message per group."""
+    groups = {name: {"values": list(v)} if form is JSON else packed([v]) for name, v in values.items()}
+    names = itertools.count()
+    with running.stream(form) as stream:
 
-    def predict(self) -> tuple[float, int]:
-        """Return milliseconds from the beginning to the answer, and how many groups it used."""
+        def predict() -> tuple[float, Any]:
+            name, began = next(names), time.perf_counter()
+            stream.say("begin", name, deadline_ms=DEADLINE_MS)
+            for group, fields in groups.items():
+                time.sleep(PAUSE_S)
+                stream.say("group", name, group=group, **fields)
+            return began, stream.answer(name)
 
-    def close(self) -> None:
-        """Close the connections."""
-
-
-class WebSocketClient:
-    """One WebSocket for all predictions."""
-
-    def __init__(self, running: Running, values: Values, form: Form) -> None:
-        self._stack = ExitStack()
-        self._stream = self._stack.enter_context(running.stream(form))
-        self._groups = {name: {"values": list(v)} if form is JSON else packed([v]) for name, v in values.items()}
-        self._names = itertools.count()
-
-    def predict(self) -> tuple[float, int]:
-        """Begin, and send one message per group."""
-        name = next(self._names)
-        started = time.perf_counter()
-        self._stream.say("begin", name, deadline_ms=DEADLINE_MS)
-        for group, fields in self._groups.items():
-            time.sleep(PAUSE_S)
-            self._stream.say("group", name, group=group, **fields)
-        answer = self._stream.answer(name)
-        return (time.perf_counter() - started) * 1e3, len(answer["groups"])
-
-    def close(self) -> None:
-        self._stack.close()
+        yield predict
 
 
-class StreamedPost:
-    """One connection per prediction, since an unfinished body uses it up."""
+@contextmanager
+def streamed_post(running: Running, values: Values) -> Iterator[Predict]:
+    """One connection per prediction, since an unfinished body uses it up: a chunk per group, and never the last one."""
+    lines = [json.dumps({"group": name, "values": list(v)}).encode() + b"\n" for name, v in values.items()]
 
-    def __init__(self, running: Running, values: Values) -> None:
-        self._running = running
-        self._lines = [json.dumps({"group": name, "values": list(v)}).encode() + b"\n" for name, v in values.items()]
-
-    def predict(self) -> tuple[float, int]:
-        """Send one chunk per group, and never the last one."""
-        with self._running.connect() as connection:
-            started = time.perf_counter()
+    def predict() -> tuple[float, Any]:
+        with running.connect() as connection:
+            began = time.perf_counter()
             connection.head(f"deadline_ms={DEADLINE_MS}", content_type="application/x-ndjson")
-            for line in self._lines:
+            for line in lines:
                 time.sleep(PAUSE_S)
                 connection.send(b"%x\r\n%b\r\n" % (len(line), line))
-            _, _, answer = connection.response()
-            return (time.perf_counter() - started) * 1e3, len(answer["groups"])
+            return began, connection.response()[2]
 
-    def close(self) -> None:
-        """Do nothing."""
+    yield predict
 
 
-class Inference:
-    """The Open Inference Protocol with binary tensors, one connection per prediction."""
+@contextmanager
+def inference(running: Running, values: Values, model: Model) -> Iterator[Predict]:
+    """The Open Inference Protocol: one connection per prediction, on which binary tensors are sent one by one."""
+    last = {name: [0.0] * WIDTH for name in model.places if name not in values}  # announced, and never sent
+    content, headers = binary({name: [v] for name, v in {**values, **last}.items()})
+    ends = range(int(headers[JSON_BYTES]), len(content), 8 * WIDTH)
 
-    def __init__(self, running: Running, values: Values, model: Model) -> None:
-        self._running = running
-        last = {name: [0.0] * WIDTH for name in model.places if name not in values}  # announced, and never sent
-        content, headers = binary({name: [v] for name, v in {**values, **last}.items()})
-        size = int(headers[JSON_BYTES])
-        request = f"POST /v2/models/{model.name}/infer?deadline_ms={DEADLINE_MS} HTTP/1.1"
-        head_lines = [request, "Host: load", f"Content-Length: {len(content)}"]
-        head = "\r\n".join([*head_lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
-        tensors = [content[at : at + 8 * WIDTH] for at in range(size, len(content), 8 * WIDTH)]
-        self._pieces = [head + content[:size], *tensors[:SENT]]
+    def predict() -> tuple[float, Any]:
+        query = f"deadline_ms={DEADLINE_MS}"
+        with half_sent(running, content, ends[0], model.name, query, **headers) as connection:
+            began = time.perf_counter()
+            for end in ends[:SENT]:
+                time.sleep(PAUSE_S)
+                connection.send(content[end : end + 8 * WIDTH])
+            return began, {"groups": json.loads(connection.response()[2]["parameters"]["groups"])}
 
-    def predict(self) -> tuple[float, int]:
-        """Send the tensors one by one."""
-        with self._running.connect() as connection:
-            started = time.perf_counter()
-            for piece in self._pieces:
-                connection.send(piece)
-                time.sleep(PAUSE_S if piece is not self._pieces[-1] else 0)
-            _, _, reply = connection.response()
-            return (time.perf_counter() - started) * 1e3, len(json.loads(reply["parameters"]["groups"]))
-
-    def close(self) -> None:
-        """Do nothing."""
+    yield predict
 
 
-class Session:
+@contextmanager
+def session(running: Running, values: Values) -> Iterator[Predict]:
     """A session: a GET waits for its deadline while another connection posts groups."""
+    bodies = [json.dumps({name: list(v)}).encode() for name, v in values.items()]
+    with running.connect() as waiting, running.connect() as posting:
 
-    def __init__(self, running: Running, values: Values) -> None:
-        self._waiting, self._posting = running.connect(), running.connect()
-        self._bodies = [json.dumps({name: list(v)}).encode() for name, v in values.items()]
+        def predict() -> tuple[float, Any]:
+            _send(posting, "POST /sessions", b"")
+            path = f"/sessions/{posting.response()[2]['id']}"
+            began = time.perf_counter()
+            _send(waiting, f"GET {path}/predict?deadline_ms={DEADLINE_MS}")
+            for body in bodies:
+                time.sleep(PAUSE_S)
+                _send(posting, f"POST {path}/groups", body)
+                posting.response()
+            return began, waiting.response()[2]
 
-    def predict(self) -> tuple[float, int]:
-        """Create the session before the clock starts."""
-        _send(self._posting, "POST /sessions", b"")
-        session = self._posting.response()[2]["id"]
-        started = time.perf_counter()
-        _send(self._waiting, f"GET /sessions/{session}/predict?deadline_ms={DEADLINE_MS}")
-        for body in self._bodies:
-            time.sleep(PAUSE_S)
-            _send(self._posting, f"POST /sessions/{session}/groups", body)
-            self._posting.response()
-        answer = self._waiting.response()[2]
-        return (time.perf_counter() - started) * 1e3, len(answer["groups"])
-
-    def close(self) -> None:
-        for connection in (self._waiting, self._posting):
-            connection.__exit__()
+        yield predict
 
 
-class WholePost:
+@contextmanager
+def whole_post(running: Running, values: Values) -> Iterator[Predict]:
     """A body that is sent at once."""
+    body = json.dumps({"groups": {name: list(v) for name, v in values.items()}}).encode()
+    with running.connect() as connection:
 
-    def __init__(self, running: Running, values: Values) -> None:
-        self._connection = running.connect()
-        self._body = json.dumps({"groups": {name: list(v) for name, v in values.items()}}).encode()
+        def predict() -> tuple[float, Any]:
+            began = time.perf_counter()
+            _send(connection, "POST /predict", body)
+            return began, connection.response()[2]
 
-    def predict(self) -> tuple[float, int]:
-        started = time.perf_counter()
-        _send(self._connection, "POST /predict", self._body)
-        answer = self._connection.response()[2]
-        return (time.perf_counter() - started) * 1e3, len(answer["groups"])
-
-    def close(self) -> None:
-        self._connection.__exit__()
+        yield predict
 
 
 def _send(connection: Connection, request: str, body: bytes | None = None) -> None:
@@ -174,63 +137,46 @@ def _send(connection: Connection, request: str, body: bytes | None = None) -> No
     connection.send(f"{request} HTTP/1.1\r\nHost: load\r\n{form}\r\n".encode() + (body or b""))
 
 
-class Measured(NamedTuple):
-    """Latency in milliseconds and number of groups of each answer."""
+def timed(predict: Predict) -> tuple[float, int]:
+    """Return milliseconds from the beginning to the answer, and how many groups it used."""
+    began, answer = predict()
+    return (time.perf_counter() - began) * 1e3, len(answer["groups"])
 
-    took_ms: list[float]
-    groups: list[int]
+
+Found = Mapping[str, Sequence[tuple[float, int]]]
+"""Results of `timed` by way."""
 
 
-def clients(running: Running, model: Model) -> dict[str, Callable[[], Client]]:
-    """Return the constructors of the clients, by binding."""
+def measure(ways: Mapping[str, Running], model: Model, count: int) -> Iterator[tuple[str, Found]]:
+    """Yield the results of one binding after the other, for which the ways are interleaved."""
     rng = np.random.default_rng(3)
     values = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
-    return {
-        "WebSocket, JSON": partial(WebSocketClient, running, values, JSON),
-        "WebSocket, packed": partial(WebSocketClient, running, values, MSGPACK),
-        "streamed POST": partial(StreamedPost, running, values),
-        "session, waiting GET": partial(Session, running, values),
-        "OIP, binary tensors": partial(Inference, running, values, model),
-        "POST, whole: round trip": partial(WholePost, running, values),
+    bindings: dict[str, Callable[[Running], AbstractContextManager[Predict]]] = {
+        "WebSocket, JSON": lambda running: websocket(running, values, JSON),
+        "WebSocket, packed": lambda running: websocket(running, values, MSGPACK),
+        "streamed POST": lambda running: streamed_post(running, values),
+        "session, waiting GET": lambda running: session(running, values),
+        "OIP, binary tensors": lambda running: inference(running, values, model),
+        "POST, whole: round trip": lambda running: whole_post(running, values),
     }
+    for binding, connected in bindings.items():
+        with ExitStack() as stack:
+            clients = {way: stack.enter_context(connected(running)) for way, running in ways.items()}
+            found = turns({way: partial(timed, predict) for way, predict in clients.items()}, count + WARM_UP)
+        yield binding, {way: values[WARM_UP:] for way, values in found.items()}
 
 
-def measure(ways: Mapping[str, Running], model: Model, count: int) -> dict[str, dict[str, Measured]]:
-    """Interleave the ways for one binding after the other."""
-    makers = {way: clients(running, model) for way, running in ways.items()}
-    bindings = next(iter(makers.values()))
-    return {binding: interleave({way: make[binding]() for way, make in makers.items()}, count) for binding in bindings}
-
-
-def interleave(clients_by_way: Mapping[str, Client], count: int) -> dict[str, Measured]:
-    """Interleave the ways; the first turns are a warm-up."""
-    found = {way: Measured([], []) for way in clients_by_way}
-    for turn in range(count + WARM_UP):
-        for way, client in clients_by_way.items():
-            took, groups = client.predict()
-            if turn >= WARM_UP:
-                found[way].took_ms.append(took)
-                found[way].groups.append(groups)
-    for client in clients_by_way.values():
-        client.close()
-    return found
-
-
-def rows(found: Mapping[str, Mapping[str, Measured]]) -> Iterator[list[str]]:
-    """Yield rows of the table: lateness p50 / p99 in ms, difference and ratio to the direct one, mean groups used."""
-    for binding, ways in found.items():
-        due = 0.0 if "round trip" in binding else DEADLINE_MS
-        median = {way: float(np.median(measured.took_ms)) - due for way, measured in ways.items()}
-        cells = [binding]
-        for way, measured in ways.items():
-            more = ""
-            if way != "direct":
-                # A ratio to nearly zero is meaningless.
-                ratio = f", {median[way] / median['direct']:.1f} x" if median["direct"] > 0.1 else ""
-                more = f" ({median[way] - median['direct']:+.2f}{ratio})"
-            times = f"{median[way]:.2f}{more} / {np.percentile(measured.took_ms, 99) - due:.2f}"
-            cells.append(f"{times}; {np.mean(measured.groups):.2f}")
-        yield cells
+def cells_of(binding: str, found: Found) -> Iterator[str]:
+    """Yield cells of the table: lateness p50 / p99 in ms, difference and ratio to the direct one, mean groups used."""
+    yield binding
+    due = 0.0 if "round trip" in binding else DEADLINE_MS
+    direct = float(np.median([took for took, _ in found["direct"]])) - due
+    for way, results in found.items():
+        took, groups = np.transpose(results)
+        median, more = float(np.median(took)) - due, ""
+        if way != "direct":  # a ratio to nearly zero is meaningless
+            more = f" ({median - direct:+.2f}{f', {median / direct:.1f} x' if direct > 0.1 else ''})"
+        yield f"{median:.2f}{more} / {np.percentile(took, 99) - due:.2f}; {np.mean(groups):.2f}"
 
 
 @contextmanager
@@ -254,14 +200,13 @@ def main() -> None:
         proxies={"nargs": "*", "choices": list(PROXIES), "default": list(PROXIES)},
     )
     with temporary_model(groups=GROUPS, size=WIDTH) as (path, model):
-        with suppress(PermissionError):  # inherited by all processes started below
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        set_priority()  # inherited by all processes started below
         with command(path, ANYTIME_MAX_LATENESS_MS="1e6") as (_, running), every_way(running, args.proxies) as ways:
-            found = measure(ways, model, args.count)
+            found = list(measure(ways, model, args.count))
     print(f"| ms after a deadline of {DEADLINE_MS:g} ms: p50 / p99; groups used of {SENT} | {' | '.join(ways)} |")
     print(f"|{'---|' * (len(ways) + 1)}")
-    for cells in rows(found):
-        print(f"| {' | '.join(cells)} |")
+    for each in found:
+        print(f"| {' | '.join(cells_of(*each))} |")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,17 +25,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, Row, flag, median_ratio, pin_to_core, script_options, verdict
+from benchmarks.harness import CLIENT_CORE, Row, Table, flag, median_ratio, pairs, pin_to_core, script_options, verdict
 from benchmarks.load.child import Child, server
+from benchmarks.load.engine import CONNECTIONS
 from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
-from benchmarks.load.mlserver import mlserver, sums
 from benchmarks.load.models import saved_model, temporary_model, values_of
+from benchmarks.peers.serving import running_peer
 
-WHOLE = {"one at a time": 1.45, "saturated": 2.1}
-"""Limits of a whole prediction; the goal is 1.4. Of 262 us in the server's code, opening it takes 33, its
-answer with the JSON 47, and ten groups 10 each; an echo of twelve messages takes 100 and, one at a time, twelve system
-calls. Saturated, one call reads many messages, so the echo takes 210 in all, and ours 440."""
+RHYTHMS = {"one at a time": (1e-4, 1.45), "saturated": (0.0, 2.1)}
+"""Seconds between messages, and the limit of a whole prediction; the goal is 1.4. Of 262 us in the server's code,
+opening it takes 33, its answer with the JSON 47, and ten groups 10 each; an echo of twelve messages takes 100 and, one
+at a time, twelve system calls. Saturated, one call reads many messages, so the echo takes 210 in all, and ours 440."""
 
 SESSION, PREDICT = 1.2, 2.9
 """Limits of HTTP requests; the second goal is 2. Microseconds in the server's process, without the network: a bare
@@ -42,7 +45,6 @@ exchange, which can answer early, 7. For `POST /predict` come to this the head o
 with a deadline (17), reading, checking and storing ten groups (30), the answer (23), its JSON and the response (20),
 metrics (4), and calls between them: 155. Without the groups it would still be about 2.2 times a bare route."""
 
-CONNECTIONS = 16
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
 
@@ -50,21 +52,27 @@ SENT = 10
 Timed = Callable[[], float]
 
 
-class Measure(NamedTuple):
-    """Microseconds of processor time per message of the service and of its floor, measured in turns."""
+class Scenario(NamedTuple):
+    """A load of the service and that of its floor: microseconds of processor time per message."""
 
     name: str
-    pairs: Sequence[tuple[float, float]]
+    ours: Timed
+    floor: Timed
     limit: float | None = None
 
-    @property
-    def row(self) -> Row:
-        return Row(self.name, median_ratio(self.pairs), self.limit)
 
-
-def interleave(ours: Timed, floor: Timed, rounds: int) -> list[tuple[float, float]]:
-    """Return measurements in turns; the first turn is a warm-up."""
-    return [(ours(), floor()) for _ in range(rounds + 1)][1:]
+def measured(scenarios: Iterable[Scenario], rounds: int) -> bool:
+    """Measure each load in turns with its floor, and print it; return whether all limits are kept."""
+    table = Table(("processor time of the server", "<64"), ("us", ">8.1f"), ("floor", ">8.1f"), ("ratio", ">8.2f"))
+    print(f"{table.head}{'limit':>8}")
+    kept = True
+    for each in scenarios:
+        found = pairs(each.ours, each.floor, rounds)
+        row = Row(each.name, median_ratio(found), each.limit)
+        medians = map(statistics.median, zip(*found, strict=True))
+        print(table.row(row.name, *medians, row.ratio) + verdict(row), flush=True)
+        kept &= row.kept
+    return kept
 
 
 def spread(clients: Sequence[WebSocketClient], frames: Sequence[Sequence[bytes]], gap_s: float) -> None:
@@ -184,131 +192,91 @@ class Stream:
         assert len(first["missing"]) == len(self.model.places) - len(self.names), first
 
 
-class Requests:
-    """The load over HTTP: one request at a time on each of several connections."""
+def requested(child: Child, requests: Sequence[bytes], count: int) -> float:
+    """Return microseconds per request, one at a time on each of several connections."""
+    clients = [HttpClient(child.port) for _ in requests]  # new ones, since a server closes idle ones
 
-    def __init__(self, child: Child, requests: Sequence[bytes], count: int) -> None:
-        self.child, self.requests, self.count = child, requests, count
-
-    def __call__(self) -> float:
-        """Return microseconds per request."""
-        clients = [HttpClient(self.child.port) for _ in self.requests]  # new ones, since a server closes idle ones
-        self._request(clients, 1)
-        start = self.child.cpu_us
-        self._request(clients, self.count)
-        used = self.child.cpu_us - start
-        for client in clients:
-            client.close()
-        return used / (self.count * len(clients))
-
-    def _request(self, clients: Sequence[HttpClient], count: int) -> None:
-        for client, request in zip(clients, self.requests, strict=True):
-            client.send(request)
-        for remaining in range(count)[::-1]:
-            for client, request in zip(clients, self.requests, strict=True):
-                status, content = client.response()
-                if status != 200:
-                    raise RuntimeError(f"status {status}: {content[:500]!r}")
+    def exchange(times: int) -> None:
+        for remaining in range(times + 1)[::-1]:
+            for client, request in zip(clients, requests, strict=True):
+                if remaining < times:
+                    status, content = client.response()
+                    if status != 200:
+                        raise RuntimeError(f"status {status}: {content[:500]!r}")
                 if remaining:
                     client.send(request)
 
-
-def websocket(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Measure messages of one row, in text."""
-    stream = Stream(model, service, floors)
-    found: list[Measure] = []
-    for rhythm, gap_s in (("one at a time", 1e-4), ("saturated", 0.0)):
-        pairs = interleave(partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s), rounds)
-        found.append(Measure(f"WebSocket group, 10 numbers, {rhythm} / echo", pairs, 1.6))
-        pairs = interleave(partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s), rounds)
-        found.append(Measure(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", pairs, WHOLE[rhythm]))
-    stream.close()
-    return found
+    exchange(1)
+    start = child.cpu_us
+    exchange(count)
+    used = child.cpu_us - start
+    for client in clients:
+        client.close()
+    return used / (count * len(clients))
 
 
-def packed(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Measure messages of many rows, packed."""
-    stream = Stream(model, service, floors, packed=True)
-    pairs = interleave(partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), rounds)
-    stream.close()
-    return [Measure(f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo", pairs, 2.0)]
+def websocket(model: Model, service: Child, floors: Child) -> Iterator[Scenario]:
+    """Messages of one row in text, and of many rows packed."""
+    with closing(Stream(model, service, floors)) as stream:
+        for rhythm, (gap_s, limit) in RHYTHMS.items():
+            groups, echoes = partial(stream.groups, gap_s), partial(stream.echo_groups, gap_s)
+            yield Scenario(f"WebSocket group, 10 numbers, {rhythm} / echo", groups, echoes, 1.6)
+            whole, echoes = partial(stream.predictions, gap_s), partial(stream.echo_predictions, gap_s)
+            yield Scenario(f"  of a whole prediction of {SENT} groups, {rhythm} / echo", whole, echoes, limit)
+    with closing(Stream(model, service, floors, packed=True)) as stream:
+        name = f"WebSocket group, {ROWS} x {WIDTH} packed / product + echo"
+        yield Scenario(name, partial(stream.groups, 1e-3), partial(stream.echo_groups, 1e-3), 2.0)
 
 
-def http(model: Model, service: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Measure requests of one row, in JSON."""
+def http(model: Model, service: Child, floors: Child) -> Iterator[Scenario]:
+    """Requests of one row, in JSON."""
     rng = np.random.default_rng(2)
-    names = list(model.places)[:SENT]
-    one = [json.dumps({name: values_of(model, name, rng)}).encode() for name in list(model.places)[:CONNECTIONS]]
-    every = json.dumps({"groups": {name: values_of(model, name, rng) for name in names}}).encode()
-    sessions = [session(service) for _ in one]
-    found: list[Measure] = []
+    names = list(model.places)
+    one = [json.dumps({name: values_of(model, name, rng)}).encode() for name in names[:CONNECTIONS]]
+    every = json.dumps({"groups": {name: values_of(model, name, rng) for name in names[:SENT]}}).encode()
+    added = [post(f"/sessions/{session(service)}/groups", body) for body in one]
+    whole, explained = ([post(path, every)] * CONNECTIONS for path in ("/predict", "/predict?explain=true"))
+    bare = "10 numbers / bare route", f"POST /predict, {SENT} groups / bare route"
     for name, limit, requests in (
-        (
-            "POST /sessions/{id}/groups, 10 numbers / bare route",
-            SESSION,
-            [post(f"/sessions/{where}/groups", body) for where, body in zip(sessions, one, strict=True)],
-        ),
-        (f"POST /predict, {SENT} groups / bare route", PREDICT, [post("/predict", every)] * CONNECTIONS),
+        (f"POST /sessions/{{id}}/groups, {bare[0]}", SESSION, added),
+        (bare[1], PREDICT, whole),
     ):
-        ours, bare = Requests(service, requests, 200), Requests(floors, requests, 200)
-        found.append(Measure(name, interleave(ours, bare, rounds), limit))
-    explained, plain = (
-        Requests(service, [post(path, every)] * CONNECTIONS, 200) for path in ("/predict?explain=true", "/predict")
-    )
-    name = f"POST /predict, {SENT} groups, explain=true / without"
-    found.append(Measure(name, interleave(explained, plain, rounds), 1.5))
-    return found
+        ours, floor = (partial(requested, child, requests, 200) for child in (service, floors))
+        yield Scenario(name, ours, floor, limit)
+    ours, floor = (partial(requested, service, requests, 200) for requests in (explained, whole))
+    yield Scenario(f"POST /predict, {SENT} groups, explain=true / without", ours, floor, 1.5)
 
 
-def hinges(model: Model, linear: Child, with_hinges: Child, floors: Child, rounds: int) -> list[Measure]:
-    """Measure group messages for a model of hinges; the floor is the same message for the linear model."""
-    found: list[Measure] = []
-    for name, many, gap_s, limit in (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0)):
-        bent, straight = (Stream(model, service, floors, packed=many) for service in (with_hinges, linear))
-        pairs = interleave(partial(bent.groups, gap_s), partial(straight.groups, gap_s), rounds)
-        bent.close()
-        straight.close()
-        found.append(Measure(f"WebSocket group, {name}, with hinges / without", pairs, limit))
-    return found
+def hinges(model: Model, bent: Path, linear: Child, floors: Child) -> Iterator[Scenario]:
+    """Group messages for a model of hinges; the floor is the same message for the linear model."""
+    rows = (("10 numbers", False, 0.0, 1.25), (f"{ROWS} x {WIDTH} packed", True, 1e-3, 2.0))
+    with server("admitting", bent) as with_hinges:
+        for name, many, gap_s, limit in rows:
+            ours, straight = (Stream(model, child, floors, packed=many) for child in (with_hinges, linear))
+            with closing(ours), closing(straight):
+                measures = partial(ours.groups, gap_s), partial(straight.groups, gap_s)
+                yield Scenario(f"WebSocket group, {name}, with hinges / without", *measures, limit)
 
 
-def peers(model: Model, service: Child, folder: Path, rounds: int) -> list[Measure]:
-    """Measure MLServer with a trivial model; the ratio is its cost divided by ours."""
+def peers(model: Model, service: Child, folder: Path) -> Iterator[Scenario]:
+    """MLServer with a linear model; the ratio is its cost divided by ours."""
     rng = np.random.default_rng(2)
     groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
-    ours = Requests(service, [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS, 100)
-    with mlserver(folder) as peer:
-        if peer is None:
-            return []
-        numbers = [number for values in groups.values() for number in values]
-        peer_requests = Requests(peer, [sums(numbers)] * CONNECTIONS, 100)
-        return [
-            Measure(
-                "for scale: MLServer, a sum of 100 numbers / our POST /predict", interleave(peer_requests, ours, rounds)
-            )
-        ]
+    ours = [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS
+    with running_peer("MLServer", groups, folder) as peer:
+        if peer is not None:
+            measures = partial(requested, peer[0], [peer[1]] * CONNECTIONS, 100), partial(requested, service, ours, 100)
+            yield Scenario("for scale: MLServer, a linear model of 100 features / our POST /predict", *measures)
 
 
 def session(service: Child) -> str:
     """Create a session, and return its id."""
-    client = HttpClient(service.port)
-    client.send(post("/sessions", b""))
-    status, content = client.response()
-    client.close()
+    with closing(HttpClient(service.port)) as client:
+        client.send(post("/sessions", b""))
+        status, content = client.response()
     assert status == 201, content
     name: str = json.loads(content)["id"]
     return name
-
-
-def report(measures: Sequence[Measure]) -> bool:
-    """Print measurements with their limits; return whether all are met."""
-    print(f"{'processor time of the server':<64}{'us':>8}{'floor':>8}{'ratio':>8}{'limit':>8}")
-    for measure in measures:
-        row = measure.row
-        ours, floor = map(statistics.median, zip(*measure.pairs, strict=True))
-        line = f"{row.name:<64}{ours:8.1f}{floor:8.1f}{row.ratio:8.2f}{verdict(row)}"
-        print(line)
-    return all(measure.row.kept for measure in measures)
 
 
 def main() -> None:
@@ -321,16 +289,11 @@ def main() -> None:
         bent = path.with_name("hinges.safetensors")
         saved_model(bent, groups=2 * SENT, size=WIDTH, basis="hinge")
         with server("admitting", path) as service, server("floors", path) as floors:
-            measures = [
-                *websocket(model, service, floors, args.rounds),
-                *packed(model, service, floors, args.rounds),
-                *http(model, service, floors, args.rounds),
-            ]
-            with server("admitting", bent) as with_hinges:
-                measures += hinges(model, service, with_hinges, floors, args.rounds)
-            if args.peers:
-                measures += peers(model, service, path.parent, args.rounds)
-    sys.exit(0 if report(measures) else 1)
+            ours = (model, service, floors)
+            compared = peers(model, service, path.parent) if args.peers else ()
+            scenarios = chain(websocket(*ours), http(*ours), hinges(model, bent, service, floors), compared)
+            kept = measured(scenarios, args.rounds)
+    sys.exit(0 if kept else 1)
 
 
 if __name__ == "__main__":

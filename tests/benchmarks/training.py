@@ -6,7 +6,6 @@ because seconds on a shared machine mean little. Memory is measured in a separat
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -38,7 +37,7 @@ from anytime.types import Float, Method
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import HIDDEN, Row, flag, megabytes, report, script_options, timed, turns
+from benchmarks.harness import HIDDEN, Row, flag, megabytes, report, script_options, spent, timed, turns
 
 THREADS = 2
 
@@ -160,12 +159,11 @@ def path(X: Float, y: Float, groups: FeatureGroups) -> float:
 def memory(n: int, D: int, size: int) -> None:
     """Print the peak memory of the data alone, and of training."""
     X, y, groups = problem(n, D, size)
-    data = X.nbytes / 2**20
-    before = megabytes()
+    line = f"peak memory: data {X.nbytes / 2**20:.0f} MiB; with data {megabytes():.0f}"
     train(X, y, groups, "fr")
-    fixed = megabytes()
+    line += f", trained {megabytes():.0f}"
     path(X, y, groups)
-    print(f"{data:.0f} {before:.0f} {fixed:.0f} {megabytes():.0f}")
+    print(f"{line}, with cv {megabytes():.0f}")
 
 
 def main() -> None:
@@ -190,11 +188,8 @@ def main() -> None:
         kept = basis_report(args.rows, args.columns // 5, max(1, args.size // 5), args.basis, args.repeats)
         sys.exit(0 if kept else 1)
     # First, because a process inherits the peak memory of the one that started it.
-    command = [sys.executable, os.path.abspath(__file__)]
-    command += ["--rows", str(args.rows), "--columns", str(args.columns), "--size", str(args.size)]
-    printed = subprocess.run([*command, "--memory"], check=True, capture_output=True, text=True).stdout
-    data, before, fixed, crossed = map(float, printed.split())
-    print(f"peak memory: data {data:.0f} MiB; with data {before:.0f}, trained {fixed:.0f}, with cv {crossed:.0f}")
+    command = [sys.executable, __file__, *(f"--{name}={getattr(args, name)}" for name in ("rows", "columns", "size"))]
+    print(spent([*command, "--memory"]).output, end="", flush=True)
     only_basis = [*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)]
     kept = subprocess.run(only_basis, check=False).returncode == 0
     X, y, groups = problem(args.rows, args.columns, args.size)

@@ -1,10 +1,12 @@
-"""Names that the files of `deploy` share with the rest of the project."""
+"""Names that the files of `deploy` share with the rest of the project, and the Dockerfile, parsed without an engine."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,22 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import PREFIX, Settings
 
-__all__ = ["DEPLOY", "ROOT", "documents", "image_user", "ran", "routes", "settings", "version"]
+__all__ = [
+    "DEPLOY",
+    "ROOT",
+    "Instruction",
+    "arguments",
+    "documents",
+    "environment",
+    "image_user",
+    "instructions",
+    "only",
+    "ran",
+    "routes",
+    "settings",
+    "stages",
+    "version",
+]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -37,8 +54,7 @@ def version() -> str:
 
 def image_user() -> str:
     """Return the user of the image, as `number:number`."""
-    (user,) = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return str(user)
+    return only(stages()[-1], "USER").argument
 
 
 def ran(*command: object, cwd: Path | None = None, timeout_s: float = 60.0) -> str:
@@ -52,3 +68,46 @@ def ran(*command: object, cwd: Path | None = None, timeout_s: float = 60.0) -> s
 def documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of a YAML file."""
     return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a Dockerfile, its continued lines joined."""
+
+    word: str
+    argument: str
+
+    def argv(self) -> list[str]:
+        """Return the words of an instruction in JSON form, which runs without a shell."""
+        words: list[str] = json.loads(self.argument[self.argument.index("[") :])
+        return words
+
+
+def instructions() -> list[Instruction]:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
+    return [Instruction(*line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
+
+
+def stages() -> list[list[Instruction]]:
+    """Return the instructions of each stage, from its FROM on."""
+    found: list[list[Instruction]] = []
+    for each in instructions():
+        if each.word == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(each)
+    return found
+
+
+def arguments(stage: list[Instruction], word: str) -> list[str]:
+    return [each.argument for each in stage if each.word == word]
+
+
+def only(stage: list[Instruction], word: str) -> Instruction:
+    (found,) = (each for each in stage if each.word == word)
+    return found
+
+
+def environment(stage: list[Instruction]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for argument in arguments(stage, "ENV") for pair in argument.split())

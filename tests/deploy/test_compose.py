@@ -160,14 +160,12 @@ def test_grafana_requires_the_password() -> None:
     assert variables["GF_SECURITY_ADMIN_PASSWORD__FILE"] == f"/run/secrets/{SERVICES['grafana']['secrets'][0]}"
 
 
-def test_prometheus_scrapes_every_replica_and_grafana_queries_prometheus() -> None:
+def test_prometheus_scrapes_every_replica_and_grafana_reaches_prometheus() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     (job,) = scraped["scrape_configs"]
     (looked_up,) = job["dns_sd_configs"]
     port = int(SERVICES["anytime"]["environment"]["ANYTIME_METRICS_PORT"])
-    assert (looked_up["names"], looked_up["port"]) == (["anytime"], port)  # a name with one address per replica
+    found = (job["job_name"], looked_up["names"], looked_up["type"], looked_up["port"])
+    assert found == ("anytime", ["anytime"], "A", port)  # a name with one address per replica
     assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["anytime"]["networks"]) == {"metrics"}
-    (sources,) = (DEPLOY / "grafana" / "provisioning" / "datasources").iterdir()
-    (source,) = yaml.safe_load(sources.read_text(encoding="utf-8"))["datasources"]
-    assert source["url"] == "http://prometheus:9090"
     assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["grafana"]["networks"])

@@ -27,6 +27,10 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "vehicle": lambda of: np.all(np.array(of["rmse"]["anytime: the complete prefix"]) <= [*of["rmse"].values()]),
     "clinic": lambda of: [of[m].manifest.steps[at].adds[0] for m, at in (("old", 2), ("new", 1))] == ["blood-draw"] * 2,
     "fraud": lambda of: of["precisions"][3] > of["same"][-1] - 0.02 and of["paid"][3] < of["model"].costs_[-1] / 2,
+    "nhanes": lambda of: (
+        max(of["measured"]["tests"], key=lambda test: test[2][0] / test[1])[0] == "sedimentation rate"
+        and all(0.8 < auc[0] < auc.max() < 0.9 for _, auc in of["curves"].values())
+    ),
     "streaming": lambda of: (
         [model.sequence_[-1] for model in of["models"].values()] == ["good sensor", "cheap sensor"]
         and of["r2"][0.7][-1] > 0.85 > 0.5 > of["r2"][1.0][-1]

@@ -17,8 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from anytime_service.settings import PREFIX
-from deploy.dockerfile import arguments, environment, instructions, only, stages
-from deploy.project import ROOT, settings
+from deploy.project import ROOT, arguments, environment, instructions, only, settings, stages
 
 TRAINING = {"pyarrow", "scikit-learn"}
 BUILDER, FINAL = stages()

@@ -19,8 +19,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
-from deploy.dockerfile import environment, only, stages
-from deploy.project import DEPLOY, documents, image_user, ran, routes, settings, version
+from deploy.project import DEPLOY, documents, environment, image_user, only, ran, routes, settings, stages, version
 from guides import blocks_of
 from system import program
 

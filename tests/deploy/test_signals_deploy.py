@@ -147,12 +147,6 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
 
 
-def test_every_replica_is_scraped_at_its_metrics_port() -> None:
-    (job,) = CONFIGURATION["scrape_configs"]
-    (found,) = job["dns_sd_configs"]
-    assert (job["job_name"], found["names"], found["type"], found["port"]) == ("anytime", ["anytime"], "A", 9090)
-
-
 @contextmanager
 def continuous_requests(service: Running) -> Iterator[None]:
     """Send requests over every binding, valid ones and others, until the end of the block."""

@@ -10,12 +10,13 @@ a promise is broken.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from anytime.inference.prediction import Prediction
@@ -25,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.harness import Process, conclude, flag, script_options
+from benchmarks.harness import Process, conclude, flag, script_options, violations
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
 from drills.attacks.sequences import Round
-from drills.monitors import MemoryMonitor, Predictor, Prober
+from drills.monitors import Predictions, measuring_memory, predicting, probing
 from service.commands import Command, command
 from service.serving import Running
 
@@ -66,24 +67,20 @@ class Account:
 
     Attributes
     ----------
-    worst_mib, bound_mib : resident memory: maximum and bound.
-    probes_s, predictions_s : latency of each in seconds; infinite if it failed.
-    wrong : wrong answers to other clients.
-    shed : predictions of other clients that were refused as overload.
-    sent_mib, ends : what the attacker sent, and how its connections ended.
+    memory_mib, bound_mib : resident memory, and its bound.
+    probes_s : latency of each probe in seconds; infinite if it failed.
+    others : predictions of another client.
+    attack : what the attacker sent, and how its connections ended.
     log : tracebacks and errors in the server's log.
     """
 
-    worst_mib: float
+    memory_mib: list[float]
     bound_mib: float
     probes_s: list[float]
-    predictions_s: list[float]
-    wrong: list[str]
-    shed: int
+    others: Predictions
+    attack: Round
     alive: bool
-    sent_mib: float = 0.0
-    ends: dict[str, int] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
+    log: list[str]
 
 
 @dataclass
@@ -112,21 +109,18 @@ class Target:
         prediction.add(group.name, values)
         expected = json.loads(json.dumps(prediction.answer().prediction))
         body = json.dumps({"groups": {group.name: values}}).encode()
-        memory, probes = MemoryMonitor(self.command.process.pid), [Prober(port), Prober(side)]
-        predictor = Predictor(port, body, expected, self.headers)
-        account = Account(0, self.bound_mib, [], [], [], 0, alive=True)
-        with memory, probes[0], probes[1], predictor:
+        process, attack = self.command.process, Round()
+        with (
+            measuring_memory(process.pid) as memory_mib,
+            probing(port, side) as probes_s,
+            predicting(port, body, expected, self.headers) as others,
+        ):
             if seed is None:
                 time.sleep(length_s)
             else:
-                outcome = Round(**self.attacker.ask(f"{seed} {length_s}"))
-                account.sent_mib, account.ends = outcome.sent / 2**20, outcome.ends
-        account.worst_mib = memory.worst_mib
-        account.probes_s = [*probes[0].latencies_s, *probes[1].latencies_s]
-        account.predictions_s, account.wrong, account.shed = predictor.latencies_s, predictor.wrong, predictor.shed
-        account.alive = self.command.process.poll() is None
-        account.log = [line for line in self.command.lines if "Traceback" in line or line.startswith("ERROR")][:3]
-        return account
+                attack = Round(**self.attacker.ask(f"{seed} {length_s}"))
+        log = [line for line in self.command.lines if "Traceback" in line or line.startswith("ERROR")][:3]
+        return Account(memory_mib, self.bound_mib, probes_s, others, attack, process.poll() is None, log)
 
 
 @contextmanager
@@ -147,15 +141,21 @@ def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
 
 def faults_of(account: Account, probe_s: float) -> list[str]:
     """Return the broken promises of a round; a probe may take `probe_s`."""
-    faults = list(account.wrong[:3])
-    if not account.alive:
-        faults.append("the server has ended")
-    if account.worst_mib > account.bound_mib:
-        faults.append(f"{account.worst_mib:.0f} MiB resident; expected at most {account.bound_mib:.0f}")
-    for kind, latencies_s in (("probe", account.probes_s), ("prediction", account.predictions_s)):
-        if not latencies_s or max(latencies_s) > probe_s:
-            faults.append(f"a {kind} took {max(latencies_s, default=float('inf')):.2f} s; expected at most {probe_s:g}")
-    return faults + account.log
+    worst_mib = max(account.memory_mib)
+    slowest = {"probe": account.probes_s, "prediction": account.others.latencies_s}
+    found = {kind: max(latencies_s, default=math.inf) for kind, latencies_s in slowest.items()}
+    return [
+        *account.others.wrong[:3],
+        *violations(
+            (not account.alive, "the server has ended"),
+            (worst_mib > account.bound_mib, f"{worst_mib:.0f} MiB resident; expected at most {account.bound_mib:.0f}"),
+            *(
+                (took_s > probe_s, f"a {kind} took {took_s:.2f} s; expected at most {probe_s:g}")
+                for kind, took_s in found.items()
+            ),
+        ),
+        *account.log,
+    ]
 
 
 def main() -> None:
@@ -175,19 +175,20 @@ def main() -> None:
                 account = found.account(seed, length_s)
                 print_round(f"seed {seed}", account)
                 broken += [f"seed {seed}: {fault}" for fault in faults_of(account, PROBE_S)]
-                found.bound_mib = min(found.bound_mib, account.worst_mib + GROWTH_MIB)
+                found.bound_mib = min(found.bound_mib, max(account.memory_mib) + GROWTH_MIB)
     conclude(broken)
 
 
 def print_round(name: str, account: Account) -> None:
     probes, predictions = (
         "{:.1f} / {:.0f}".format(*np.percentile(latencies_s, [50, 100]) * 1000)
-        for latencies_s in (account.probes_s, account.predictions_s)
+        for latencies_s in (account.probes_s, account.others.latencies_s)
     )
-    ends = ", ".join(f"{count} {end}" for end, count in account.ends.items())
+    ends = ", ".join(f"{count} {end}" for end, count in account.attack.ends.items())
     print(
-        f"{name:<16} {account.worst_mib:6.0f} of {account.bound_mib:.0f} MiB  sent {account.sent_mib:6.0f} MiB  "
-        f"probes p50 / max {probes} ms  predictions {predictions} ms  shed {account.shed}  {ends}",
+        f"{name:<16} {max(account.memory_mib):6.0f} of {account.bound_mib:.0f} MiB  "
+        f"sent {account.attack.sent / 2**20:6.0f} MiB  probes p50 / max {probes} ms  predictions {predictions} ms  "
+        f"shed {account.others.shed}  {ends}",
         flush=True,
     )
 

@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 
 from anytime.model.model import Model
+from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.models import values_of
-
-OVERLOADED = "urn:anytime:problem:overloaded"
 
 
 class AnswerRecord(msgspec.Struct, frozen=True):

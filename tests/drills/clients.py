@@ -9,26 +9,42 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 
+import aiohttp
 import msgspec
 import numpy as np
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
 
 from anytime._linalg import single_blas_thread
+from anytime.errors import AnytimeError
+from anytime.inference.prediction import Answer
 from anytime.loaded import load
+from anytime.model.model import Model
+from anytime_service.client import AsyncClient, Client, ProblemError
 from benchmarks.harness import CLIENT_CORE, Process, pin_to_core
-from drills.calls import Call, read_calls
-from drills.client_kinds import DrillClient, Post, Predict, Run, Session, ThreadedRun, WebSocket
-from drills.machine import StallMonitor, footprint
+from drills.calls import AnswerRecord, Call, inputs, read_calls
+from drills.machine import footprint, pause, watching_stalls
 
-NUMBERS_PER_CLIENT = 1_000_000
-"""Distance between the first call numbers of two clients."""
+GIVE_UP_S = 10.0
+"""Timeout of a call."""
+
+EXTRACTING_S = 0.001
+UNFINISHED = 0.5
+"""Share of calls that never send the last groups, so that only the deadline can trigger the answer."""
+
+Values = Mapping[str, list[float]]
+Fields = dict[str, Any]
+"""Fields of a `Call`."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -53,6 +69,291 @@ class Plan(msgspec.Struct, frozen=True):
     period_s: float
     shared: bool = False
     seed: int = 0
+
+
+def answered(answer: object, **more: Any) -> Fields:
+    return {
+        "received": time.perf_counter(),
+        "answer": msgspec.convert(answer, AnswerRecord, from_attributes=True, strict=False),
+        **more,
+    }
+
+
+def refused(status: int, problem: Mapping[str, Any], **more: Any) -> Fields:
+    details = {"type": problem.get("type"), "detail": problem.get("detail")}
+    return {"received": time.perf_counter(), "status": status, **details, **more}
+
+
+class DrillClient:
+    """A client of the service.
+
+    Parameters
+    ----------
+    at : number of the replica that a plain client uses first; it uses the next one after a failure.
+    """
+
+    kind = ""
+    balanced = False
+
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        self.plan, self.model, self.name, self.at = plan, model, name, at
+
+    @property
+    def replica(self) -> int | None:
+        """Number of the current replica; None if a balancer chooses."""
+        return None if self.balanced else self.at % len(self.plan.ports)
+
+    def url(self, scheme: str = "http") -> str:
+        return f"{scheme}://127.0.0.1:{self.plan.port if self.replica is None else self.plan.ports[self.replica]}"
+
+    def deadline_ms(self, number: int) -> float:
+        return self.plan.deadlines_ms[number % len(self.plan.deadlines_ms)]
+
+    def sent(self, number: int) -> list[str]:
+        """Groups that a call sends: all, or some of the first."""
+        rng, names = np.random.default_rng(number + 1), list(self.model.places)
+        return names[: int(rng.integers(1, len(names)))] if rng.random() < UNFINISHED else names
+
+    async def call(self, number: int) -> Call:
+        """Make one call, and return its record."""
+        values = inputs(self.model, number)
+        fields: Fields = {"deadline_ms": self.deadline_ms(number), "sent": list(self.model.places)}
+        fields |= {"started": time.perf_counter(), "replica": self.replica}
+        try:
+            async with asyncio.timeout(GIVE_UP_S):
+                fields |= await self.exchange(number, values)
+        except ProblemError as error:
+            fields |= refused(error.status, {"type": error.type, "detail": error.detail})
+        except (OSError, TimeoutError, AnytimeError, WebSocketException, aiohttp.ClientError) as error:
+            fields |= {"received": time.perf_counter(), "error": f"{type(error).__name__}: {error}"}
+            await self.fail_over()
+        return Call(self.name, self.kind, number, **fields)
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        """Return the fields of a call in which it differs from others."""
+        raise NotImplementedError
+
+    async def fail_over(self) -> None:
+        self.at += 1
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections; the next call opens new ones."""
+        raise NotImplementedError
+
+
+def extract(group: str, values: Values) -> list[float]:
+    """Return the values of a group, which take time to compute."""
+    pause(EXTRACTING_S)
+    return values[group]
+
+
+class Run(DrillClient):
+    """`AsyncClient.run`: computes groups until the deadline, which applies at the caller."""
+
+    kind = "run"
+    balanced = True
+
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.client = AsyncClient(self.url())
+        self.extractors = {group: partial(extract, group) for group in model.places}
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        return answered(await self.answer(values, self.deadline_ms(number)))
+
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
+        return await self.client.run(self.extractors, values, deadline_ms)
+
+    async def fail_over(self) -> None:
+        """Continue: the client itself chooses and opens its connections."""
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class Predict(Run):
+    """`AsyncClient.predict`: the groups are already computed."""
+
+    kind = "predict"
+
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
+        return await self.client.predict(values, deadline_ms=deadline_ms)
+
+
+class ThreadedRun(Run):
+    """`Client.run` in a thread, which has its own clock."""
+
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.threads = Client(self.url())
+
+    async def answer(self, values: Values, deadline_ms: float) -> Answer:
+        return self.threads.run(self.extractors, values, deadline_ms)
+
+    async def call(self, number: int) -> Call:
+        return await asyncio.to_thread(asyncio.run, super().call(number))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.threads.close)
+
+
+class WebSocket(DrillClient):
+    """A plain WebSocket; the server applies the deadline."""
+
+    kind = "websocket"
+    socket: ClientConnection | None = None
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        """Begin, send the groups, and wait for the answer."""
+        if self.socket is None:
+            url = f"{self.url('ws')}/stream"
+            self.socket = await connect(url, compression=None, proxy=None, close_timeout=0.1, open_timeout=None)
+        sent = self.sent(number)
+        messages: list[Fields] = [
+            {"type": "begin", "id": number, "deadline_ms": self.deadline_ms(number), "model": self.model.name}
+        ]
+        messages += [{"type": "group", "id": number, "group": group, "values": values[group]} for group in sent]
+        started = time.perf_counter()
+        for message in messages:
+            await self.socket.send(json.dumps(message))
+        reply = json.loads(await self.socket.recv())
+        if reply["id"] != number:
+            raise ConnectionError(f"received a message about {reply['id']!r}, expected {number}")
+        if reply["type"] == "answer":
+            return answered(reply, started=started, sent=sent)
+        found = refused(reply["problem"]["status"], reply["problem"], started=started, sent=sent)
+        await self.close()  # otherwise each further group is refused in its own message
+        return found
+
+    async def close(self) -> None:
+        """Abort without a closing handshake."""
+        socket, self.socket = self.socket, None
+        if socket is not None:
+            socket.transport.abort()
+            await socket.wait_closed()
+
+
+class Reply(NamedTuple):
+    """A response over HTTP, and when it was received."""
+
+    status: int
+    content: Any
+    received: float
+
+    def fields(self, **more: Any) -> Fields:
+        found = answered(self.content) if self.status == 200 else refused(self.status, self.content)
+        return found | {"received": self.received} | more
+
+
+async def replied(response: aiohttp.ClientResponse) -> Reply:
+    """Read a response; of a refusal without problem details, only the status."""
+    content = await response.read()
+    received = time.perf_counter()
+    return Reply(response.status, json.loads(content) if response.content_type.endswith("json") else {}, received)
+
+
+class Post(DrillClient):
+    """A streamed POST, one line per group, by aiohttp, which reads an answer before the body is complete.
+
+    Attributes
+    ----------
+    reconnect : open a connection for each request.
+    """
+
+    kind = "post"
+    reconnect = False
+    http: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Connection pool, created on first use."""
+        if self.http is None:
+            self.http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=self.reconnect))
+        return self.http
+
+    async def close(self) -> None:
+        http, self.http = self.http, None
+        if http is not None:
+            await http.close()
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        """Post lines; the body has no end if groups are missing."""
+        sent, done = self.sent(number), asyncio.Event()
+
+        async def lines() -> AsyncIterator[bytes]:
+            yield b"\n"  # otherwise the headers wait for the first group
+            for group in sent:
+                yield json.dumps({"group": group, "values": values[group]}).encode() + b"\n"
+            await done.wait()
+
+        query, headers = f"deadline_ms={self.deadline_ms(number)}", {"Content-Type": "application/x-ndjson"}
+        async with self.session.post(f"{self.url()}/predict?{query}", data=lines(), headers=headers) as response:
+            found = await replied(response)
+            done.set()
+        return found.fields(sent=sent)
+
+
+class Session(Post):
+    """A session: created, sent groups in two parts, used for a prediction with a deadline, and deleted.
+
+    If replicas share sessions, each request goes to the balancer, may reach another replica, and is retried once if its
+    connection breaks.
+    """
+
+    kind = "session"
+
+    def __init__(self, plan: Plan, model: Model, name: str, at: int) -> None:
+        super().__init__(plan, model, name, at)
+        self.balanced = self.reconnect = plan.shared
+
+    async def exchange(self, number: int, values: Values) -> Fields:
+        """Run all requests, and stop at the first refusal."""
+        sent, opened = self.sent(number), time.perf_counter()
+        created = await self._request("POST", "/sessions", {})
+        if created.status != 201:
+            return created.fields(sent=[], deadline_ms=None)
+        path = f"/sessions/{created.content['id']}"
+        for part in filter(None, (sent[::2], sent[1::2])):
+            reply = await self._request("POST", f"{path}/groups", {group: values[group] for group in part})
+            if reply.status != 200:
+                return reply.fields(sent=sent, deadline_ms=None)
+        started = time.perf_counter()
+        reply = await self._request("GET", f"{path}/predict?deadline_ms={self.deadline_ms(number)}")
+        await self._request("DELETE", path)
+        return reply.fields(started=started, opened=opened, sent=sent, accepted=True)
+
+    async def _request(self, method: str, path: str, body: Any = None) -> Reply:
+        for retry in (True, False):
+            try:
+                async with self.session.request(method, self.url() + path, json=body) as response:
+                    return await replied(response)
+            except aiohttp.ClientError:
+                if not retry or not self.plan.shared:
+                    raise
+        raise AssertionError("not reached")
+
+
+KINDS: Mapping[str, type[DrillClient]] = {
+    "run": Run,
+    "predict": Predict,
+    "threaded": ThreadedRun,
+    "websocket": WebSocket,
+    "post": Post,
+    "session": Session,
+}
+
+
+def create_clients(plan: Plan, model: Model) -> Sequence[DrillClient]:
+    return [
+        KINDS[kind](plan, model, f"{kind} {number}", number)
+        for kind, count in plan.counts.items()
+        for number in range(count)
+    ]
+
+
+NUMBERS_PER_CLIENT = 1_000_000
+"""Distance between the first call numbers of two clients."""
 
 
 class ClientReport(msgspec.Struct, frozen=True):
@@ -94,86 +395,51 @@ def clients(plan: Plan, **variables: str) -> Iterator[Clients]:
         yield Clients(process, Path(plan.out))
 
 
-def create_clients(plan: Plan) -> list[DrillClient]:
-    model, found = load(plan.model), list[DrillClient]()
-    sdk: dict[str, type[Run | Predict | ThreadedRun]] = {"run": Run, "predict": Predict, "threaded": ThreadedRun}
-    for kind, count in plan.counts.items():
-        for number in range(count):
-            args = (f"{kind} {number}", model, plan.deadlines_ms)
-            if kind in sdk:
-                found.append(sdk[kind](*args, plan.port))
-            elif kind == "websocket":
-                found.append(WebSocket(*args, plan.ports, number))
-            elif kind == "post":
-                found.append(Post(*args, plan.ports, number))
-            else:
-                found.append(Session(*args, plan.ports, number, balanced=plan.port if plan.shared else None))
-    return found
+async def run(plan: Plan, out: IO[bytes]) -> int:
+    """Let each client make one call, then calls until the input ends; return the number of tasks that remain."""
+    over, encode = asyncio.Event(), msgspec.json.Encoder().encode
 
-
-class _ClientLoad:
-    """The load: clients that make calls until they are stopped."""
-
-    def __init__(self, plan: Plan, out: IO[bytes]) -> None:
-        self._plan, self._out = plan, out
-        self._over = asyncio.Event()
-        self._encode = msgspec.json.Encoder().encode
-
-    async def run(self) -> None:
-        """Make one call each, then calls until the input ends."""
-        drill_clients = create_clients(self._plan)
-        numbers = [itertools.count(NUMBERS_PER_CLIENT * index) for index in range(len(drill_clients))]
-        for client, each in zip(drill_clients, numbers, strict=True):
-            with suppress(ValueError):
-                await client.call(next(each))
-        gc.collect()
-        gc.freeze()
-        print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        rng = np.random.default_rng(self._plan.seed)
-        tasks = [
-            asyncio.create_task(self._make_calls(client, each, np.random.default_rng(rng.integers(1 << 32))))
-            for client, each in zip(drill_clients, numbers, strict=True)
-        ]
-        await asyncio.to_thread(sys.stdin.read)
-        self._over.set()
-        await asyncio.gather(*tasks)
-        await asyncio.gather(*(client.close() for client in drill_clients))
-
-    async def _make_calls(self, client: DrillClient, numbers: Iterator[int], rng: np.random.Generator) -> None:
-        at = time.perf_counter() + float(rng.uniform(0.0, self._plan.period_s))
-        while not self._over.is_set():
+    async def make_calls(client: DrillClient, numbers: Iterator[int], rng: np.random.Generator) -> None:
+        at = time.perf_counter() + float(rng.uniform(0.0, plan.period_s))
+        while not over.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), max(at - time.perf_counter(), 0.0))
+                await asyncio.wait_for(over.wait(), max(at - time.perf_counter(), 0.0))
                 return
-            self._out.write(self._encode(await client.call(next(numbers))) + b"\n")
+            out.write(encode(await client.call(next(numbers))) + b"\n")
             # A delayed client does not catch up with a burst of calls.
-            at = max(at + float(rng.exponential(self._plan.period_s)), time.perf_counter())
+            at = max(at + float(rng.exponential(plan.period_s)), time.perf_counter())
 
-
-def resources() -> tuple[int, int]:
-    """Return the threads and descriptors of this process."""
-    here = footprint(os.getpid())
-    return here.threads, here.descriptors
+    callers = [
+        (client, itertools.count(NUMBERS_PER_CLIENT * index))
+        for index, client in enumerate(create_clients(plan, load(plan.model)))
+    ]
+    for client, numbers in callers:
+        with suppress(ValueError):
+            await client.call(next(numbers))
+    gc.collect()
+    gc.freeze()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    rngs = np.random.default_rng(plan.seed).spawn(len(callers))
+    tasks = [asyncio.create_task(make_calls(*each, rng)) for each, rng in zip(callers, rngs, strict=True)]
+    await asyncio.to_thread(sys.stdin.read)
+    over.set()
+    await asyncio.gather(*tasks)
+    await asyncio.gather(*(client.close() for client, _ in callers))
+    return len(asyncio.all_tasks()) - 1
 
 
 def main() -> None:
     pin_to_core(CLIENT_CORE)
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
-    with single_blas_thread(), Path(plan.out).open("wb") as out, StallMonitor() as watch:
-        before = resources()
-
-        async def run() -> int:
-            await _ClientLoad(plan, out).run()
-            return len(asyncio.all_tasks()) - 1
-
-        with asyncio.Runner() as runner:
-            tasks = runner.run(run())
+    with single_blas_thread(), Path(plan.out).open("wb") as out, watching_stalls() as stalls:
+        before = footprint(os.getpid())
+        tasks = asyncio.run(run(plan, out))
         gc.unfreeze()
         gc.collect()
-        after = resources()
-    report = ClientReport(watch.stalls, (before[0], after[0]), (before[1], after[1]), tasks)
-    print(msgspec.json.encode(report).decode(), flush=True)
+        after = footprint(os.getpid())
+    threads, descriptors = (before.threads, after.threads), (before.descriptors, after.descriptors)
+    print(msgspec.json.encode(ClientReport(stalls, threads, descriptors, tasks)).decode(), flush=True)
 
 
 if __name__ == "__main__":

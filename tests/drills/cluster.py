@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +15,14 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness import SERVER_CORE
 from drills.machine import Footprint, footprint, low_priority, raise_priority
-from system import answers, free_port
+from service.redis_server import RedisServer
+from system import free_port
 
 START_S = 60.0
 
@@ -86,109 +86,47 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> float | None:
 
 
 class Replica:
-    """`anytime serve` on a fixed port.
+    """`anytime serve` on a fixed port, started when it is made.
 
     Parameters
     ----------
     folder : working folder, which also has the log.
     """
 
-    def __init__(self, model: Path, folder: Path, environment: Mapping[str, str], core: int = SERVER_CORE) -> None:
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, model: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self.port = free_port()
         self.log = folder / f"replica-{self.port}.log"
-        self._model = model
-        self._environment = {**os.environ, **environment}
-        self._core = core
-        self._process: subprocess.Popen[bytes] | None = None
-        self._file: IO[bytes] | None = None
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The current or last process."""
-        assert self._process is not None, "never started"
-        return self._process
+        self._model, self._environment = model, os.environ | environment
+        self.start()
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    @property
-    def footprint(self) -> Footprint:
-        return footprint(self.process.pid)
-
     def start(self) -> None:
         """Start without waiting, at low priority until it is ready."""
         command = [sys.executable, "-m", "anytime", "serve", str(self._model), "--port", str(self.port)]
-        self._file = self.log.open("ab")
-        with low_priority(self._core):
-            self._process = subprocess.Popen(
-                command, env=self._environment, cwd=self.log.parent, stdout=subprocess.DEVNULL, stderr=self._file
+        with self.log.open("ab") as log, low_priority(SERVER_CORE):
+            self.process = subprocess.Popen(
+                command, env=self._environment, cwd=self.log.parent, stdout=subprocess.DEVNULL, stderr=log
             )
 
     def await_ready(self) -> None:
-        """Wait for readiness.
-
-        Raises
-        ------
-        RuntimeError
-            The process ended, or the timeout expired.
-        """
+        """Wait for readiness; raise RuntimeError if the process ends, or does not become ready in time."""
         if wait_for(lambda: not self.alive or ready(self.port), START_S) is None or not self.alive:
             raise RuntimeError(f"a replica did not start: {self.log.read_text(errors='replace')[-2000:]}")
         raise_priority(self.process.pid)
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
     def stop(self) -> None:
         """Terminate the process, and kill it after a timeout."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self.signal(signal.SIGCONT)
-                self.process.terminate()
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(15)
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-
-
-class Redis:
-    """A Redis without persistence, on a fixed port."""
-
-    def __init__(self, folder: Path) -> None:
-        found = shutil.which("redis-server")
-        self.path = found
-        self.port = free_port()
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def sessions(self) -> int:
-        command = ["redis-cli", "-p", str(self.port), "--scan", "--pattern", "anytime:session:*"]
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return len(listed.stdout.split())
-
-    def start(self) -> None:
-        """Start, and wait until it answers."""
-        assert self.path is not None
-        command = [self.path, "--port", str(self.port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-        with low_priority(SERVER_CORE):
-            self._process = subprocess.Popen(command, cwd=self._folder, stdout=subprocess.DEVNULL)
-        if wait_for(lambda: answers(self.port), 20.0) is None:
-            raise RuntimeError("redis-server did not start")
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(15)
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        if wait_for(lambda: not self.alive, 15.0) is None:
+            self.process.kill()
+        self.process.wait(15)
 
 
 @dataclass
@@ -205,18 +143,16 @@ class Cluster:
     model: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     count: int = 3
-    redis: Redis | None = None
+    redis: RedisServer | None = None
     replicas: Sequence[Replica] = ()
 
     def __enter__(self) -> Cluster:
         environment = dict(self.environment)
         if self.redis is not None:
-            self.redis.start()
-            environment["ANYTIME_SESSION_STORE"] = self.redis.url
+            self.start_redis()
+            environment["ANYTIME_SESSION_STORE"] = self.redis.url()
         self.replicas = [Replica(self.model, self.folder, environment) for _ in range(self.count)]
         try:
-            for replica in self.replicas:
-                replica.start()
             for replica in self.replicas:
                 replica.await_ready()
         except BaseException:
@@ -228,7 +164,12 @@ class Cluster:
         for replica in self.replicas:
             replica.stop()
         if self.redis is not None:
-            self.redis.kill()
+            self.redis.close()
+
+    def start_redis(self) -> None:
+        assert self.redis is not None
+        with low_priority(SERVER_CORE):
+            self.redis.start()
 
     @property
     def ports(self) -> list[int]:
@@ -236,12 +177,12 @@ class Cluster:
 
     @property
     def footprints(self) -> list[Footprint]:
-        return [replica.footprint for replica in self.replicas]
+        return [footprint(replica.process.pid) for replica in self.replicas]
 
     @property
     def sessions(self) -> int:
         """Sessions in Redis; 0 without one."""
-        return 0 if self.redis is None else self.redis.sessions
+        return 0 if self.redis is None else len(self.redis.execute("KEYS", "anytime:session:*"))
 
     @property
     def open(self) -> float:

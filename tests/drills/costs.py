@@ -3,8 +3,8 @@
 The service runs on one core with a wide model, 100 classes, 500 groups and categories. For each row, 20 connections
 drive the element to its limit on a binding, five rounds long. Another process measures a bare timer and clients with
 deadlines of 30 ms. Exits with 1 if resident memory exceeds `max_held_bytes` + 64 MiB or grows from round to round, if
-the loop stands still for more than 20 ms longer than the bare timer, or if others' answers are more than 5 ms later
-than it without being refused.
+a turn of the loop takes 20 ms of processor time more than the bare timer is late, or if others' answers are more than
+5 ms later than it without being refused.
 """
 
 from __future__ import annotations
@@ -14,30 +14,96 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 import numpy as np
 
+from anytime._linalg import single_blas_thread
+from anytime.features.expansion import Expansion
+from anytime.groups import load_groups
+from anytime.moments.accumulate import moments_of
+from anytime.target import Target
+from anytime.training.fit import fit, provenance
+from anytime.training.options import Options
 from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
-from benchmarks.harness import CLIENT_CORE, conclude, flag, script_options
+from benchmarks.deadlines import server_stats
+from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, script_options, violations
+from benchmarks.load.child import Child, server
 from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
-from drills.costs_models import save_models
-from drills.costs_server import CostServer, costs_server
+from drills.clients import Plan, clients
+from drills.cluster import metric
+from drills.machine import raise_priority
+from drills.monitors import measuring_memory
 
 HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
-MAX_STALL_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
+MAX_TURN_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
 SETTLED_S, RELEASED_S, LEFT_BYTES = 0.3, 5.0, 1024 * CONNECTIONS
+OTHERS, DEADLINE_MS, PERIOD_S = 8, 30.0, 0.06
+HELD = "anytime_held_bytes"
 ROWS = 10_000
+FIGURES = Table(
+    ("element", "<48.47"),
+    ("binding", "<10"),
+    ("turn ms", ">10.1f"),
+    ("bare", ">7.1f"),
+    ("late ms", ">9.1f"),
+    ("refused", ">9"),
+    ("MiB", ">+7.0f"),
+    ("after", ">+7.0f"),
+)
 MSGPACK = "application/msgpack"
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "load": {"groups": 10, "size": 3},
+    "wide": {"groups": 30, "size": 100},
+    "many": {"groups": 500, "size": 1},
+    "c10": {"groups": 5, "size": 2, "classes": 10},
+    "c100": {"groups": 5, "size": 2, "classes": 100},
+    "cats": {"groups": 5, "size": 2, "levels": 20},
+}
+"""`wide` has 3,000 columns, and `many` 500 groups."""
+
+
+def save_models(folder: Path) -> list[Path]:
+    """Train and save the models, with their moments; return their files."""
+    for name, shape in MODELS.items():
+        _save(folder / f"{name}.safetensors", name, **shape)
+    return [folder / f"{name}.safetensors" for name in MODELS]
+
+
+def _save(path: Path, name: str, groups: int, size: int, classes: int = 0, levels: int = 0) -> None:
+    rng = np.random.default_rng(0)
+    named = [
+        {"name": f"g{g}", "features": [f"x{g}_{j}" for j in range(size)], "cost": 1.0 + g % 7} for g in range(groups)
+    ]
+    bases = {"x0_0": {"basis": "categories", "levels": [f"level {i}" for i in range(levels)], "other": True}}
+    spec = load_groups({"cost_unit": "ms", "groups": named, **({"bases": bases} if levels else {})})
+    expansion = Expansion.of(spec)
+    rows = 2 * groups * size + 200
+    X = rng.standard_normal((rows, groups * size))
+    for j in expansion.categories:
+        X[:, j] = rng.integers(-1, levels, rows)
+    terms = expansion.expand(X)
+    scores = terms @ rng.standard_normal((terms.shape[1], max(classes, 1)))
+    target = Target("regression", ("y",))
+    if classes:
+        scores = np.eye(classes)[np.concatenate([np.arange(classes), scores[classes:].argmax(axis=1)])]
+        target = Target("multiclass", ("y",), tuple(f"class {i}" for i in range(classes)))
+    with single_blas_thread():
+        fitted = fit([moments_of(terms, scores)], spec, Options(alpha=0.01))
+        fitted.model(name, target, provenance(fitted, "memory")).save(path)
+
 
 Act = Callable[[int], None]
 """Drives an element to its limit once, on one connection of a port."""
@@ -58,55 +124,65 @@ def main() -> None:
         __doc__, quick=flag("a single round of each"), only={"default": "", "help": "a word of an element or binding"}
     )
     os.sched_setaffinity(0, {CLIENT_CORE})
+    with suppress(PermissionError):  # others' programs would count as lateness
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
     drives = [each for each in DRIVES if args.only in f"{each.element} {each.binding}"]
-    print(
-        f"{'element':<48}{'binding':<10}{'stall ms':>10}{'bare':>7}{'late ms':>9}{'refused':>9}{'MiB':>7}{'after':>7}"
-    )
+    print(FIGURES.head)
     broken: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        models = save_models(Path(folder))
-        with costs_server(models, HELD_MIB) as server:
-            for drive in drives:
-                broken += run(server, drive, 1 if args.quick else ROUNDS)
+    with tempfile.TemporaryDirectory() as folder, driving(Path(folder)) as run:
+        for drive in drives:
+            broken += run(drive, 1 if args.quick else ROUNDS)
     conclude(broken, ran=bool(drives))
 
 
-def run(server: CostServer, drive: Drive, rounds: int) -> Iterator[str]:
-    """Drive one element; print the figures, and yield the promises that it breaks."""
-    before = server.report()
-    residents: list[float] = []
-    with server.others() as others:
+@contextmanager
+def driving(folder: Path) -> Iterator[Callable[[Drive, int], list[str]]]:
+    """Run the server with all models; yield the function that drives an element for some rounds."""
+    models = save_models(folder)
+    with server("service", *models, ANYTIME_MAX_HELD_BYTES=str(HELD_MIB << 20)) as child:
+        raise_priority(child.pid)  # with real-time priority, an attack would make the kernel stop it for 50 ms a second
+        out = str(folder / "calls.jsonl")
+        plan = Plan(str(models[0]), out, child.port, [child.port], {"websocket": OTHERS}, [DEADLINE_MS], PERIOD_S)
+        yield partial(_run, child, plan, child.resident_mib)
+
+
+def _run(child: Child, plan: Plan, idle_mib: float, drive: Drive, rounds: int) -> list[str]:
+    """Drive one element; print the figures, and return the promises that it breaks."""
+    before, residents = metric(child.port, HELD), list[float]()
+    with clients(plan) as others, measuring_memory(child.pid) as memory_mib:
+        others.await_ready()
+        server_stats(child)
+        others.start()
         for _ in range(rounds):
-            threads = [Thread(target=_quietly, args=(drive.act, server.port)) for _ in range(CONNECTIONS)]
+            threads = [Thread(target=_quietly, args=(drive.act, child.port)) for _ in range(CONNECTIONS)]
             for each in threads:
                 each.start()
             for each in threads:
                 each.join()
             time.sleep(SETTLED_S)
-            residents.append(server.report().mib)
-        seen = others()
-    now = server.report()
+            residents.append(child.resident_mib)
+        calls, client_report = others.stop()
+    worked_ms = server_stats(child).worked_ms
     until = time.monotonic() + RELEASED_S
-    while now.held > before.held + LEFT_BYTES and time.monotonic() < until:  # the last predictions may still be open
-        time.sleep(SETTLED_S)
-        now = server.report()
-    name = f"{drive.element}, {drive.binding}"
-    print(
-        f"{drive.element:<48.47}{drive.binding:<10}{now.stall_ms:>10.1f}{seen.bare_ms:>7.1f}{seen.late_ms:>9.1f}"
-        f"{seen.refused:>9}{now.worst_mib - server.idle_mib:>+7.0f}{residents[-1] - server.idle_mib:>+7.0f}",
-        flush=True,
+    while (held := metric(child.port, HELD)) > before + LEFT_BYTES and time.monotonic() < until:
+        time.sleep(SETTLED_S)  # the last predictions may still be open
+    bare_ms = max(((end - begin) * 1e3 for begin, end in client_report.stalls), default=0.0)
+    late_ms = percentiles([call.late_ms for call in calls if call.answer is not None], 90)[0]
+    refused = sum(call.answer is None for call in calls)
+    memory = [mib - idle_mib for mib in (max(memory_mib), residents[-1])]
+    print(FIGURES.row(drive.element, drive.binding, worked_ms, bare_ms, late_ms, refused, *memory), flush=True)
+    grows = len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB
+    broken = violations(
+        (memory[0] > MAX_MIB, f"{memory[0]:.0f} MiB more than idle, at most {MAX_MIB}"),
+        (grows, f"memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"),
+        (
+            worked_ms > bare_ms + MAX_TURN_MS,
+            f"a turn of the loop took {worked_ms:.1f} ms, a bare timer was {bare_ms:.1f} ms late",
+        ),
+        (late_ms > bare_ms + MAX_LATE_MS, f"others' answers were {late_ms:.1f} ms late, a bare timer {bare_ms:.1f}"),
+        (held > before + LEFT_BYTES, f"{held:.0f} bytes count as stored {RELEASED_S:g} s later, {before:.0f} before"),
     )
-    server.reset()
-    if now.worst_mib > server.idle_mib + MAX_MIB:
-        yield f"{name}: {now.worst_mib - server.idle_mib:.0f} MiB more than idle, at most {MAX_MIB}"
-    if len(residents) == ROUNDS and residents[-1] > residents[1] + GROWTH_MIB:
-        yield f"{name}: memory grows from round to round: {', '.join(f'{each:.0f}' for each in residents)} MiB"
-    if now.stall_ms > seen.bare_ms + MAX_STALL_MS:
-        yield f"{name}: the loop stood still for {now.stall_ms:.1f} ms, a bare timer for {seen.bare_ms:.1f}"
-    if seen.late_ms > seen.bare_ms + MAX_LATE_MS:
-        yield f"{name}: others' answers were {seen.late_ms:.1f} ms late, a bare timer {seen.bare_ms:.1f}"
-    if now.held > before.held + LEFT_BYTES:
-        yield f"{name}: {now.held} bytes count as stored {RELEASED_S:g} s later, {before.held} before"
+    return [f"{drive.element}, {drive.binding}: {each}" for each in broken]
 
 
 def _quietly(act: Act, port: int) -> None:

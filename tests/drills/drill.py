@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from benchmarks.harness import violations
 from drills.calls import Call
 from drills.clients import ClientReport, Clients, Plan, clients
 from drills.cluster import wait_for
-from drills.fault_kinds import Fault
 from drills.judging import (
     EXCUSED,
     EXCUSED_FEW,
@@ -25,12 +26,32 @@ from drills.judging import (
     outcome,
     recovery_s,
 )
-from drills.machine import Footprint, StallMonitor, leaks
+from drills.machine import Footprint, leaks, watching_stalls
+from drills.relay import Relay
 from drills.testbed import Testbed
 
 SETTLED_S = 10.0
 WARM_S = 0.5
 ALWAYS_ALLOWED: frozenset[Outcome] = frozenset({Outcome.SERVER, Outcome.FALLBACK})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, with direct checks when it is injected and repaired.
+
+    Attributes
+    ----------
+    recovers_s : maximum recovery time.
+    from_repair : measure recovery from the repair; otherwise from the injection.
+    allowed : outcomes allowed during the fault by kind of call, besides answers and client fallbacks.
+    """
+
+    name: str
+    inject: Callable[[Testbed], None]
+    repair: Callable[[Testbed], None]
+    recovers_s: float = 1.0
+    from_repair: bool = True
+    allowed: Mapping[str, frozenset[Outcome]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +81,21 @@ class Report:
     inconclusive: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def judge(
+        self,
+        name: str,
+        calls: Sequence[Call],
+        oracle: Oracle,
+        stalls: Stalls,
+        allowed: Mapping[str, frozenset[Outcome]] = MappingProxyType({}),
+        lost: Mapping[int, tuple[float, float]] = MappingProxyType({}),
+    ) -> Figures:
+        """Add the calls of a phase, and the promises that they break."""
+        found = self.rows[name] = figures(calls, oracle, stalls, lost)
+        self.broken += [*broken_promises(found, name), *unexpected(calls, allowed, lost, name, stalls)]
+        self.inconclusive += inconclusive(found, name)
+        return found
+
 
 def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environment: Mapping[str, str]) -> Report:
     """Run one drill and judge it."""
@@ -68,31 +104,20 @@ def drill(fault: Fault, testbed: Testbed, plan: Plan, lengths: Lengths, environm
     testbed.notes.clear()
     testbed.served = testbed.served[-1:]
     before = testbed.cluster.footprints
-    with clients(plan, **environment) as load, StallMonitor(0) as server_core, StallMonitor(1) as client_core:
+    with clients(plan, **environment) as load, watching_stalls(0) as server_core, watching_stalls(1) as client_core:
         phases, repair_started = _phases(fault, testbed, load, lengths)
         calls, client_report = load.stop()
     report = Report(fault.name, notes=list(testbed.notes))
-    stalls = Stalls([*client_report.stalls, *server_core.stalls, *client_core.stalls])
+    stalls = Stalls([*client_report.stalls, *server_core, *client_core])
     oracle, lost = Oracle(testbed.served), dict(testbed.lost)
-    shares = {}
     for phase in phases:
         phase_calls = [call for call in calls if _phase_of(call, phases) is phase]
-        found = report.rows[phase.name] = figures(phase_calls, oracle, stalls, lost)
-        shares[phase.name] = found.share
-        report.broken += broken_promises(found, phase.name)
-        report.inconclusive += inconclusive(found, phase.name)
-        allowed = fault.allowed if phase.name == "during" else {}
-        report.broken += unexpected(phase_calls, allowed, lost, phase.name, stalls)
+        report.judge(phase.name, phase_calls, oracle, stalls, fault.allowed if phase.name == "during" else {}, lost)
     started = repair_started if fault.from_repair else phases[1].begin
-    report.recovery_s = recovery_s(calls, started, shares["before"], phases[2].end, stalls)
+    report.recovery_s = recovery_s(calls, started, report.rows["before"].share, phases[2].end, stalls)
     if report.recovery_s is None or report.recovery_s > fault.recovers_s:
         report.broken.append(f"not recovered within {fault.recovers_s:g} s: {report.recovery_s}")
-    report.broken += [
-        *testbed.broken,
-        *unreleased(testbed, before),
-        *client_leaks(client_report),
-        *testbed.tracebacks(),
-    ]
+    report.broken += [*testbed.broken, *unreleased(testbed, before, client_report)]
     return report
 
 
@@ -130,25 +155,21 @@ def _phase_of(call: Call, phases: Sequence[Phase]) -> Phase | None:
 
 def broken_promises(found: Figures, phase: str) -> list[str]:
     """Return the promises that the figures of a phase break."""
-    broken = []
     answered = max(found.requests - found.lost, 0)
-    if not found.requests:
-        broken.append(f"{phase}: no calls, inconclusive")
-    if found.wrong:
-        broken.append(f"{phase}: {found.wrong} wrong answers")
-    if found.late > LATE * answered:
-        broken.append(
-            f"{phase}: {found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
-        )
+    late = f"{found.late} of {answered} answers more than {TOLERANCE_MS:g} ms after their deadlines"
+    broken = violations(
+        (not found.requests, f"{phase}: no calls, inconclusive"),
+        (found.wrong, f"{phase}: {found.wrong} wrong answers"),
+        (found.late > LATE * answered, f"{phase}: {late}"),
+    )
     return broken + [f"{phase}: {example}" for example in found.examples[:3]] if broken else []
 
 
 def inconclusive(found: Figures, phase: str) -> list[str]:
     """Return why the figures of a phase are inconclusive, if they are."""
     answered = max(found.requests - found.lost, 0)
-    if found.excused <= max(EXCUSED * answered, EXCUSED_FEW):
-        return []
-    return [f"{phase}: stalls of the machine delayed {found.excused} of {answered} answers, inconclusive"]
+    text = f"{phase}: stalls of the machine delayed {found.excused} of {answered} answers, inconclusive"
+    return violations((found.excused > max(EXCUSED * answered, EXCUSED_FEW), text))
 
 
 def unexpected(
@@ -183,24 +204,99 @@ def unexpected(
     return [f"{phase}: {len(each)} calls by {kind}: {each[0]}" for kind, each in unexpected_calls.items()]
 
 
-def unreleased(testbed: Testbed, before: Sequence[Footprint]) -> list[str]:
-    """Return what the replicas have not released after the clients are gone."""
+def unreleased(testbed: Testbed, before: Sequence[Footprint], client_report: ClientReport) -> list[str]:
+    """Return what the replicas and the clients have not released after the clients are gone, and tracebacks in logs."""
     cluster = testbed.cluster
     wait_for(lambda: cluster.open == 0 and not leaks(before, cluster.footprints), SETTLED_S)
     found = leaks(before, cluster.footprints)
-    if cluster.open:
-        found.append(f"{cluster.open:g} predictions are open without clients")
-    if wait_for(lambda: cluster.sessions == 0, SETTLED_S) is None:
-        found.append(f"{cluster.sessions} expired sessions are in Redis")
-    return found
+    wait_for(lambda: cluster.sessions == 0, SETTLED_S)
+    found += violations(
+        (cluster.open, f"{cluster.open:g} predictions are open without clients"),
+        (cluster.sessions, f"{cluster.sessions} expired sessions are in Redis"),
+    )
+    logs = [replica.log for replica in cluster.replicas if b"Traceback" in replica.log.read_bytes()]
+    return [*found, *client_leaks(client_report), *(f"{log.name} has a traceback" for log in logs)]
 
 
-def client_leaks(client_report: ClientReport) -> list[str]:
+def client_leaks(report: ClientReport) -> list[str]:
     """Return the resources that closed clients still have."""
-    found = []
-    if client_report.tasks:
-        found.append(f"the clients have {client_report.tasks} unfinished tasks")
-    for result, (before, after) in {"threads": client_report.threads, "descriptors": client_report.descriptors}.items():
-        if after > before:
-            found.append(f"the clients have {after} {result}, {before} before")
-    return found
+    pairs = {"threads": report.threads, "descriptors": report.descriptors, "unfinished tasks": (0, report.tasks)}
+    return [
+        f"the clients have {after} {name}, {before} before" for name, (before, after) in pairs.items() if after > before
+    ]
+
+
+NETWORK = "a bad network"
+DELAY_S = 0.05
+STALL_S = 0.2
+DEADLINES_MS = (20.0, 150.0, 500.0)
+COUNTS = {"run": 4, "threaded": 2, "predict": 6}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of one phase.
+
+    Attributes
+    ----------
+    at_least : by deadline, the share of calls that the server must still answer.
+    """
+
+    name: str
+    stalls_per_s: float
+    resets_per_s: float
+    at_least: Mapping[float, float]
+
+
+CONDITIONS = (
+    Conditions("50 ms each way", 0.0, 0.0, {150.0: 0.8, 500.0: 0.95}),
+    Conditions("and stalls of 200 ms", 2.0, 0.0, {150.0: 0.5, 500.0: 0.9}),
+    Conditions("and resets", 2.0, 1.0, {500.0: 0.5}),
+)
+
+
+def bad_network(testbed: Testbed, lengths: Lengths) -> Report:
+    """Call the service through the network with deadlines that it never, barely and easily allows."""
+    before = testbed.cluster.footprints
+    with Relay(testbed.cluster.ports) as relay:
+        plan = testbed.plan(relay.port, COUNTS, DEADLINES_MS, 0.2)
+        with clients(plan) as load, watching_stalls(1) as watched:
+            load.await_ready()
+            relay.delay_s = DELAY_S
+            load.start()
+            time.sleep(1.0)  # clients measure the round trip meanwhile
+            phases = [_phase(relay, conditions, lengths.during) for conditions in CONDITIONS]
+            relay.stalls_per_s = relay.resets_per_s = 0.0
+            calls, client_report = load.stop()
+    report, oracle = Report(NETWORK), Oracle(testbed.served)
+    stalls = Stalls([*client_report.stalls, *watched])
+    for phase, conditions in zip(phases, CONDITIONS, strict=True):
+        during = [call for call in calls if phase.begin <= call.started < phase.end]
+        for deadline_ms in DEADLINES_MS:
+            name = f"{conditions.name}, {deadline_ms:g} ms"
+            found = report.judge(name, [call for call in during if call.deadline_ms == deadline_ms], oracle, stalls)
+            report.broken += too_few(found, conditions.at_least.get(deadline_ms, 0.0), deadline_ms, name)
+    report.broken += unreleased(testbed, before, client_report)
+    return report
+
+
+def _phase(relay: Relay, conditions: Conditions, length_s: float) -> Phase:
+    relay.stall_s, relay.stalls_per_s, relay.resets_per_s = STALL_S, conditions.stalls_per_s, conditions.resets_per_s
+    started = time.perf_counter()
+    time.sleep(length_s)
+    return Phase(conditions.name, started, time.perf_counter())
+
+
+def too_few(found: Figures, at_least: float, deadline_ms: float, name: str) -> list[str]:
+    """Return whether the server answered too few calls, or some faster than the network allows."""
+    by_server = found.by[Outcome.SERVER]
+    return violations(
+        (
+            found.requests and found.share < at_least,
+            f"{name}: the server answered {found.share:.0%}, expected at least {at_least:.0%}",
+        ),
+        (
+            deadline_ms < 2000.0 * DELAY_S and by_server,
+            f"{name}: {by_server} answers were faster than the network, or fallbacks without a note",
+        ),
+    )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -20,16 +20,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, Process, conclude, flag, pin_to_core, script_options
+from benchmarks.harness import CLIENT_CORE, Process, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
-from drills.attacks.attacker import ATTACKS, attack, raise_file_limit
+from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
 from drills.calls import Call
 from drills.clients import Plan, clients
 from drills.cluster import Cluster, Replica, metric, wait_for
 from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls
-from drills.machine import StallMonitor
-from drills.monitors import MemoryMonitor, Prober
+from drills.machine import footprint, watching_stalls
+from drills.monitors import measuring_memory, probing
 from drills.trials import Bounds, Trial, faults_of
 
 BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500
@@ -48,7 +48,14 @@ BOUNDS = Bounds(VALUES_MIB, 0.04, 3 * BODY_MIB + 1, 48)
 COUNTS = {"websocket": 4, "post": 2, "session": 1, "run": 2}
 PERIOD_S = 0.1
 SETTLED_S = 8.0
-COLUMNS = (("times", 6), ("worst MiB", 12), ("others p99 ms", 15), ("shed", 6), ("/livez s", 10))
+TABLE = Table(
+    ("attack", "<52.52"),
+    ("times", ">6"),
+    ("worst MiB", ">12"),
+    ("others p99 ms", ">15.1f"),
+    ("shed", ">6"),
+    ("/livez s", ">10.2f"),
+)
 
 
 def main() -> None:
@@ -65,48 +72,32 @@ def main() -> None:
     conclude(broken, ran=bool(trials))
 
 
-@dataclass
-class Scene:
-    """A server under attack."""
-
-    replica: Replica
-    attacker: Process
-    length_s: float
-    log_bytes: int = 0
-
-    def trial(self, number: int) -> tuple[Trial, float, float]:
-        """Run one attack; return the observations, the start and the end."""
-        tried, before = ATTACKS[number], self.replica.footprint
-        memory, prober = MemoryMonitor(before.pid), Prober(self.replica.port)
-        started = time.perf_counter()
-        with memory, prober:
-            found = attack(self.attacker, number, self.length_s)
-            time.sleep(0.3)
-        ended = time.perf_counter()
-        trial = Trial(
-            name=tried.name,
-            times=found.times,
-            received=found.replies,
-            before_mib=before.mib,
-            worst_mib=memory.worst_mib,
-            max_mib=BOUNDS.max_mib(before.mib, tried.connections),
-            others_ms=float("nan"),
-            max_others_ms=tried.others_ms,
-            requests=0,
-            probes_s=prober.latencies_s,
-            alive=self.replica.alive,
-            may_reset=tried.may_reset,
-            may_stay_open=tried.may_stay_open,
-            failed=found.failed,
-            log=self.log(),
-        )
-        return trial, started, ended
-
-    def log(self) -> list[str]:
-        """Return new log lines that report errors."""
-        content = self.replica.log.read_bytes()
-        new, self.log_bytes = content[self.log_bytes :].decode(errors="replace"), len(content)
-        return [line for line in new.splitlines() if "Traceback" in line or line.startswith("ERROR")][:3]
+def trial_of(number: int, replica: Replica, attacker: Process, length_s: float) -> Trial:
+    """Run one attack, and observe the server and the probes."""
+    tried, before, logged = ATTACKS[number], footprint(replica.process.pid), replica.log.stat().st_size
+    started = time.perf_counter()
+    with measuring_memory(before.pid) as memory_mib, probing(replica.port) as probes_s:
+        found = AttackResult(**attacker.ask(f"{number} {length_s}"))
+        time.sleep(0.3)
+    lines = replica.log.read_bytes()[logged:].decode(errors="replace").splitlines()
+    return Trial(
+        name=tried.name,
+        times=found.times,
+        received=Counter(found.replies),
+        before_mib=before.mib,
+        worst_mib=max(memory_mib),
+        max_mib=BOUNDS.max_mib(before.mib, tried.connections),
+        others_ms=float("nan"),
+        max_others_ms=tried.others_ms,
+        requests=0,
+        probes_s=probes_s,
+        alive=replica.alive,
+        may_reset=tried.may_reset,
+        may_stay_open=tried.may_stay_open,
+        failed=found.failed,
+        log=[line for line in lines if "Traceback" in line or line.startswith("ERROR")][:3],
+        period=(started, time.perf_counter()),
+    )
 
 
 def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterator[Trial]:
@@ -115,26 +106,25 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, StallMonitor(0) as monitor:
+        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
             load.await_ready()
             load.start()
             time.sleep(1.0)
-            scene = Scene(cluster.replicas[0], hostile, length_s)
             trials = []
             for number in chosen:
-                trials.append(scene.trial(number))
-                if not scene.replica.alive:
+                trials.append(trial_of(number, cluster.replicas[0], hostile, length_s))
+                if not trials[-1].alive:
                     break
             calls, client_report = load.stop()
-        if trials[-1][0].alive:
+        if trials[-1].alive:
             wait_for(lambda: metric(port, "anytime_open_predictions") == 0, SETTLED_S)
-            trials[-1][0].open = metric(port, "anytime_open_predictions")
-    stalls = Stalls([*client_report.stalls, *monitor.stalls])
-    print(f"{'attack':<52}" + "".join(f"{name:>{width}}" for name, width in COLUMNS) + "  replies")
-    for number, (trial, started, ended) in zip(chosen, trials, strict=False):
-        judge_others(
-            trial, [call for call in calls if started <= call.started < ended], model, stalls, ATTACKS[number].full
-        )
+            trials[-1].open = metric(port, "anytime_open_predictions")
+    stalls = Stalls([*client_report.stalls, *watched])
+    print(f"{TABLE.head}  replies")
+    for number, trial in zip(chosen, trials, strict=False):
+        started, ended = trial.period
+        meanwhile = [call for call in calls if started <= call.started < ended]
+        judge_others(trial, meanwhile, model, stalls, ATTACKS[number].full)
         print_trial(trial)
         yield trial
 
@@ -163,10 +153,8 @@ def judge_others(trial: Trial, calls: Sequence[Call], model: Model, stalls: Stal
 def print_trial(trial: Trial) -> None:
     replies = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
     memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
-    probe = f"{max(trial.probes_s, default=float('nan')):.2f}"
-    values = (trial.times, memory, f"{trial.others_ms:.1f}", trial.shed, probe)
-    cells = "".join(f"{value:>{width}}" for value, (_, width) in zip(values, COLUMNS, strict=True))
-    print(f"{trial.name:<52.52}{cells}  {replies}")
+    probe = max(trial.probes_s, default=float("nan"))
+    print(TABLE.row(trial.name, trial.times, memory, trial.others_ms, trial.shed, probe) + f"  {replies}")
     for fault in faults_of(trial):
         print(f"    BROKEN: {fault}", flush=True)
 

@@ -101,17 +101,11 @@ class Oracle:
         for group in used:
             prediction.add(group, values[group])
         expected = prediction.answer(policy="arrived" if answer.policy == "arrived" else "prefix")
-        if not math.isclose(answer.prediction, expected.prediction, rel_tol=1e-9, abs_tol=1e-9):
-            return f"prediction {answer.prediction}, the library returns {expected.prediction}"
-        if (answer.groups, answer.prefix) != (list(expected.groups), expected.prefix):
-            return (
-                f"prefix {answer.prefix} of {answer.groups}, the library returns {expected.prefix} of {expected.groups}"
-            )
-        if (
-            not math.isclose(answer.cost, expected.cost, rel_tol=1e-9, abs_tol=1e-9)
-            or answer.complete != expected.complete
-        ):
-            return f"cost {answer.cost}, complete {answer.complete}; expected {expected.cost}, {expected.complete}"
+        for name in ("prediction", "groups", "prefix", "cost", "complete"):
+            found, right = getattr(answer, name), getattr(expected, name)
+            close = isinstance(found, float) and math.isclose(found, right, rel_tol=1e-9, abs_tol=1e-9)
+            if not close and found != (list(right) if name == "groups" else right):
+                return f"{name} {found}, the library returns {right}"
         return None
 
 

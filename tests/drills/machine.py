@@ -6,57 +6,58 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.harness import on_core, set_priority
 from benchmarks.load.child import Child
 
 INTERVAL_S = 0.001
 STALL_S = 0.001
 """A sleep longer by more than this is recorded as a stall."""
 
-MAX_MIB = 32.0
-MAX_THREADS, MAX_DESCRIPTORS = 8, 8
+MAX_GROWTH = {"mib": 32.0, "descriptors": 8, "threads": 8}
 """A service fills its pools of threads and Redis connections once; a leak is of hundreds."""
 
 
-class StallMonitor:
-    """Records stalls with a bare timer in a thread; a context manager.
+@contextmanager
+def repeating(check: Callable[[], object], every_s: float = 0.1) -> Iterator[None]:
+    """Repeat a check in a thread until the end of the block."""
+    over = threading.Event()
 
-    Parameters
-    ----------
-    core : core of the thread; None means any core of the process.
+    def run() -> None:
+        while not over.wait(every_s):
+            check()
 
-    Attributes
-    ----------
-    stalls : due and actual end of each late sleep, by `time.perf_counter`.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def watching_stalls(*cores: int) -> Iterator[list[tuple[float, float]]]:
+    """Record stalls with a bare timer in a thread, on the given cores or those of the process.
+
+    Yield due time and actual end of each late sleep, by `time.perf_counter`.
     """
+    stalls: list[tuple[float, float]] = []
 
-    def __init__(self, core: int | None = None) -> None:
-        self.stalls: list[tuple[float, float]] = []
-        self._core = core
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def sleep() -> None:
+        os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
+        due = time.perf_counter() + INTERVAL_S
+        pause(INTERVAL_S)
+        now = time.perf_counter()
+        if now - due > STALL_S:
+            stalls.append((due, now))
 
-    def __enter__(self) -> StallMonitor:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        if self._core is not None:
-            os.sched_setaffinity(0, {self._core})
-        while not self._stop.is_set():
-            due = time.perf_counter() + INTERVAL_S
-            pause(INTERVAL_S)
-            now = time.perf_counter()
-            if now - due > STALL_S:
-                self.stalls.append((due, now))
+    with repeating(sleep, 0.0):
+        yield stalls
 
 
 def pause(seconds: float) -> None:
@@ -67,23 +68,23 @@ def pause(seconds: float) -> None:
 @contextmanager
 def low_priority(core: int) -> Iterator[None]:
     """Start the processes of the block on one core with normal priority."""
-    cores, policy, parameters = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setaffinity(0, {core})
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, policy, parameters)
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    with on_core(core):
+        set_priority(real_time=False)
+        try:
+            yield
+        finally:
+            with suppress(PermissionError):
+                os.sched_setscheduler(0, policy, parameters)
 
 
 def raise_priority(pid: int) -> None:
-    """Raise a process to the scheduling policy of this one."""
+    """Raise a process to the scheduling policy and priority of this one."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(PermissionError):
             os.sched_setscheduler(int(thread.name), policy, parameters)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), os.getpriority(os.PRIO_PROCESS, 0))
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,12 @@ def footprint(pid: int) -> Footprint:
     )
 
 
-def leaks(before: Sequence[Footprint], after: Sequence[Footprint], max_mib: float = MAX_MIB) -> list[str]:
+def leaks(before: Sequence[Footprint], after: Sequence[Footprint]) -> list[str]:
     """Return the resources that grew between two observations; new processes are ignored."""
-    found: list[str] = []
-    earlier = {each.pid: each for each in before}
-    for now in after:
-        old = earlier.get(now.pid)
-        if old is None:
-            continue
-        if now.mib > old.mib + max_mib:
-            found.append(f"process {now.pid} has {now.mib:.0f} MiB, {old.mib:.0f} before")
-        if now.descriptors > old.descriptors + MAX_DESCRIPTORS:
-            found.append(f"process {now.pid} has {now.descriptors} descriptors open, {old.descriptors} before")
-        if now.threads > old.threads + MAX_THREADS:
-            found.append(f"process {now.pid} has {now.threads} threads, {old.threads} before")
-    return found
+    earlier = {each.pid: vars(each) for each in before}
+    return [
+        f"process {now.pid} has {getattr(now, name):.0f} {name}, {earlier[now.pid][name]:.0f} before"
+        for now in after
+        for name, growth in MAX_GROWTH.items()
+        if now.pid in earlier and getattr(now, name) > earlier[now.pid][name] + growth
+    ]

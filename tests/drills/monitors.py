@@ -3,68 +3,38 @@
 from __future__ import annotations
 
 import http.client
-import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from benchmarks.load.child import Child
 from drills.cluster import request
+from drills.machine import repeating
 
 
-class _Monitor:
-    """A thread that repeats a check until the end of the block."""
+@contextmanager
+def probing(*ports: int) -> Iterator[list[float]]:
+    """Request `/livez` on new connections, as an orchestrator does.
 
-    interval_s = 0.1
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.interval_s):
-            self.check()
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-
-class Prober(_Monitor):
-    """Requests `/livez` on new connections, as an orchestrator does.
-
-    Attributes
-    ----------
-    latencies_s : seconds until each probe was answered with 200; infinite if it was not.
+    Yield the seconds until each probe was answered with 200; infinite if it was not.
     """
+    latencies_s: list[float] = []
 
-    def __init__(self, port: int, timeout_s: float = 5.0) -> None:
-        super().__init__()
-        self.latencies_s: list[float] = []
-        self._port, self._timeout_s = port, timeout_s
+    def probe() -> None:
+        for port in ports:
+            started, answered = time.perf_counter(), False
+            with suppress(OSError, http.client.HTTPException):
+                answered = request(port, "GET", "/livez", 5.0).status == 200
+            latencies_s.append(time.perf_counter() - started if answered else float("inf"))
 
-    def check(self) -> None:
-        started = time.perf_counter()
-        answered = False
-        with suppress(OSError, http.client.HTTPException):
-            answered = request(self._port, "GET", "/livez", self._timeout_s).status == 200
-        self.latencies_s.append(time.perf_counter() - started if answered else float("inf"))
+    with repeating(probe):
+        yield latencies_s
 
 
-class Predictor(_Monitor):
-    """Requests a prediction on new connections and compares it with the expected one.
-
-    Parameters
-    ----------
-    body : the request, in JSON.
-    expected : the expected scores.
-    headers : of each request.
+@dataclass
+class Predictions:
+    """What a client of the predictions sees.
 
     Attributes
     ----------
@@ -73,40 +43,42 @@ class Predictor(_Monitor):
     shed : number of answers with 503.
     """
 
-    def __init__(self, port: int, body: bytes, expected: object, headers: Mapping[str, str]) -> None:
-        super().__init__()
-        self.latencies_s: list[float] = []
-        self.wrong: list[str] = []
-        self.shed = 0
-        self._port, self._body, self._expected = port, body, expected
-        self._headers = {"Content-Type": "application/json", **headers}
+    latencies_s: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    shed: int = 0
 
-    def check(self) -> None:
+
+@contextmanager
+def predicting(port: int, body: bytes, expected: object, headers: Mapping[str, str]) -> Iterator[Predictions]:
+    """Request predictions on new connections by a body in JSON, and compare them with the expected scores."""
+    seen = Predictions()
+
+    def predict() -> None:
         started = time.perf_counter()
         try:
-            reply = request(self._port, "POST", "/predict", 5.0, self._body, self._headers)
+            reply = request(port, "POST", "/predict", 5.0, body, {"Content-Type": "application/json", **headers})
         except (OSError, http.client.HTTPException):
-            self.latencies_s.append(float("inf"))
+            seen.latencies_s.append(float("inf"))
             return
-        self.latencies_s.append(time.perf_counter() - started)
+        seen.latencies_s.append(time.perf_counter() - started)
         if reply.status == 503:
-            self.shed += 1
-        elif reply.status != 200 or reply.content["prediction"] != self._expected:
-            self.wrong.append(f"{reply.status}: {str(reply.content)[:200]!r}")
+            seen.shed += 1
+        elif reply.status != 200 or reply.content["prediction"] != expected:
+            seen.wrong.append(f"{reply.status}: {str(reply.content)[:200]!r}")
+
+    with repeating(predict):
+        yield seen
 
 
-class MemoryMonitor(_Monitor):
-    """Records the maximum resident memory of a process."""
+@contextmanager
+def measuring_memory(pid: int) -> Iterator[list[float]]:
+    """Yield the resident memory of a process in MiB, observed again and again."""
+    process = Child(pid, 0)
+    found = [process.resident_mib]
 
-    interval_s = 0.02
+    def observe() -> None:
+        with suppress(OSError):  # the process has ended, which is reported elsewhere
+            found.append(process.resident_mib)
 
-    def __init__(self, pid: int) -> None:
-        super().__init__()
-        self._child = Child(pid, 0)
-        self.worst_mib = self._child.resident_mib
-
-    def check(self) -> None:
-        try:
-            self.worst_mib = max(self.worst_mib, self._child.resident_mib)
-        except OSError:  # the process has ended, which is reported elsewhere
-            self._stop.set()
+    with repeating(observe, 0.02):
+        yield found

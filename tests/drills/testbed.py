@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 
 from anytime.model.model import Model
+from drills.clients import Plan
 from drills.cluster import Cluster, request, wait_for
-from drills.disk import Disk
 from drills.judging import Served
 from drills.relay import Relay
+
+SIZE_MIB = 4
+
+
+class Disk:
+    """A folder whose free space the drill controls.
+
+    Attributes
+    ----------
+    mounted : whether it is a separate file system; otherwise `fill` limits the file size of processes.
+    """
+
+    def __init__(self, folder: Path, *, mounted: bool) -> None:
+        self.folder, self.mounted = folder, mounted
+        self._filler = folder / "filler"
+        self._limited: list[int] = []
+
+    def fill(self, pids: Iterable[int]) -> None:
+        self._limited = list(pids)
+        for pid in self._limited:
+            self.limit(pid)
+        if not self.mounted:
+            return
+        piece = 1 << 16
+        with self._filler.open("wb", buffering=0) as file:
+            while piece:
+                try:
+                    file.write(bytes(piece))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    piece //= 2
+
+    def free(self) -> None:
+        if not self.mounted:
+            for pid in self._limited:
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self._filler.unlink(missing_ok=True)
+
+    def limit(self, pid: int) -> None:
+        """Apply the limit to a process that started after `fill`."""
+        if not self.mounted:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Disk]:
+    """Mount a disk of a few megabytes at an existing folder."""
+    options = f"size={SIZE_MIB}m"
+    command = ["mount", "-t", "tmpfs", "-o", options, "drill", os.fspath(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield Disk(folder, mounted=mounted)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", os.fspath(folder)], capture_output=True, check=False)
 
 
 class Clock:
@@ -55,6 +115,7 @@ class Testbed:
     lost : start and end of the outage of each failed replica.
     broken : promises found broken by direct checks.
     notes : further observations.
+    sessions : port and id of a session of each replica, for the steps of the clock.
     """
 
     cluster: Cluster
@@ -68,6 +129,7 @@ class Testbed:
     lost: dict[int, tuple[float, float]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    sessions: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.served = [Served(self.good)]
@@ -90,7 +152,7 @@ class Testbed:
     def reload(self, replica: int, words: str) -> bool:
         """Send a SIGHUP, and wait for words in the log."""
         since = self.cluster.replicas[replica].log.stat().st_size
-        self.cluster.replicas[replica].signal(signal.SIGHUP)
+        self.cluster.replicas[replica].process.send_signal(signal.SIGHUP)
         return self.logged(replica, words, since)
 
     def mark_failed(self, replica: int) -> None:
@@ -101,8 +163,8 @@ class Testbed:
         """Record the end of a replica's outage, with a grace period for open calls."""
         self.lost[replica] = (self.lost[replica][0], time.perf_counter() + grace_s)
 
-    def tracebacks(self) -> Iterator[str]:
-        """Return the logs that contain a traceback."""
-        for replica in self.cluster.replicas:
-            if b"Traceback" in replica.log.read_bytes():
-                yield f"{replica.log.name} has a traceback"
+    def plan(self, port: int, counts: Mapping[str, int], deadlines_ms: Sequence[float], period_s: float) -> Plan:
+        """Return a plan of clients, those of this project at a port."""
+        good, calls = str(self.scratch / "good.safetensors"), str(self.scratch / "calls.jsonl")
+        shared = self.cluster.redis is not None
+        return Plan(good, calls, port, self.cluster.ports, dict(counts), list(deadlines_ms), period_s, shared)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from benchmarks.harness import violations
 
 MAX_PROBE_S = 1.0
 """Maximum latency of `/livez`."""
@@ -62,6 +65,7 @@ class Trial:
     log : error lines in the server's log.
     alive : whether the server still runs.
     open : open predictions after the attack.
+    period : start and end.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Trial:
     shed: int = 0
     alive: bool = True
     open: float = 0.0
+    period: tuple[float, float] = (0.0, 0.0)
     may_reset: bool = False
     may_stay_open: bool = False
     failed: str | None = None
@@ -86,38 +91,39 @@ class Trial:
 
 def unexpected_replies(received: Counter[str], *, may_reset: bool, may_stay_open: bool) -> list[str]:
     """Return unexpected replies: plain errors, server errors, and connections that were reset or stayed open."""
-    found = []
-    for reply in received:
-        allowed = (
-            (reply == "RST" and may_reset)
-            or (reply == "open" and may_stay_open)
-            or _EXPECTED.fullmatch(reply) is not None
-        )
-        if not allowed:
-            found.append(f"{received[reply]} x {reply}")
-    return found
+    allowed = {"RST": may_reset, "open": may_stay_open}
+    return [
+        f"{count} x {reply}"
+        for reply, count in received.items()
+        if not allowed.get(reply) and _EXPECTED.fullmatch(reply) is None
+    ]
 
 
 def faults_of(trial: Trial) -> list[str]:
     """Return the promises that an attack has broken."""
-    found = []
-    if not trial.alive:
-        found.append("the server has ended")
-    if trial.failed is not None or not trial.times:
-        found.append(f"the attack failed: {trial.failed}")
     bad = unexpected_replies(trial.received, may_reset=trial.may_reset, may_stay_open=trial.may_stay_open)
-    if bad:
-        found.append("replies: " + ", ".join(bad))
-    if trial.worst_mib > trial.max_mib:
-        found.append(f"memory {trial.worst_mib:.0f} MiB, at most {trial.max_mib:.0f} by the settings")
-    if not trial.requests:
-        found.append("no calls of others, inconclusive")
-    elif not trial.others_ms <= trial.max_others_ms:
-        found.append(f"others' answers {trial.others_ms:.1f} ms late, at most {trial.max_others_ms:g}")
-    if trial.shed > MAX_SHED * trial.requests:
-        found.append(f"{trial.shed} of {trial.requests} calls of others were refused, at most {MAX_SHED:.0%}")
-    if not trial.probes_s or max(trial.probes_s) > MAX_PROBE_S:
-        found.append(f"/livez took {max(trial.probes_s, default=float('inf')):.2f} s, at most {MAX_PROBE_S:g}")
-    if trial.open:
-        found.append(f"{trial.open:g} predictions are still open")
-    return found + trial.others + [f"log: {line}" for line in trial.log]
+    probe_s = max(trial.probes_s, default=math.inf)
+    return [
+        *violations(
+            (not trial.alive, "the server has ended"),
+            (trial.failed is not None or not trial.times, f"the attack failed: {trial.failed}"),
+            (bad, f"replies: {', '.join(bad)}"),
+            (
+                trial.worst_mib > trial.max_mib,
+                f"memory {trial.worst_mib:.0f} MiB, at most {trial.max_mib:.0f} by the settings",
+            ),
+            (not trial.requests, "no calls of others, inconclusive"),
+            (
+                trial.requests and not trial.others_ms <= trial.max_others_ms,
+                f"others' answers {trial.others_ms:.1f} ms late, at most {trial.max_others_ms:g}",
+            ),
+            (
+                trial.shed > MAX_SHED * trial.requests,
+                f"{trial.shed} of {trial.requests} calls of others were refused, at most {MAX_SHED:.0%}",
+            ),
+            (probe_s > MAX_PROBE_S, f"/livez took {probe_s:.2f} s, at most {MAX_PROBE_S:g}"),
+            (trial.open, f"{trial.open:g} predictions are still open"),
+        ),
+        *trial.others,
+        *(f"log: {line}" for line in trial.log),
+    ]

@@ -260,6 +260,7 @@ TABLES: dict[str, Table] = {
         "--clamp": Row("--clamp 0.1", "text"),
         "--min-level-rows": Row("--min-level-rows 5", "text"),
         "--target": Row("--target y", "text", given="gaps.csv --basis hinge"),
+        "--pairs": Row("--pairs 2", "text", given="--target z", shows='"pairs"'),
         "--text": Row("--text k", "text", shows='"k": "text"'),
         "--number": Row("--number p", "text", given="--groups codes.json"),
         "--seed": Row("--seed 1", "text", given="--groups many.json --basis hinge"),
@@ -502,7 +503,7 @@ VALUES: dict[str, Table] = {
     "words": {
         "--alpha cv": Row("--alpha cv", "alphas"),
         "--min-level-rows auto": Row("--min-level-rows auto", "selected"),
-        "--pairs auto": Row("--pairs auto", "terms", "", "--target z", shows=" * "),
+        "--pairs auto": Elsewhere("tests/models/training/test_pairs.py", "def test_auto_keeps_the_pairs_that_help"),
     },
 }
 OWNERS: dict[str, Any] = {

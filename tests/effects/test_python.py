@@ -159,8 +159,7 @@ def streamed(kind: Any, *, classes: Any = None, **given: Any) -> Any:
 
 
 def saved(kind: Any, **given: Any) -> Seen:
-    written = of_estimator("save", kind)(**given)
-    return {**of_model(written), "files": given["path"] * Path(given["path"]).exists()}
+    return {**of_model(of_estimator("save", kind)(**given)), "files": given["path"] * Path(given["path"]).exists()}
 
 
 def of_estimator(method: str, kind: Any) -> Callable[..., Any]:
@@ -207,9 +206,8 @@ def methods(kind: Any, y: str) -> dict[str, Door]:
     within = {"budget": Row({"budget": 1.0}, "value"), "policy": Row({"policy": "best"}, "value", given=best)}
     scored = within | {"policy": Row({"policy": "best"}, "value", given=best | {"y": ORDERS[y][::-1]})}
     weighted = other | {"sample_weight": Row({"sample_weight": TRAIN["w"]}, "value")}
-    explain = {"explain": Row({"explain": True}, "value", shows="hour")}
     found: dict[str, tuple[dict[str, Any], Table]] = {
-        "predict": (base, table | within | explain),
+        "predict": (base, table | within | {"explain": Row({"explain": True}, "value", shows="hour")}),
         "score": (base | {"y": target}, weighted | scored),
         "staged_predict": (base, table),
         "staged_score": (base | {"y": target}, weighted),
@@ -632,7 +630,7 @@ VALUES: dict[str, Table] = {
     "word": {
         "alpha=cv": Row({"alpha": "cv"}, "alphas"),
         "min_level_rows=auto": Row({"min_level_rows": "auto"}, "selected"),
-        "pairs=auto": Row({"pairs": "auto"}, "terms", given={"y": TRAIN["z"]}, shows=" * "),
+        "pairs=auto": Elsewhere("tests/models/training/test_pairs.py", "def test_auto_keeps_the_pairs_that_help"),
         "cv=4": Row({"cv": 4}, "errors"),
         "cv=splits": Row({"cv": HALVES}, "errors"),
         "cv=splits without some training rows": Row(
@@ -694,7 +692,9 @@ KEYS: dict[str, Row] = {
     "groups": Row({"groups": DATED["groups"][:2]}, "terms"),
     "bases": Row({"bases": {"h": "cyclic:24"}}, "terms", shows="h sine"),
     "types": Row({"types": {"k": "text"}}, "terms", shows="k=2"),
-    "pairs": Row({"pairs": [[{"column": "h"}, {"column": "x"}]]}, "err", code=2, shows="training selects pairs"),
+    "pairs": Row(
+        {"pairs": [[{"column": "h", "knots": [3, 9]}, {"column": "x", "knots": [0, 1]}]]}, "terms", shows="h>3 * x>0"
+    ),
     "name": Row(with_group(name="extent"), "order", shows="extent"),
     "features": Row(with_group(features=["x", "z"]), "terms"),
     "cost": Row(with_group(cost=0.01), "order"),
@@ -706,6 +706,18 @@ KEYS: dict[str, Row] = {
     "levels": Row(with_basis("t", basis="categories", levels=["d"]), "terms", shows="t=d"),
     "other": Row(with_basis("t", **CATEGORIES, other=False), "terms", with_basis("t", **CATEGORIES)),
     "level_rows": Row(with_basis("t", **CATEGORIES, level_rows=[9, 4]), "selected", with_basis("t", **CATEGORIES)),
+    "points": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0]),
+        shows="levels=10",
+    ),
+    "point_rows": Row(
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[3]),
+        "selected",
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        shows="levels=2",
+    ),
     "line": Row(
         with_basis("h", basis="auto", range=[3.0, 9.0], line="own"),
         "selected",

@@ -35,8 +35,7 @@ def extractors(*groups: str) -> dict[str, Callable[[Any], Any]]:
 def main(model: str, worker: str, deadline_ms: str) -> None:
     """Run the extractors, once for each line."""
     loaded = anytime.load(model)
-    own = extractors(*loaded.groups.featured)
-    with Runner(loaded, own, cast(Worker, worker)) as runner:
+    with Runner(loaded, extractors(*loaded.groups.featured), cast(Worker, worker)) as runner:
         for line in sys.stdin:
             print(json.dumps(asdict(runner.run(Path(line.rstrip("\n")), float(deadline_ms)))), flush=True)
 

@@ -110,8 +110,7 @@ def test_keys_may_be_anything_that_can_be_a_key() -> None:
 def table_of(kind: str, count: int, seed: int) -> tuple[Float, NDArray[Any] | None]:
     """Responses of three classes, and queries where rows have them."""
     rng = np.random.default_rng(seed)
-    Y = np.eye(3)[rng.integers(0, 3, count)]
-    return Y, rng.integers(0, 9, count).astype(str) if kind == "queries" else None
+    return np.eye(3)[rng.integers(0, 3, count)], rng.integers(0, 9, count).astype(str) if kind == "queries" else None
 
 
 def rows_of(table: tuple[Float, NDArray[Any] | None], begin: int, end: int) -> tuple[Float, NDArray[Any] | None]:
@@ -124,8 +123,7 @@ def rows_of(table: tuple[Float, NDArray[Any] | None], begin: int, end: int) -> t
     st.sampled_from(KINDS), st.integers(2, 5), st.integers(0, 99), st.lists(st.integers(0, 30), min_size=1, max_size=6)
 )
 def test_the_folds_of_parts_are_those_of_the_whole(kind: str, folds: int, seed: int, sizes: list[int]) -> None:
-    count = sum(sizes)
-    table = table_of(kind, count, seed)
+    table = table_of(kind, sum(sizes), seed)
     edges = list(pairwise(np.cumsum([0, *sizes]).tolist()))
 
     def fresh() -> FoldAssigner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,7 @@ def test_the_order_of_the_file_is_the_order_of_the_columns() -> None:
     assert LOADED.features == ("age", "iron", "sugar", "s0", "s1", "s2")
     assert LOADED.slices == (slice(0, 1), slice(1, 3), slice(3, 3), slice(3, 3), slice(3, 6))
     assert LOADED.costs.tolist() == [0.0, 3.5, 2.0, 10.0, 40.0]
-    assert len(LOADED) == 5
-
-
-def test_a_group_is_found_by_name_and_a_misspelt_one_by_its_nearest() -> None:
-    assert LOADED.position("scan") == 4
-    with pytest.raises(GroupsError, match=r"no group 'scam'; did you mean 'scan'\?"):
-        LOADED.position("scam")
+    assert (len(LOADED), LOADED.position("scan")) == (5, 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
@@ -78,8 +73,7 @@ def test_prerequisites_come_once_and_after_what_they_require(pairs: list[tuple[i
     for a, b in pairs:
         if a != b:
             requires[max(a, b)].add(f"g{min(a, b)}")
-    contents = [group(f"g{i}", [f"x{i}"], requires=sorted(requires[i])) for i in range(8)]
-    groups = load_groups({"groups": contents})
+    groups = load_groups({"groups": [group(f"g{i}", [f"x{i}"], requires=sorted(requires[i])) for i in range(8)]})
     for i, required in enumerate(groups.prerequisites):
         assert len(set(required)) == len(required)
         assert i not in required
@@ -174,11 +168,6 @@ def test_without_drops_features_and_the_groups_that_nothing_pays_for() -> None:
     assert load_groups(required).without(["x"]).names == ("a", "b")
 
 
-def test_without_refuses_to_drop_every_feature() -> None:
-    with pytest.raises(GroupsError, match="every feature is dropped"):
-        LOADED.without(LOADED.features)
-
-
 def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the_columns() -> None:
     first = group("lab", ["sugar", "iron"], 350.0, requires=["visit"])
     others = [each for each in CLINIC["groups"] if each["name"] != "lab"]
@@ -188,23 +177,8 @@ def test_with_costs_takes_costs_unit_and_requirements_and_keeps_the_order_of_the
     assert new.groups[1].requires == ("visit",)
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        ({"groups": CLINIC["groups"][:4]}, "lacks 'scan'"),
-        ({"groups": [*CLINIC["groups"], group("new", ["z"])]}, "has 'new'"),
-        ({"groups": [group("age", ["years"], 0), *CLINIC["groups"][1:]]}, "'age' lacks 'age' in the new file"),
-    ],
-)
-def test_with_costs_refuses_other_groups(other: Content, words: str) -> None:
-    with pytest.raises(GroupsError, match=words):
-        LOADED.with_costs(load_groups(other))
-
-
 def test_singletons_are_each_feature_at_cost_one() -> None:
     assert singletons(["x", "y"]) == load_groups({"groups": [group("x", ["x"]), group("y", ["y"])]})
-    with pytest.raises(GroupsError, match="two groups have the name 'x'"):
-        singletons(["x", "x"])
 
 
 def test_groups_cannot_be_changed() -> None:
@@ -231,16 +205,9 @@ def test_a_pattern_stands_for_the_columns_that_no_group_names() -> None:
     assert named.matched(["x*", "x1"]) == named
 
 
-def test_two_patterns_must_not_match_one_column() -> None:
-    twice = {"groups": [{"name": n, "features": [f], "cost": 1} for n, f in (("a", "x*"), ("b", "*1"))]}
-    with pytest.raises(GroupsError, match="feature 'x1' is in group 'a' and in group 'b'"):
-        load_groups(twice).matched(["x1"])
-
-
 @pytest.mark.usefixtures("desk")
 def test_patterns_are_matched_by_commands_and_estimators(capsys: Capture) -> None:
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 4)), columns=["a_1", "a_2", "b", "y"])
     table.to_csv("t.csv", index=False)
     groups = {"groups": [{"name": "a", "features": ["a_*"], "cost": 1}, {"name": "rest", "features": ["?"], "cost": 2}]}
     for number, unit in enumerate(("units", "dollars")):
@@ -303,9 +270,29 @@ def test_groups_keep_the_rows_of_their_calls_and_no_stale_costs() -> None:
     assert groups.with_costs(cheap.for_rows(10)).costs.tolist() == [5.0] * 5
 
 
-def test_rows_of_a_call_must_be_positive() -> None:
-    with pytest.raises(GroupsError, match="rows is 0; expected a whole number from 1 to 1000000000"):
-        load_groups(PAGES).for_rows(0)
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: LOADED.position("scam"), "no group 'scam'; did you mean 'scan'?"),
+    (lambda: LOADED.without(LOADED.features), "every feature is dropped"),
+    (lambda: singletons(["x", "x"]), "two groups have the name 'x'"),
+    (lambda: load_groups(PAGES).for_rows(0), "rows is 0; expected a whole number from 1 to 1000000000"),
+    (
+        lambda: load_groups({"groups": [group("a", ["x*"]), group("b", ["*1"])]}).matched(["x1"]),
+        "feature 'x1' is in group 'a' and in group 'b'",
+    ),
+    *(
+        (lambda other=other: LOADED.with_costs(load_groups({"groups": other})), words)
+        for other, words in (
+            (CLINIC["groups"][:4], "lacks 'scan'"),
+            ([*CLINIC["groups"], group("new", ["z"])], "has 'new'"),
+            ([group("age", ["years"], 0), *CLINIC["groups"][1:]], "'age' lacks 'age' in the new file"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("act", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_does_not_fit_the_groups_is_refused(act: Callable[[], object], words: str) -> None:
+    assert_refused(act, words, error=GroupsError)
 
 
 PLAIN = [

@@ -63,8 +63,7 @@ def frame() -> pd.DataFrame:
 def model() -> LoadedModel:
     """A calibrated model of all these names; `basis` and penalty make it quick."""
     table = frame()
-    fitted = AnytimeClassifier(GROUPS, basis="linear", alpha=1e-3, family="gaussian").fit(table, table["y"])
-    return fitted.model_
+    return AnytimeClassifier(GROUPS, basis="linear", alpha=1e-3, family="gaussian").fit(table, table["y"]).model_
 
 
 def decoded(cell: str) -> list[str]:

@@ -20,8 +20,7 @@ GROUPS = {"a <b>": ["x", "city"], "b": ["z"]}
 
 def rows() -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    numbers = rng.normal(size=(60, 2))
-    return pd.DataFrame(numbers, columns=["x", "z"]).assign(city=rng.choice(["Oslo", "Rome"], 60))
+    return pd.DataFrame(rng.normal(size=(60, 2)), columns=["x", "z"]).assign(city=rng.choice(["Oslo", "Rome"], 60))
 
 
 def test_every_rendering_has_the_same_values_and_numbers_are_aligned_at_their_points() -> None:

@@ -1,21 +1,22 @@
 """`make mutants`: change one operator, constant or branch at a time, and report the share that the tests notice.
 
-A mutant is tried in a copy of the project, with the tests that reach its line, at most 60 s. It is noticed if a test
-fails, or if the limit is exceeded, twice, by tests that end well before it without the change. Results are stored in
-`.mutants` at once; the next call continues, and retries the mutants of files that have changed. The map of the tests
-that reach a line is made by the first call, which runs the whole suite; later calls add new and changed tests to it.
-Equivalent mutants are listed in `equivalent.txt`.
+A mutant is tried in a copy of the project, with the tests that reach its line, the quick ones first. It is noticed if a
+test fails, or if the limit is exceeded, twice, by tests that end well before it without the change. A process in each
+copy has imported all packages, and forks for each run (`warm.py`). Results are stored in `.mutants` at once; the next
+call continues, and retries the mutants of files that have changed. The map of the tests that reach a line is made by
+the first call, which runs the whole suite; later calls add new and changed tests to it. Equivalent mutants are listed
+in `equivalent.txt`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
 import math
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.harness import flag, script_options
 from mutants.operators import Mutant, mutants_of, mutated
 from mutants.reach import Reach, copy_tree, environment
 
@@ -38,7 +40,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
-LIMIT_S = 60.0
+LIMITS_S = (30.0, 60.0)
+"""Limits of the tests that are tried first, which were recorded with a few seconds, and of the others."""
 
 WELL_BELOW = 2 / 3
 """Share of the limit in which tests end without the change if exceeding the limit with it means a hang."""
@@ -106,24 +109,46 @@ def sampled(root: Path, mutants: Iterable[Mutant], number: int | None, seed: int
             yield mutant, source, changed
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[int | None, str]:
-    """Run tests in a copy until one fails; return the exit code, None if the limit was exceeded, and the output."""
-    names, output = tree / "chosen.tmp", tree / "output.tmp"
-    names.write_text("\n".join(tests), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
-    variables = environment(tree) | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # starts in half the time
-    with output.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command, cwd=tree, env=variables, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+PACKAGES = (
+    "aiohttp fastapi httpx joblib msgspec pandas prometheus_client pyarrow.compute pyarrow.csv pyarrow.parquet "
+    "pydantic_settings rich.console safetensors.numpy scipy.linalg scipy.optimize scipy.sparse.linalg scipy.stats "
+    "sklearn.linear_model sklearn.model_selection starlette.testclient typer uvicorn uvloop websockets.sync.client yaml"
+)
+"""What most tests import. Each run imports the packages of the project, since a mutant changes them."""
+
+
+class Copy:
+    """A copy of the project, and the process that runs its tests."""
+
+    def __init__(self, tree: Path, packages: str = PACKAGES) -> None:
+        self.tree = tree
+        self._warm = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("warm.py")), *packages.split()],
+            cwd=tree,
+            env=environment(tree) | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            bufsize=0,  # or `select` would wait for a line that was already read
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
-        try:
-            code: int | None = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
+
+    def run(self, tests: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+        """Run tests until one fails; return the exit code, None if the limit was exceeded, and the output."""
+        names, output = self.tree / "chosen.tmp", self.tree / "output.tmp"
+        names.write_text("\n".join(tests), encoding="utf-8")
+        output.write_text("", encoding="utf-8")
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        self._warm.stdin.write(f"{names} {output}\n".encode())
+        run = int(self._warm.stdout.readline())
+        ended = select.select([self._warm.stdout], [], [], limit_s)[0]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also the servers that the tests have started
-        process.wait()
-    return code, output.read_text(encoding="utf-8", errors="replace")
+            os.killpg(run, signal.SIGKILL)  # also the servers that the tests have started
+        code = int(self._warm.stdout.readline())
+        return code if ended else None, output.read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        with self._warm:
+            self._warm.kill()
 
 
 def check_imports(tree: Path) -> None:
@@ -148,25 +173,26 @@ def changed_to(path: Path, text: str) -> Iterator[None]:
         os.utime(path, (at, at))
 
 
-def tried(tree: Path, mutant: Mutant, changed: str, waves: Sequence[Sequence[str]]) -> tuple[str, str, int]:
+def tried(copy: Copy, mutant: Mutant, changed: str, waves: Sequence[Sequence[str]]) -> tuple[str, str, int]:
     """Try a mutant with some tests, then with others; return the outcome, the test that noticed, and how many ran."""
     ran = 0
-    for wave in waves:
-        tests, exceeded = list(wave), False
+    for wave, limit_s in zip(waves, LIMITS_S, strict=False):
+        tests = [name for name in wave if (copy.tree / name.partition("::")[0]).exists()]
+        exceeded = False
         while tests:
-            with changed_to(tree / mutant.file, changed):
-                code, output = run_tests(tree, tests, LIMIT_S)
+            with changed_to(copy.tree / mutant.file, changed):
+                code, output = copy.run(tests, limit_s)
             if code == 0:
                 ran += len(tests)
                 break
             if code is None:
-                if run_tests(tree, tests, WELL_BELOW * LIMIT_S)[0] != 0:
+                if copy.run(tests, WELL_BELOW * limit_s)[0] != 0:
                     del tests[len(tests) // 2 :]
                 elif exceeded:
                     return "noticed", "the limit", ran + len(tests)
                 exceeded = True  # twice, since other processes may have been in the way
-            elif missing := set(re.findall(r"^ERROR: not found: \S+?/(tests/.*)$", output, flags=re.MULTILINE)):
-                tests = [name for name in tests if name not in missing]
+            elif missing := set(re.findall(r"^ERROR: not found: \S+?/(tests/[^[\n]*)", output, flags=re.MULTILINE)):
+                tests = [name for name in tests if name.partition("[")[0] not in missing]  # as pytest names them
             else:
                 failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, flags=re.MULTILINE)
                 return "noticed", failed[1] if failed else f"exit code {code}", ran + len(tests)
@@ -244,15 +270,17 @@ def report(results: Iterable[Result]) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, help="mutants to try, chosen at random; default: all")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
-    parser.add_argument("--only", default="", metavar="PATH", help="restrict the sample to a folder or file")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time, and workers of the map")
-    parser.add_argument("--again", action="store_true", help="retry the survivors, after a change of the tests")
-    parser.add_argument("--report", action="store_true", help="print the results so far, and try nothing")
-    parser.add_argument("--fresh", action="store_true", help="discard the map and the results")
-    options = parser.parse_args(words)
+    options = script_options(
+        __doc__,
+        words,
+        sample={"type": int, "help": "mutants to try, chosen at random; default: all"},
+        seed={"type": int, "default": 1, "help": "seed of the sample"},
+        only={"default": "", "metavar": "PATH", "help": "restrict the sample to a folder or file"},
+        jobs={"type": int, "default": 2, "help": "mutants tried at the same time, and workers of the map"},
+        again=flag("retry the survivors, after a change of the tests"),
+        report=flag("print the results so far, and try nothing"),
+        fresh=flag("discard the map and the results"),
+    )
     if options.fresh:
         shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(exist_ok=True)
@@ -267,19 +295,19 @@ def main(words: Sequence[str] | None = None) -> int:
         reach.update(ROOT, options.jobs)
     else:
         reach.record(ROOT, options.jobs)
-    trees: SimpleQueue[Path] = SimpleQueue()
+    copies: SimpleQueue[Copy] = SimpleQueue()
     for number in range(options.jobs):
         copy_tree(ROOT, FOLDER / str(number))
         check_imports(FOLDER / str(number))
-        trees.put(FOLDER / str(number))
+        copies.put(Copy(FOLDER / str(number)))
 
     def attempt(mutant: Mutant, source: str, changed: str) -> tuple[str, str, int]:
         tests = reach.chosen(mutant.file, reach.reaching(mutant.file, mutant.line, source))
-        tree = trees.get()
+        copy = copies.get()
         try:
-            return tried(tree, mutant, changed, tests)
+            return tried(copy, mutant, changed, tests)
         finally:
-            trees.put(tree)
+            copies.put(copy)
 
     print("\n".join(report(sweep(sample, path, attempt, options.jobs, options.again))))
     return 0

@@ -8,8 +8,8 @@ from sklearn.metrics import r2_score
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import load_groups
 from benchmarks.peers.adapters.boosting import tree_features, used_by_rounds
-from benchmarks.peers.budgets import Points, cost_of, difference_error, mean_upto, prices, value_at_budgets
-from benchmarks.peers.quality_sets import Part, QualitySet
+from benchmarks.peers.quality import Points, cost_of, difference_error, feature_prices, mean_upto, value_at_budgets
+from benchmarks.peers.quality_sets import RANKING, Part, QualitySet
 
 GROUPS = load_groups(
     {
@@ -28,7 +28,7 @@ def test_a_model_pays_whole_groups_and_what_they_require_once() -> None:
 
 
 def test_features_are_priced_at_their_share_or_at_the_whole_group() -> None:
-    shared, full = prices(GROUPS)
+    shared, full = feature_prices(GROUPS)
     assert shared.tolist() == [1.0, 2.0, 2.0]
     assert full.tolist() == [1.0, 4.0, 4.0]
 
@@ -63,19 +63,12 @@ def test_features_count_from_the_first_round_that_uses_them() -> None:
 POINTS = Points(np.array([1.0, 5.0, 3.0]), np.array([0.5, 0.6, 0.7]), np.array([0.55, 0.9, 0.65]))
 
 
-def test_a_budget_selects_the_model_that_validates_best_within_it() -> None:
-    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 3.0, 5.0]), 0.1, chosen=True)
-    assert values.tolist() == [0.1, 0.55, 0.65, 0.65]
-
-
-def test_or_the_most_expensive_within_it() -> None:
-    values = value_at_budgets(POINTS, np.array([0.0, 1.0, 4.0, 5.0]), 0.1, chosen=False)
-    assert values.tolist() == [0.1, 0.55, 0.65, 0.9]
-
-
-def test_points_are_joined() -> None:
+def test_a_budget_selects_the_model_that_validates_best_or_the_most_expensive_within_it() -> None:
+    budgets = np.array([0.0, 1.0, 4.0, 5.0])
+    assert value_at_budgets(POINTS, budgets, 0.1, chosen=True).tolist() == [0.1, 0.55, 0.65, 0.65]
+    assert value_at_budgets(POINTS, budgets, 0.1, chosen=False).tolist() == [0.1, 0.55, 0.65, 0.9]
     both = POINTS.joined(Points(np.array([0.0]), np.array([0.9]), np.array([0.2])))
-    assert value_at_budgets(both, np.array([9.0]), 0.0, chosen=True).tolist() == [0.2]
+    assert value_at_budgets(both, budgets, 0.0, chosen=True).tolist() == [0.2] * 4
 
 
 def test_the_mean_of_a_curve_is_that_of_a_step_function() -> None:
@@ -106,7 +99,7 @@ def test_units_add_up_to_the_quality_of_a_model() -> None:
     query = np.repeat(np.arange(30), generator.integers(1, 7, size=30))
     y, scores = generator.integers(0, 3, size=len(query)).astype(float), generator.normal(size=(2, len(query)))
     part = Part(np.zeros((len(y), 0)), y, query)
-    problem = QualitySet("set", "", "ranking", GROUPS, part, part, part)
+    problem = QualitySet("set", "", RANKING, 1, GROUPS, part, part, part)
     terms, weights = problem.units("NDCG@5", part, scores)
     expected = ndcg(y, scores.T, query)
     assert expected is not None
@@ -119,6 +112,6 @@ def test_units_add_up_to_the_quality_of_a_model() -> None:
 def test_equal_rows_count_as_one_unit() -> None:
     X = np.array([[1.0], [2.0], [1.0], [1.0]])
     part = Part(X, np.array([0, 1, 0, 1]))
-    problem = QualitySet("set", "", "binary", GROUPS, part, part, part, classes=2)
+    problem = QualitySet("set", "", ("accuracy",), 2, GROUPS, part, part, part)
     terms, weights = problem.units("accuracy", part, np.array([[-1.0, 1.0, -1.0, -1.0]]))
     assert (terms.tolist(), weights.tolist()) == ([[2.0, 1.0]], [3.0, 1.0])

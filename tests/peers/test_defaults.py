@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anytime.groups import load_groups
-from benchmarks.peers.defaults import BY_HAND, DEFAULT, LINEAR, SETS, Problem, columns_at, compare, measure, sheet
+from benchmarks.peers.defaults import BY_HAND, DEFAULT, LINEAR, Problem, columns_at, compare, measure, sheet
 
 GROUPS = load_groups(
     {"groups": [{"name": "a", "features": ["u"], "cost": 1.0}, {"name": "b", "features": ["v", "w"], "cost": 3.0}]}
@@ -60,8 +60,3 @@ def test_the_default_must_not_lose_to_lines_by_a_standard_error() -> None:
     rows = sheet("set", found).rows
     assert rows[0] == (DEFAULT, "0.5000", "0.5000", "0.8000")
     assert rows[1] == (LINEAR, "+0.0000 (0.0000)", "+0.1500 (0.0289)", "-0.1000 (0.0577)")
-
-
-def test_the_first_set_is_a_quick_look_and_every_set_has_a_split() -> None:
-    assert next(iter(SETS)) == "boston_housing"
-    assert all(splits >= 1 for splits, _ in SETS.values())

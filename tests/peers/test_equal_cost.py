@@ -10,7 +10,7 @@ import pytest
 from anytime.selection import sequence
 from benchmarks.peers.adapters.with_ours import ALPHA, coefficients, gram_of
 from benchmarks.peers.problems import SyntheticProblem, make_problem
-from benchmarks.peers.training import Line, active_groups, area, entry_order, explained, line_of, refitted
+from benchmarks.peers.training import active_groups, entry_order, explained, line_of, refitted
 
 SIZES, COSTS = np.array([2, 1, 2]), np.array([3.0, 1.0, 5.0])
 PATH = np.array([[0.0, 0, 0, 0, 0], [0, 0.5, 0, 0, 0], [0, 0.5, 1, 0, -1], [0, 0, 1, 1, -1]])
@@ -36,12 +36,6 @@ def test_a_curve_has_the_best_point_within_each_cost() -> None:
     line = line_of(PATH, SIZES, COSTS, S, q)
     assert line.costs.tolist() == [0.0, 0.0, 3.0, 6.0, 9.0]
     assert line.explained.tolist() == [0.0, 0.0, 0.125, 1.5, 1.5]
-
-
-def test_the_area_is_the_mean_of_an_interrupted_client() -> None:
-    line = Line(np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.25, 0.5]))
-    assert area(line, 0.5, 4.0) == pytest.approx((0.25 * 2 + 0.5 * 1) / 4 / 0.5)
-    assert area(line, 0.5, 1.0) == 0.0
 
 
 @pytest.fixture

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from benchmarks.peers.measurements import FailedError, Measurements, Spread, digits, interleave, ratios
 
 
-def test_a_spread_is_the_median_and_the_quartiles() -> None:
+def test_a_spread_is_the_median_and_the_quartiles_or_the_ends_of_few_values() -> None:
     assert Spread.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0, 5)
-
-
-def test_few_values_have_their_minimum_and_maximum() -> None:
     assert Spread.of([3.0, 1.0]) == Spread(2.0, 1.0, 3.0, 2)
     assert str(Spread.of([3.0])) == "3.0"
 
 
-def test_an_empty_spread_is_an_error() -> None:
-    with pytest.raises(ValueError, match="expected at least one"):
-        Spread.of([])
-
-
-def test_noise_in_both_sides_of_a_round_does_not_change_the_ratio() -> None:
-    assert ratios([1.0, 10.0, 2.0], [2.0, 20.0, 4.0]) == Spread(0.5, 0.5, 0.5, 3)
-
-
-def test_ratios_use_the_rounds_that_both_have() -> None:
-    assert ratios([1.0, 1.0, 9.0], [2.0, 4.0]).count == 2
+def test_ratios_are_those_of_the_rounds_that_both_have() -> None:
+    assert ratios([1.0, 10.0, 2.0, 7.0], [2.0, 20.0, 4.0]) == Spread(0.5, 0.5, 0.5, 3)
 
 
 def test_small_numbers_have_two_digits() -> None:

@@ -28,8 +28,7 @@ def smaller_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "mq2008": sets.small_ranking_stand_in,
     }
     for name, made in stand_ins.items():
-        read = sets._SOURCES[name][0]
-        monkeypatch.setitem(sets._SOURCES, name, (read, partial(_smaller, made)))
+        monkeypatch.setitem(sets._SOURCES, name, (sets._SOURCES[name][0], partial(_smaller, made)))
     for cached in (load_set, validated_alpha):
         cached.cache_clear()
     yield

@@ -1,4 +1,4 @@
-"""The bounds experiment checks the inequalities correctly, and reports violations."""
+"""The bounds experiment checks the inequalities correctly and reports violations; certificates are measured alike."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anytime.moments.moments import Gram, Moments
 from anytime.selection import sequence
 from anytime.training.guarantee import bound, doubling_bound, subset_values
-from anytime_reproduction.experiment import Setting
+from anytime_reproduction.experiment import Result, Setting
 from anytime_reproduction.sets import load_set, recosted
 from anytime_reproduction.uai.bounds import (
     BOUNDS,
+    CERTIFICATES,
     PROBLEMS,
     ProblemName,
     best_of_sets,
+    certified,
     cheapest,
     check_doubling,
     check_prefixes,
@@ -73,8 +76,7 @@ def test_doubling_is_held_against_every_set_of_a_quarter(ratio: float) -> None:
     for budget in np.arange(1, until + 0.5, 0.5):  # costs are whole
         optimum = literal.brute_force_best(F, groups.costs.tolist(), budget / 4)
         if optimum > 0:
-            reached = found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]]
-            shares.append(reached / optimum)
+            shares.append(found.explained_variance[np.flatnonzero(found.costs <= budget)[-1]] / optimum)
     assert shares
     assert result["until"] == until
     assert result["reached"] == pytest.approx(min(shares))
@@ -96,8 +98,7 @@ def test_the_best_of_all_sets_is_that_of_plain_search(costs: list[float], seed: 
     assert found.costs[0] == 0
     assert (np.diff(found.values) > 0).all()
     for budget in [*(cost for cost, _ in sets), 0.0, 0.15, 99.0]:
-        expected = max(value for cost, value in sets if cost <= budget + 1e-9)
-        assert found.within(np.array([budget]))[0] == expected
+        assert found.within(np.array([budget]))[0] == max(value for cost, value in sets if cost <= budget + 1e-9)
 
 
 def test_costs_are_drawn_in_turns() -> None:
@@ -153,3 +154,36 @@ def test_runs_are_fit_for_files_and_cover_every_problem() -> None:
         runs = BOUNDS.runs(setting)
         assert [run.arguments["problem"] for run in runs] == list(PROBLEMS)
         assert all(run.name.replace("-", "").replace("_", "").isalnum() for run in runs)
+
+
+# Certificates.
+
+QUICK = Setting(quick=True)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """The certificate of a set of ten groups."""
+    return certified(QUICK, "boston_housing", None, 60.0)
+
+
+def test_bounds_are_the_exhaustive_optimum_where_they_are_exact(result: Result) -> None:
+    data = load_set("boston_housing", QUICK)
+    F = subset_values(Gram.of(Moments.merged(data.moments)), data.groups, 1e-5)
+    sets = np.arange(len(F))
+    costs = sum(np.where(sets >> g & 1, cost, 0.0) for g, cost in enumerate(data.groups.costs))
+    for cost, bounded, exact in zip(result["costs"], result["bound"], result["exact"], strict=True):
+        assert exact
+        assert bounded == pytest.approx(F[costs <= cost + 1e-9].max(), rel=1e-8)
+
+
+def test_the_words_follow_what_was_proved(result: Result) -> None:
+    runs = {run.name: result for run in CERTIFICATES.runs(QUICK)}
+    section = CERTIFICATES.section(QUICK, runs)
+    assert all("at 10 of 10 costs" in finding.text for finding in section.findings)
+    assert "prove 100 %" in section.text[1] or "prove 9" in section.text[1]
+    loose = {**result, "bound": [2 * F for F in result["F"]], "exact": [False] * len(result["F"])}
+    section = CERTIFICATES.section(QUICK, dict.fromkeys(runs, loose))
+    assert all("at 0 of 10 costs" in finding.text for finding in section.findings)
+    assert all("at least 50 % of the best possible" in finding.text for finding in section.findings)
+    assert "prove 50 % or more" in section.text[1]

@@ -23,13 +23,56 @@ from anytime_reproduction.lasso.sparse import GroupLassoPath, _descent, group_la
 from models import literal
 from models.problems import messy_table
 from models.properties import quick
-from reproduction.literal_group_lasso import literal_group_lasso, paper_objective, violation
 
 GAP = 1e-12
 """What is promised of every gap, as a share of half the variance."""
 
 KKT = 3e-6
 """Conditions follow the root of the gap: |b - b*|^2 <= 2 |S| (P - P*), and |S| is under 10 here."""
+
+
+# The Group Lasso as the paper writes it, on the rows, by plain proximal gradients.
+
+
+def paper_objective(
+    X: Float, Y: Float, slices: Sequence[slice], weights: Sequence[float], lam: float, w: Float
+) -> float:
+    """|Y - Xw|^2 + lambda sum_j c_j |w_j|_F."""
+    norms = [float(np.linalg.norm(w[columns])) for columns in slices]
+    return float(np.sum((Y - X @ w) ** 2) + lam * sum(c * norm for c, norm in zip(weights, norms, strict=True)))
+
+
+def literal_group_lasso(
+    X: Float, Y: Float, slices: Sequence[slice], weights: Sequence[float], lam: float, steps: int = 20_000
+) -> Float:
+    """Take gradient steps on the squares and shrink each group, until no coefficient moves by 1e-13 of the largest."""
+    length = 1.0 / (2.0 * float(np.linalg.norm(X, 2)) ** 2)
+    w = np.zeros((X.shape[1], Y.shape[1]))
+    for _ in range(steps):
+        moved = w + length * 2.0 * X.T @ (Y - X @ w)
+        for columns, c in zip(slices, weights, strict=True):
+            norm = np.linalg.norm(moved[columns])
+            if norm > 0:
+                moved[columns] *= max(1.0 - length * lam * c / float(norm), 0.0)
+        if np.abs(moved - w).max() <= 1e-13 * max(1.0, np.abs(w).max()):
+            return moved
+        w = moved
+    raise AssertionError("proximal gradients have not come to rest")
+
+
+def violation(S: Float, q: Float, slices: Sequence[slice], weights: Sequence[float], mu: float, w: Float) -> float:
+    """How far w is from the conditions of an optimum, in the scale of the mean loss.
+
+    q_g - S_g w is mu c_g w_g/|w_g| where w_g is not zero, and at most as long elsewhere.
+    """
+    b, worst = q - S @ w, 0.0
+    for columns, c in zip(slices, weights, strict=True):
+        norm = np.linalg.norm(w[columns])
+        if norm > 0:
+            worst = max(worst, float(np.linalg.norm(b[columns] - mu * c * w[columns] / norm)))
+        else:
+            worst = max(worst, float(np.linalg.norm(b[columns])) - mu * c)
+    return worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +189,7 @@ def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(80, 30)) @ (np.eye(30) + 0.3 * rng.normal(size=(30, 30)))
     X, Y = literal.standardise(X, X[:, :1] - X[:, 3:4] + rng.normal(size=(80, 1)))
-    case = Case(X, Y, slices_of([1] * 30), np.ones(30))
-    path = case.path(count=20, smallest=1e-3)
+    path = Case(X, Y, slices_of([1] * 30), np.ones(30)).path(count=20, smallest=1e-3)
     for mu, w in zip(path.mu[1:], path.coef[1:], strict=True):
         lasso = LassoLars(alpha=mu, fit_intercept=False).fit(X, Y[:, 0])  # solves directly, without a tolerance
         np.testing.assert_allclose(w[:, 0], lasso.coef_, rtol=0, atol=1e-8)

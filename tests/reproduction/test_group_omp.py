@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.types import Float
-from anytime_reproduction.experiment import Estimate, Finding, Section, Setting
+from anytime_reproduction.experiment import Estimate, Section, Setting
 from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
@@ -55,8 +55,7 @@ def test_drawn_rows_have_the_moments_that_are_stated(design: Design) -> None:
     rows = 40_000
     X = design.draw(np.random.default_rng(3), rows)
     # Every mean of products within six of its own standard errors, of which 2,500 are looked at.
-    products = np.einsum("ni,nj->nij", X[:4000], X[:4000])
-    error = products.std(axis=0) / np.sqrt(rows)
+    error = np.einsum("ni,nj->nij", X[:4000], X[:4000]).std(axis=0) / np.sqrt(rows)
     assert np.all(np.abs(X.T @ X / rows - design.second) <= 6 * error + 1e-12)
     assert np.all(np.abs(X.mean(axis=0) - design.mean) <= 6 * X.std(axis=0) / np.sqrt(rows))
 
@@ -114,8 +113,7 @@ def literal_group_omp(rows: Rows, steps: int) -> list[tuple[list[int], Float]]:
 @pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
 def test_group_omp_is_the_procedure_of_figure_1(design: Design) -> None:
     rows = drawn(design, 120)
-    path = group_omp(rows)
-    for w, (selected, fitted) in zip(path, literal_group_omp(rows, len(design.sizes)), strict=True):
+    for w, (selected, fitted) in zip(group_omp(rows), literal_group_omp(rows, len(design.sizes)), strict=True):
         assert set(np.flatnonzero(groups_with(w != 0, rows.groups)).tolist()) == set(selected)
         np.testing.assert_allclose(rows.X @ w, fitted, rtol=0, atol=1e-8 * np.abs(rows.y).max())
 
@@ -263,109 +261,210 @@ def differing(wrong: Callable[[str, str, str], bool], runs: int = 20) -> Section
     return GROUP_OMP.section(QUICK, simulated(lambda *cell: as_published(*cell) + 30.0 * wrong(*cell), runs))
 
 
-def finding(section: Section, words: str) -> Finding:
-    """The first finding with these words."""
-    return next(each for each in section.findings if words in each.text)
+FIXED = {"OLS": ("rows-4",), "Lasso (Oracle)": ("rows-4",), "OMP (Oracle)": ("noise-4",)}
+SPOILED = {"printed-4": ("OLS",), "noise-4": ("Lasso (Oracle)", "OMP (Oracle)")}
+OTHER_WAY = {
+    ("printed-2", "Group-OMP (Oracle)", "ME"): 0.95,  # worse
+    ("printed-1", "Group-OMP (Holdout)", "F1 (Group)"): 0.622,  # better
+}
 
 
-def test_the_section_says_so_where_all_agrees() -> None:
-    section = GROUP_OMP.section(QUICK, simulated(as_published))
-    assert [f.agrees for f in section.findings if f.text.startswith("Experiment")] == [True] * 4
-    assert not any("explains" in f.text or "still differ" in f.text for f in section.findings)
-    assert "is within three standard errors." in finding(section, "model error of OLS").text
+def exclusive(name: str, row: str, measure: str) -> bool:
+    """450 rows fix two cells, less noise fixes a third: they exclude each other."""
+    return VARIATIONS[name].design == 4 and measure == "ME" and name not in FIXED.get(row, (name,))
 
 
-def test_the_section_reports_what_differs_and_which_explanation_is_accepted() -> None:
-    section = differing(lambda *cell: cell == ("printed-4", "OLS", "ME"))
-    fourth = finding(section, "Experiment 4 as printed")
-    assert fourth.agrees is False
-    assert all(words in fourth.text for words in ("26 of 27", "outside: OLS"))
-    explained = [f for f in section.findings if "450 training rows" in f.text]
-    assert [f.agrees for f in explained] == [True]
-    assert "published 46.845, as printed 76.845, with it 46.845" in explained[0].text
-    assert not any("still differ" in f.text for f in section.findings)
-    touchstone = finding(section, "model error of OLS")
-    assert touchstone.agrees is False
-    assert "in experiment 4: the published figures there do not come from the design as we read it" in touchstone.text
+def spoiling(name: str, row: str, measure: str) -> bool:
+    """Less noise fixes a cell and spoils two that agreed."""
+    return VARIATIONS[name].design == 4 and measure == "ME" and (row in SPOILED.get(name, ()) or name == "rows-4")
 
 
-def test_the_section_reports_an_explanation_that_is_not_accepted() -> None:
-    section = differing(lambda name, *cell: VARIATIONS[name].design == 4 and cell == ("OLS", "ME"))
-    found = [f for f in section.findings if "450 training rows" in f.text]
-    assert [f.agrees for f in found] == [False]
-    assert "no tested explanation has more agreeing cells than the 26 as printed" in found[0].text
-    assert "experiment, 1: OLS, experiment 4, ME." in finding(section, "still differ").text
+Sections = list[tuple[str, Callable[[], Section], list[tuple[str, bool | None, str]], list[str]]]
+EXPERIMENTS = [f"Experiment {number} as printed" for number in (1, 2, 3, 4)]
+SECTIONS: Sections = [
+    (
+        "all agrees",
+        lambda: GROUP_OMP.section(QUICK, simulated(as_published)),
+        [
+            *((experiment, True, "27 of 27") for experiment in EXPERIMENTS),
+            ("model error of OLS", True, "is within three standard errors."),
+            (
+                "Chosen by oracle",
+                True,
+                "1 of 36 published cells contradict it (Group Lasso on ME in experiment 1), 1 of",
+            ),
+            ("Chosen by hold-out", True, "4 of 36 published cells contradict it"),
+            ("Chosen by hold-out", True, "36 of 36 cells have the direction"),
+        ],
+        ["explains", "still differ"],
+    ),
+    (
+        "a cell differs and an explanation is accepted",
+        lambda: differing(lambda *cell: cell == ("printed-4", "OLS", "ME")),
+        [
+            ("Experiment 4 as printed", False, "26 of 27"),
+            ("Experiment 4 as printed", False, "outside: OLS"),
+            ("Experiment 4: 450 training rows", True, "published 46.845, as printed 76.845, with it 46.845"),
+            (
+                "model error of OLS",
+                False,
+                "in experiment 4: the published figures there do not come from the design as we read it",
+            ),
+        ],
+        ["still differ"],
+    ),
+    (
+        "an explanation is not accepted",
+        lambda: differing(lambda name, *cell: VARIATIONS[name].design == 4 and cell == ("OLS", "ME")),
+        [
+            ("450 training rows", False, "no tested explanation has more agreeing cells than the 26 as printed"),
+            ("still differ", False, "experiment, 1: OLS, experiment 4, ME."),
+        ],
+        [],
+    ),
+    (
+        "one explanation is accepted for an experiment and other cells still differ",
+        lambda: differing(exclusive),
+        [
+            (
+                "Experiment 4: ",
+                False,
+                "450 training rows instead of 300 explains part of the difference: 26 of 27 cells",
+            ),
+            ("Experiment 4: ", False, "Also tested: noise of deviation 15, as in experiment 3 (25 of 27)."),
+            ("still differ", False, "experiment, 1: OMP (Oracle), experiment 4, ME."),
+        ],
+        [],
+    ),
+    (
+        "an explanation that spoils what agreed is charged with it",
+        lambda: differing(spoiling),
+        [
+            ("Experiment 4: ", False, "no tested explanation"),
+            ("Experiment 4: ", False, "as in experiment 3 (25 of 27)"),
+        ],
+        [],
+    ),
+    (
+        "few runs have no verdict on published means",
+        lambda: differing(lambda *_: True, runs=4),
+        [
+            *((experiment, None, "too few") for experiment in (*EXPERIMENTS, "model error of OLS")),
+            ("to compare explanations", None, "4 runs are too few to compare explanations"),
+        ],
+        ["do not come from the design", "explains"],
+    ),
+    (
+        "the claim is undecided where the intervals contain zero",
+        lambda: GROUP_OMP.section(
+            QUICK, simulated(as_published, runs=4, noise=lambda row: 100.0 if "Group-OMP" in row else 0.0)
+        ),
+        [
+            ("Chosen by hold-out", None, ""),
+            (
+                "Chosen by oracle",
+                None,
+                "0 of 36 cells have the direction of Table 1, 36 are not significant, 0 have the opposite direction.",
+            ),
+        ],
+        [],
+    ),
+    (
+        "the claim differs where a cell goes the other way",
+        lambda: GROUP_OMP.section(QUICK, simulated(lambda *cell: OTHER_WAY.get(cell, as_published(*cell)))),
+        [
+            (
+                "Chosen by oracle",
+                False,
+                "1 have the opposite direction (against it: Group Lasso on ME in experiment 2).",
+            ),
+            (
+                "Chosen by hold-out",
+                False,
+                "1 have the opposite direction (for Group-OMP: OMP on F1 (Group) in experiment 1).",
+            ),
+        ],
+        [],
+    ),
+    (
+        "Boston agrees",
+        lambda: boston(published_error),
+        [
+            ("The test prediction error: ", True, ""),
+            ("The number of original variables: ", True, ""),
+            ("most accurate", True, "is less than that of OLS, Lasso, OMP, Group Lasso ("),
+        ],
+        ["other readings"],
+    ),
+    (
+        "Boston differs as the paper is read and agrees by another reading",
+        lambda: boston(lambda r, m: published_error(r, m) + (9.0 if m == "Group-OMP" and r == "read" else 0)),
+        [
+            ("The test prediction error: ", False, ""),
+            ("The number of original variables: ", True, ""),
+            ("other readings", True, "nearest: no intercept or fitted again"),
+        ],
+        [],
+    ),
+    (
+        "Boston by few splits",
+        lambda: boston(lambda *_: 90.0, splits=3),
+        [
+            (words, None, "3 splits are too few for a verdict")
+            for words in ("The test prediction error: ", "The number of original variables: ", "other readings")
+        ],
+        [],
+    ),
+    (
+        "the claim on Boston is undecided",
+        lambda: boston(published_error, spread=lambda m: 9.0 if m == "Lasso" else 0.1),
+        [("most accurate", None, "not significantly different from that of Lasso")],
+        [],
+    ),
+    (
+        "the claim on Boston differs in one part",
+        lambda: boston(lambda r, m: 17.7 if m == "Group-OMP" else published_error(r, m) - (m == "Lasso")),
+        [("most accurate", False, "more than that of Lasso"), ("sparsest", True, "")],
+        [],
+    ),
+    (
+        "the error of OLS on Boston rests on few splits",
+        lambda: boston(published_error, ols=(20.0, 20.0, 20.0, 100.0)),
+        [
+            ("The error of OLS", None, "its mean rests on few splits"),
+            ("The error of OLS", None, "without them its mean is 14.00: that is where the error comes from"),
+        ],
+        [],
+    ),
+    (
+        "the error of OLS on Boston does not rest on few splits",
+        lambda: boston(published_error, inside=29.0),
+        [
+            ("The error of OLS", None, "its mean does not rest on few splits"),
+            ("The error of OLS", None, "29.00: that is not where the error comes from"),
+        ],
+        [],
+    ),
+]
 
 
-def test_one_explanation_is_accepted_for_an_experiment_and_other_cells_still_differ() -> None:
-    broken = {"OLS": ("rows-4",), "Lasso (Oracle)": ("rows-4",), "OMP (Oracle)": ("noise-4",)}
+@pytest.mark.parametrize(
+    ("section", "said", "unsaid"), [case[1:] for case in SECTIONS], ids=[case[0] for case in SECTIONS]
+)
+def test_a_section_says_what_its_results_show(
+    section: Callable[[], Section], said: list[tuple[str, bool | None, str]], unsaid: list[str]
+) -> None:
+    findings = section().findings
+    for about, agrees, words in said:
+        (finding,) = (each for each in findings if about in each.text)
+        assert finding.agrees is agrees
+        assert words in finding.text
+    assert not [words for words in unsaid if any(words in each.text for each in findings)]
 
-    def wrong(name: str, row: str, measure: str) -> bool:
-        """450 rows fix two cells, less noise fixes a third: they exclude each other."""
-        return VARIATIONS[name].design == 4 and measure == "ME" and name not in broken.get(row, (name,))
 
-    section = differing(wrong)
-    found = [f for f in section.findings if f.text.startswith("Experiment 4: ")]
-    assert [f.agrees for f in found] == [False]
-    assert "450 training rows instead of 300 explains part of the difference: 26 of 27 cells" in found[0].text
-    assert "Also tested: noise of deviation 15, as in experiment 3 (25 of 27)." in found[0].text
-    assert "experiment, 1: OMP (Oracle), experiment 4, ME." in finding(section, "still differ").text
-    table = next(t for t in section.tables if t.name == "group-omp-explanations")
+def test_the_table_of_explanations_marks_those_that_are_accepted() -> None:
+    table = next(each for each in differing(exclusive).tables if each.name == "group-omp-explanations")
     assert [row[0] for row in table.rows if row[-1] == "yes"] == ["450 training rows instead of 300"]
-
-
-def test_an_explanation_that_spoils_what_agreed_is_charged_with_it() -> None:
-    def wrong(name: str, row: str, measure: str) -> bool:
-        changed = {"printed-4": ("OLS",), "noise-4": ("Lasso (Oracle)", "OMP (Oracle)")}.get(name, ())
-        return VARIATIONS[name].design == 4 and measure == "ME" and (row in changed or name == "rows-4")
-
-    text = finding(differing(wrong), "Experiment 4: ").text
-    assert all(words in text for words in ("no tested explanation", "as in experiment 3 (25 of 27)"))
-
-
-def test_few_runs_have_no_verdict_on_published_means() -> None:
-    section = differing(lambda *_: True, runs=4)
-    texts = [f for f in section.findings if "consistently" not in f.text]
-    assert [f.agrees for f in texts] == [None] * 6
-    assert all("too few" in f.text for f in texts)
-    assert not any("do not come from the design" in f.text or "explains" in f.text for f in texts)
-    assert "4 runs are too few to compare explanations" in texts[-1].text
-
-
-def claims(results: dict[str, Any]) -> dict[str, Finding]:
-    section = GROUP_OMP.section(QUICK, results)
-    return {kind: finding(section, f"Chosen by {kind}") for kind in ("oracle", "hold-out")}
-
-
-def test_the_claim_agrees_where_every_cell_goes_as_published_even_those_against_it() -> None:
-    found = claims(simulated(as_published))
-    assert [f.agrees for f in found.values()] == [True, True]
-    assert (
-        "1 of 36 published cells contradict it (Group Lasso on ME in experiment 1), 1 of them also here"
-        in found["oracle"].text
-    )
-    assert "4 of 36 published cells contradict it" in found["hold-out"].text
-    assert "36 of 36 cells have the direction" in found["hold-out"].text
-
-
-def test_the_claim_is_undecided_where_the_intervals_contain_zero() -> None:
-    found = claims(simulated(as_published, runs=4, noise=lambda row: 100.0 if "Group-OMP" in row else 0.0))
-    assert [f.agrees for f in found.values()] == [None, None]
-    assert (
-        "0 of 36 cells have the direction of Table 1, 36 are not significant, 0 have the opposite direction."
-        in found["oracle"].text
-    )
-
-
-def test_the_claim_differs_where_a_cell_goes_the_other_way() -> None:
-    cells = {
-        ("printed-2", "Group-OMP (Oracle)", "ME"): 0.95,  # worse
-        ("printed-1", "Group-OMP (Holdout)", "F1 (Group)"): 0.622,  # better
-    }
-    found = claims(simulated(lambda *cell: cells[cell] if cell in cells else as_published(*cell)))
-    assert [f.agrees for f in found.values()] == [False, False]
-    assert "1 have the opposite direction (against it: Group Lasso on ME in experiment 2)." in found["oracle"].text
-    assert "1 have the opposite direction (for Group-OMP: OMP on F1 (Group) in experiment 1)." in found["hold-out"].text
 
 
 @pytest.mark.parametrize(
@@ -430,22 +529,22 @@ def test_powers_of_standardised_variables_span_the_same_groups() -> None:
     assert ours["Lasso"]["error"] != other["Lasso"]["error"]
 
 
-def boston_results(
+def boston(
     error: Callable[[str, str], float],
     *,
     splits: int = 20,
     spread: Callable[[str], float] = lambda _: 0.1,
     ols: tuple[float, ...] = (),
     inside: float = 14.0,
-) -> dict[str, Any]:
-    """Results of some splits, about some errors (by reading and method) by a spread; sizes as published."""
+) -> Section:
+    """The section on some splits, about some errors (by reading and method) by a spread; sizes as published."""
 
     def about(reading: str, method: str) -> list[float]:
         if ols and method == "OLS":
             return [ols[i % len(ols)] for i in range(splits)]
         return [error(reading, method) + (spread(method) if i % 2 else -spread(method)) for i in range(splits)]
 
-    return {
+    results: dict[str, Any] = {
         f"{reading}-0": {
             "what": "Boston Housing",
             "real": True,
@@ -462,58 +561,8 @@ def boston_results(
         }
         for reading in READINGS
     }
+    return BOSTON.section(QUICK, results)
 
 
 def published_error(_: str, method: str) -> float:
     return TABLE_2[method]["error"].mean
-
-
-def boston_finding(results: dict[str, Any], words: str) -> Finding:
-    return finding(BOSTON.section(QUICK, results), words)
-
-
-def test_boston_says_where_it_agrees_and_where_not() -> None:
-    section = BOSTON.section(QUICK, boston_results(published_error))
-    assert [f.agrees for f in section.findings[:2]] == [True, True]
-    assert not any("other readings" in f.text for f in section.findings)
-
-    worse = boston_results(lambda r, m: published_error(r, m) + (9.0 if m == "Group-OMP" and r == "read" else 0))
-    section = BOSTON.section(QUICK, worse)
-    assert [f.agrees for f in section.findings[:2]] == [False, True]
-    others = finding(section, "other readings")
-    assert others.agrees
-    assert "nearest: no intercept or fitted again" in others.text
-
-
-def test_boston_has_no_verdict_on_published_means_by_few_splits() -> None:
-    found = BOSTON.section(QUICK, boston_results(lambda *_: 90.0, splits=3)).findings
-    assert [f.agrees for f in found[:3]] == [None] * 3
-    assert all("3 splits are too few for a verdict" in f.text for f in found[:3])
-
-
-def test_boston_judges_the_claim_by_intervals() -> None:
-    least = boston_finding(boston_results(published_error), "most accurate")
-    assert least.agrees is True
-    assert "is less than that of OLS, Lasso, OMP, Group Lasso (" in least.text
-
-    noisy = boston_results(published_error, spread=lambda m: 9.0 if m == "Lasso" else 0.1)
-    undecided = boston_finding(noisy, "most accurate")
-    assert undecided.agrees is None
-    assert "not significantly different from that of Lasso" in undecided.text
-
-    ahead = boston_results(lambda r, m: 17.7 if m == "Group-OMP" else published_error(r, m) - (m == "Lasso"))
-    differs = boston_finding(ahead, "most accurate")
-    assert differs.agrees is False
-    assert "more than that of Lasso" in differs.text
-    assert boston_finding(ahead, "sparsest").agrees is True
-
-
-def test_boston_says_of_the_error_of_ols_what_the_splits_show() -> None:
-    rare = boston_results(published_error, ols=(20.0, 20.0, 20.0, 100.0))
-    even = boston_results(published_error, inside=29.0)
-    for results, mean, source in (
-        (rare, "its mean rests on few splits", "without them its mean is 14.00: that is where the error comes from"),
-        (even, "its mean does not rest on few splits", "29.00: that is not where the error comes from"),
-    ):
-        text = boston_finding(results, "The error of OLS").text
-        assert all(words in text for words in (mean, source))

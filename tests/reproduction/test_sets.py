@@ -107,8 +107,7 @@ def test_random_groups_have_every_feature_once_at_one_price(costs: list[float], 
 
 def test_the_features_of_a_group_share_its_cost() -> None:
     groups = load_groups({"groups": [{"name": "a", "features": ["p", "q"], "cost": 6.0}]})
-    data = replace(small_set([1.0, 1.0]), groups=groups)
-    assert regrouped(Setting(), data, 1).groups.costs.tolist() == [3.0, 3.0]
+    assert regrouped(Setting(), replace(small_set([1.0, 1.0]), groups=groups), 1).groups.costs.tolist() == [3.0, 3.0]
 
 
 def test_random_groups_are_those_of_their_seed_and_number() -> None:
@@ -159,8 +158,7 @@ def test_ndcg_is_that_of_scikit_learn_query_by_query() -> None:
 
 
 def test_where_error_is_the_measure_there_is_no_other() -> None:
-    data = small_set([1.0, 2.0])
-    assert data.measured(np.arange(4), np.zeros((2, 4))) is None
+    assert small_set([1.0, 2.0]).measured(np.arange(4), np.zeros((2, 4))) is None
 
 
 # Files.
@@ -189,14 +187,12 @@ def test_a_small_table_is_cut_into_five_sets_of_the_same_size(tmp_path: Path, ro
 
 
 def test_a_table_of_fewer_rows_than_sets_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AnytimeError, match="at least 5"):
-        load_set("kddcup99", write_detection(tmp_path, 4))
+    assert_refused(lambda: load_set("kddcup99", write_detection(tmp_path, 4)), "at least 5", error=AnytimeError)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_without_the_data_set_is_an_error(tmp_path: Path, name: SetName) -> None:
-    with pytest.raises(AnytimeError, match=name):
-        load_set(name, Setting(data=tmp_path))
+    assert_refused(lambda: load_set(name, Setting(data=tmp_path)), name, error=AnytimeError)
 
 
 @pytest.mark.parametrize(

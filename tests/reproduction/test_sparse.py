@@ -31,6 +31,7 @@ from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
 from models.problems import any_groups, grouped, messy_table
 from models.properties import quick
+from models.refusals import assert_refused
 
 
 def orthonormal(q: list[float]) -> Gram:
@@ -81,8 +82,7 @@ def test_what_never_enters_comes_last_by_how_near_it_came() -> None:
     one, two = rng.normal(size=(80, 2)), rng.normal(size=(80, 2))
     X = np.hstack([one, one, two, two])  # the dearer copies never enter
     gram = Gram.of(moments_of(X, one[:, :1] + 0.5 * two[:, :1] + rng.normal(size=(80, 1))))
-    groups = grouped([2, 2, 2, 2, 0], [1, 3, 1, 2, 1])
-    entries = sparse_entries(gram, groups)
+    entries = sparse_entries(gram, grouped([2, 2, 2, 2, 0], [1, 3, 1, 2, 1]))
     assert entries.path.active.any(axis=0).tolist() == [True, False, True, False, False]
     assert chosen(entries.steps) == [0, 2, 3, 1, 4]
 
@@ -106,8 +106,7 @@ def test_a_group_enters_by_what_it_costs_with_all_it_requires() -> None:
 def test_steps_take_every_group_once_after_what_it_requires(
     groups: FeatureGroups, seed: int, cost_blind: bool, P: int
 ) -> None:
-    gram = Gram.of(moments_of(*table(seed, groups, P=P)))
-    found = sequence(gram, groups, "sparse", 1e-3, cost_blind=cost_blind)
+    found = sequence(Gram.of(moments_of(*table(seed, groups, P=P))), groups, "sparse", 1e-3, cost_blind=cost_blind)
     taken: set[int] = set()
     for step in found.steps:
         for group in step.adds:
@@ -153,8 +152,11 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
 
 def test_a_path_that_is_not_solved_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "SUFFICIENT", -1.0)
-    with pytest.raises(TrainingError, match="too large for a reliable order; choose another method"):
-        sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1]))
+    assert_refused(
+        lambda: sparse_entries(orthonormal([0.5, 0.2]), grouped([1, 1], [1, 1])),
+        "too large for a reliable order; choose another method",
+        error=TrainingError,
+    )
 
 
 # The shrunken curve
@@ -214,8 +216,7 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
     ],
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrainingError, match=message):
-        Options(method="sparse", **options)
+    assert_refused(lambda: Options(method="sparse", **options), message, error=TrainingError)
 
 
 @pytest.fixture

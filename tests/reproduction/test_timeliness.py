@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from anytime.evaluation.evaluate import held_out_curve
+from anytime.groups import FeatureGroups
+from anytime.moments.accumulate import moments_of
+from anytime.moments.moments import Gram
+from anytime.selection import sequence
+from anytime.training.fit import fit
+from anytime.training.options import Options
+from anytime.types import Float
 from anytime_reproduction.comparison import compare
 from anytime_reproduction.experiment import Estimate, Result, Results, Setting
 from anytime_reproduction.sets import load_set, regrouping
 from anytime_reproduction.uai import timeliness
 from anytime_reproduction.uai.timeliness import (
     COLUMNS,
+    CURVES,
+    METHODS,
     ORDER,
+    PROBLEMS,
     PUBLISHED_1,
     PUBLISHED_2,
     TABLE_1,
     TABLE_2,
     Claim,
+    draw_curves,
     measure_groupings,
     validated_alpha,
 )
+from anytime_reproduction.uai.training_time import (
+    TRAINING_TIME,
+    Equations,
+    TimedPath,
+    clocked,
+    counted,
+    from_products,
+    from_rows,
+    grown,
+    literal_fr,
+    literal_omp,
+    timed,
+)
+from models import literal
+from models.literal import Method
+from models.problems import grouped
 
 QUICK = Setting(quick=True)
 
@@ -84,8 +115,7 @@ def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
     holds = TABLE_1.section(QUICK, fabricated(0.01))
     assert all(finding.agrees for finding in holds.findings)
     assert "Doubling loses most" in holds.text[-1]
-    contrary = TABLE_1.section(QUICK, fabricated(-0.01))
-    assert [finding.agrees for finding in contrary.findings] == [False] * len(ORDER)
+    assert [finding.agrees for finding in TABLE_1.section(QUICK, fabricated(-0.01)).findings] == [False] * len(ORDER)
 
 
 @pytest.mark.usefixtures("smaller_stand_ins")
@@ -94,8 +124,7 @@ def test_table_2_has_the_published_row_above_ours() -> None:
         run.name: run.work(QUICK, **run.arguments) for run in TABLE_2.runs(QUICK) if run.name.startswith("yahoo-")
     }
     results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
-    section = TABLE_2.section(QUICK, results)
-    table = next(table for table in section.tables if table.name == "table-2-yahoo")
+    table = next(table for table in TABLE_2.section(QUICK, results).tables if table.name == "table-2-yahoo")
     assert [each.heading for each in table.columns] == [
         *("method", "s=5 published", "s=5 stand-in", "s=20 published", "s=20 stand-in")
     ]
@@ -187,3 +216,155 @@ def test_findings_on_stand_ins_have_no_word_of_a_verdict_and_name_the_sets_measu
     assert {finding.verdict for finding in section.findings} == {"noted"}
     for text in (*section.text, *(finding.text for finding in section.findings)):
         assert not re.search("refuted|agree|differs|undecided|confirm", text)
+
+
+# The curves of the figures are those of the models that training would give.
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    return {run.name: run.work(QUICK, **run.arguments) for run in CURVES.runs(QUICK)}
+
+
+def test_curves_are_those_of_a_trained_model_on_rows_held_out() -> None:
+    data, problem = load_set("kddcup99", QUICK), PROBLEMS[0]
+    train, test = data.splits[0]
+    moments = data.moments
+    assert problem.alpha is not None
+    fitted = fit([moments[part] for part in train], data.groups, Options(method="fr", alpha=problem.alpha))
+    explained, _, _, risk = held_out_curve(fitted.prefixes, moments[test])
+    found = draw_curves(QUICK, "kddcup99", problem.alpha, None)
+    curves = found["methods"]["CS-G-FR"]
+    np.testing.assert_allclose(curves["test"], explained, atol=1e-9)
+    np.testing.assert_allclose(curves["train"], fitted.sequence.explained_variance, atol=1e-9)
+    assert found["risk"] == pytest.approx(risk)
+    rows = np.flatnonzero(data.part == test)
+    predicted = fitted.prefixes.predict_all(data.X[rows])[:, :, 0] >= 0.5
+    np.testing.assert_allclose(curves["measure"], np.mean(predicted == (data.y[rows] >= 0.5), axis=1))
+
+
+def test_every_method_ends_where_all_groups_are_in(results: dict[str, Result]) -> None:
+    for result in results.values():
+        assert set(result["methods"]) == {*METHODS, "Doubling", "Sparse", "Sparse (shrunken)"}
+        ends = {name: curves["train"][-1] for name, curves in result["methods"].items()}
+        shrunken = ends.pop("Sparse (shrunken)")
+        assert np.ptp(list(ends.values())) < 1e-8
+        assert shrunken > 0.9 * ends["CS-G-FR"]
+
+
+def test_forward_regression_buys_most_in_the_first_step(results: dict[str, Result]) -> None:
+    for result in results.values():
+        greedy = {name: c for name, c in result["methods"].items() if name in METHODS}
+        density = {name: c["train"][1] / c["costs"][1] for name, c in greedy.items()}
+        assert density["CS-G-FR"] == pytest.approx(max(density.values()))
+
+
+def test_the_section_has_the_figures_of_the_paper(results: dict[str, Result]) -> None:
+    section = CURVES.section(QUICK, results)
+    assert [figure.name for figure in section.figures] == [
+        "figure-3a",
+        "figure-3b",
+        "figure-4",
+        "figure-5ab",
+        "figure-5cd",
+    ]
+    for figure in section.figures:
+        assert all(words in chart.svg() for chart in figure.charts for words in ("cost (", 'class="legend"'))
+
+
+def test_what_a_curve_says_depends_on_the_curve(results: dict[str, Result]) -> None:
+    blind = {name: {**result, "methods": dict(result["methods"])} for name, result in results.items()}
+    for result in blind.values():
+        result["methods"]["G-OMP"] = result["methods"]["CS-G-OMP"]
+    findings = CURVES.section(QUICK, blind).findings
+    assert [f.verdict for f in findings if ": costs:" in f.text] == ["undecided"] * len(PROBLEMS)
+    assert all(f.agrees is None or isinstance(f.agrees, bool) for f in findings)
+
+
+# The time of training.
+
+SETTING = Setting(quick=True)
+ALPHA = 1e-5
+SELECT: dict[Method, Callable[[Equations, FeatureGroups], TimedPath]] = {"fr": literal_fr, "omp": literal_omp}
+
+
+def problem(seed: int = 0) -> tuple[Float, Float, FeatureGroups]:
+    """Groups of unlike sizes and costs, one free; one column constant, one a copy, one a sum."""
+    rng = np.random.default_rng(seed)
+    groups = grouped([3, 1, 4, 2, 2, 1], [2.0, 1.0, 5.0, 0.0, 3.0, 1.0])
+    X = rng.normal(size=(80, 13)) + rng.normal(size=(80, 1))
+    X[:, 5], X[:, 8], X[:, 9] = 7.0, X[:, 0], X[:, 3] + X[:, 4]
+    return X, X @ rng.normal(size=13) + rng.normal(size=80), groups
+
+
+def equations(kind: str, X: Float, y: Float) -> Equations:
+    gram = Gram.of(moments_of(X, y))
+    return from_products(gram) if kind == "products" else from_rows(X, y, gram)
+
+
+@pytest.mark.parametrize("method", ["fr", "omp"])
+@pytest.mark.parametrize("kind", ["products", "rows"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_literal_ways_are_the_papers_algorithms_and_our_sequence(method: Method, kind: str, seed: int) -> None:
+    X, y, groups = problem(seed)
+    found = SELECT[method](equations(kind, X, y), groups)
+    oracle = literal.literal_sequence(X, y, groups, method=method, alpha=ALPHA)
+    assert [groups.names[g] for g in found.order] == [step.adds[-1] for step in oracle]
+    np.testing.assert_allclose(found.explained, [step.explained_variance for step in oracle], atol=1e-9)
+    ours = sequence(Gram.of(moments_of(X, y)), groups, method, ALPHA)
+    assert found.order.tolist() == [step.adds[-1] for step in ours.steps]
+    np.testing.assert_allclose(found.explained, ours.explained_variance[1:], atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["fr", "omp"])
+def test_the_search_with_a_clock_is_our_sequence(method: Method) -> None:
+    X, y, groups = problem()
+    gram = Gram.of(moments_of(X, y))
+    found, ours = clocked(gram, groups, method), sequence(gram, groups, method, ALPHA)
+    assert found.order.tolist() == [step.adds[-1] for step in ours.steps]
+    np.testing.assert_array_equal(found.explained, ours.explained_variance[1:])
+    assert (np.diff(found.seconds, prepend=0.0) >= 0).all()
+
+
+def test_literal_fr_makes_a_quarter_as_many_times_the_products_as_there_are_groups() -> None:
+    assert counted(grouped([5] * 100, [1.0] * 100), np.arange(100)) == pytest.approx(25, rel=0.05)
+    # Of two groups: both alone and one pair, against one alone and one pair.
+    assert counted(grouped([1, 2], [1.0, 1.0]), np.array([0, 1])) == pytest.approx((1 + 4 + 9) / (1 + 9))
+
+
+@pytest.fixture(scope="module")
+def timings() -> dict[str, Any]:
+    yahoo = {f"yahoo-{size}": timed(SETTING, "yahoo_sample", size, 1) for size in (20, 10)}
+    return {**yahoo, "kddcup99": timed(SETTING, "kddcup99", None, 2), **{"made-40": grown(SETTING, 40)}}
+
+
+def test_on_the_stand_ins_all_ways_agree(timings: dict[str, Any]) -> None:
+    for name in ("yahoo-20", "yahoo-10", "kddcup99"):
+        result = timings[name]
+        assert all(match["order"] and match["difference"] < 1e-8 for match in result["same"].values())
+        assert all(each == sorted(each) and len(each) == result["groups"] for each in result["seconds"].values())
+
+
+def test_the_section_reports_what_was_measured(timings: dict[str, Any]) -> None:
+    section = TRAINING_TIME.section(SETTING, timings)
+    assert section.findings[0].agrees is True
+    assert section.findings[2].agrees is None  # stand-ins prove nothing of published times
+    rows = section.tables[0].rows
+    assert [row[0] for row in rows] == [f"{name} (stand-in)" for name in ("yahoo-20", "yahoo-10", "kddcup99")]
+    assert all(len(row) == len(section.tables[0].columns) for row in rows)
+    assert len(section.figures[0].charts) == 2
+
+
+def test_findings_follow_the_results(timings: dict[str, Any]) -> None:
+    changed = deepcopy(timings)
+    changed["yahoo-10"]["same"]["OMP"]["order"] = False
+    changed["kddcup99"]["seconds"]["FR, rows"] = [1e3] * changed["kddcup99"]["groups"]
+    section = TRAINING_TIME.section(Setting(data=None, yahoo=None), changed)
+    assert section.findings[0].agrees is False
+    assert "yahoo-10 OMP" in section.findings[0].text
+    assert "Not within a factor of 2" in section.findings[2].text
+
+
+def test_runs_are_alone_for_they_measure_time() -> None:
+    for setting in (SETTING, Setting()):
+        assert all(run.alone for run in TRAINING_TIME.runs(setting))

@@ -334,7 +334,7 @@ class Probe:
         for given in ESTIMATOR:
             yield f"estimator/{self.task.name}/{given}", partial(self.estimator, given)
         yield f"model/{self.task.name}", self.model
-        for name in ("partial_fit", "sparse", "arrays", "splitter", "weighted", "stored", "pieces"):
+        for name in ("partial_fit", "matrices", "splitter", "weighted", "stored", "pieces"):
             yield f"estimator/{self.task.name}/{name}", getattr(self, name)
 
     def fits(self, line: str) -> bool:
@@ -434,19 +434,19 @@ class Probe:
 
         return attempt(learn)
 
-    def sparse(self) -> Record:
-        """Learn from the numbers of the table as a sparse matrix."""
+    def matrices(self) -> Record:
+        """Learn from the numbers of the table as a sparse matrix, and as an array with gaps."""
         X, y, further = self.rows("train")
-        numbers = scipy.sparse.csr_matrix(X.select_dtypes("number").fillna(0).to_numpy(dtype=float))
-        return attempt(lambda: self.summary(self.make(groups=None, alpha=0.01).fit(numbers, y, **further), numbers))
-
-    def arrays(self) -> Record:
-        """Learn from the numbers of the table as an array, with gaps."""
-        X, y, further = self.rows("train")
-        numbers = X.select_dtypes("number").to_numpy(dtype=float)
-        return attempt(
-            lambda: self.summary(self.make(groups=None, alpha=0.01).fit(numbers, y.to_numpy(), **further), numbers)
-        )
+        frame = X.select_dtypes("number")
+        forms: dict[str, Any] = {
+            "sparse": scipy.sparse.csr_matrix(frame.fillna(0).to_numpy(dtype=float)),
+            "array": frame.to_numpy(dtype=float),
+        }
+        fit = self.make(groups=None, alpha=0.01).fit
+        return {
+            name: attempt(lambda form=form: self.summary(fit(form, y.to_numpy(), **further), form))  # type: ignore[misc]
+            for name, form in forms.items()
+        }
 
     def summary(self, fitted: Any, X: Any) -> Record:
         return {

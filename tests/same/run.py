@@ -7,7 +7,6 @@ of the commit are stored under .venv-same. Exits with 1 if something differs, an
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -21,14 +20,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.harness import flag, script_options
 from same import tables
 from same.compare import TOLERANCE, differences, summary
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".venv-same"
 
-PROBES = {"library": ("library", "tables"), "service": ("service", "wire", "library", "tables")}
-"""The two parts, and the files of this folder that decide what is recorded."""
+_BOTH = ("same/library.py", "same/tables.py")
+PROBES = {"library": _BOTH, "service": ("same/service.py", "same/wire.py", "benchmarks/load/frames.py", *_BOTH)}
+"""The two parts, and the files of the tests that decide what is recorded."""
 
 FIXED = {
     "COLUMNS": "200",
@@ -112,25 +113,22 @@ def recorded(python: Path, path: list[Path], inputs: Path, part: str, jobs: int,
 
 def stored(commit: str, inputs: Path, part: str, match: str) -> Path:
     """Return the file of what was recorded of a commit, named after all that it depends on."""
-    probes = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in PROBES[part]]
+    probes = [(ROOT / "tests" / name).read_bytes() for name in PROBES[part]]
     key = hashlib.sha256(b"".join([inputs.name.encode(), match.encode(), *probes]))
     return FOLDER / f"{commit[:12]}-{part}-{key.hexdigest()[:12]}.json"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, help="the commit to compare with")
-    parser.add_argument(
-        "--data", type=Path, default=Path("../shared/data"), help="folder of the data sets, if it is there"
+    args = script_options(
+        __doc__,
+        base={"required": True, "help": "the commit to compare with"},
+        data={"type": Path, "default": Path("../shared/data"), "help": "folder of the data sets, if it is there"},
+        tolerance={"type": float, "default": TOLERANCE, "help": "relative difference of numbers to ignore"},
+        only={"choices": list(PROBES), "help": "record one part"},
+        match={"default": "", "help": "record only cases whose names contain this, such as command/clinic"},
+        jobs={"type": int, "default": 2, "help": "processes of the library's cases"},
+        fresh=flag("record the commit again"),
     )
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="relative difference of numbers to ignore")
-    parser.add_argument("--only", choices=list(PROBES), help="record one part")
-    parser.add_argument(
-        "--match", default="", help="record only cases whose names contain this, such as command/clinic"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes of the library's cases")
-    parser.add_argument("--fresh", action="store_true", help="record the commit again")
-    args = parser.parse_args()
     try:
         commit = git("rev-parse", "--verify", "--quiet", f"{args.base}^{{commit}}").decode().strip()
     except subprocess.CalledProcessError:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from benchmarks.load import frames
 
 WAIT_S = 20.0
 """The longest wait for what must arrive."""
@@ -52,20 +53,9 @@ def chunk(content: bytes) -> bytes:
 def frame(
     content: bytes | str, opcode: int = TEXT, *, last: bool = True, reserved: int = 0, masked: bool = True
 ) -> bytes:
-    """Return a WebSocket frame of a client."""
+    """Return a WebSocket frame of a client, which may be invalid."""
     content = content.encode() if isinstance(content, str) else content
-    size = len(content)
-    length = (
-        bytes([size])
-        if size < 126
-        else b"\x7e" + struct.pack(">H", size)
-        if size < 65536
-        else b"\x7f" + struct.pack(">Q", size)
-    )
-    head = bytes([last << 7 | reserved << 4 | opcode, length[0] | masked << 7]) + length[1:]
-    if not masked:
-        return head + content
-    return head + MASK + bytes(byte ^ MASK[place % 4] for place, byte in enumerate(content))
+    return frames.frame(opcode, content, final=last, bits=reserved, masked=masked, mask=MASK)
 
 
 def message(fields: Any, *, packed: bool = False) -> bytes:

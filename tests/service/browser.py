@@ -6,7 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.evaluation.certificate.certify import certify
 from anytime.model.model import Model
 from anytime.types import FamilyName
+from service.serving import GROUPS, changed
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Locator, Page, Playwright
@@ -27,15 +29,6 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 TAGGED = "<i>tag</i>"
 """Name of a group that would be markup, were it not taken as text."""
 
-SHARED_COST = {
-    "cost_unit": "ms",
-    "groups": [
-        {"name": "speed", "features": ["v"], "cost": 1.0},
-        {"name": "hog", "features": ["h0", "h1"], "cost": 4.0},
-        {"name": "blood", "features": [], "cost": 2.0},
-        {"name": "lab", "features": ["l0"], "cost": 3.0, "requires": ["blood"]},
-    ],
-}
 SEPARATE_COST = {
     "cost_unit": "dollars",
     "groups": [
@@ -45,19 +38,19 @@ SEPARATE_COST = {
 }
 
 
+@cache
 def regression() -> Model:
     """A model of a number, with shared costs: speed, then hog, then blood and lab; `l0` is 0 or 1."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4)) @ np.array([[1, 0.6, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) + 5.0
     X[:, 3] = rng.random(400) < 0.3
     y = X @ np.array([3.0, 2.0, -1.5, 1.5]) + rng.normal(size=400)
-    return named(AnytimeRegressor(SHARED_COST, alpha="cv", basis="linear").fit(X, y), "brake")
+    return named(AnytimeRegressor(GROUPS, alpha="cv", basis="linear").fit(X, y), "brake")
 
 
 def certified_regression() -> Model:
     """As `regression`, under the name `sure`; what no set of groups can exceed is known of each prefix."""
-    model = certify(regression(), nodes=1)
-    return replace(model, manifest=model.manifest.model_copy(update={"name": "sure", "version": "v1"}))
+    return changed(certify(regression(), nodes=1), name="sure", version="v1")
 
 
 def classification(family: FamilyName = "gaussian", name: str = "light") -> Model:
@@ -77,9 +70,9 @@ def likelihoods() -> list[Model]:
     counts = rng.poisson(np.exp(0.7 + eta))
     return [
         classification("multinomial", "softmax"),
-        named(AnytimeClassifier(SHARED_COST, family="binomial", alpha="cv", basis="linear").fit(X, alarm), "alarm"),
+        named(AnytimeClassifier(GROUPS, family="binomial", alpha="cv", basis="linear").fit(X, alarm), "alarm"),
         named(
-            AnytimeRegressor(SHARED_COST, family="poisson", alpha="cv", basis="linear").fit(
+            AnytimeRegressor(GROUPS, family="poisson", alpha="cv", basis="linear").fit(
                 X, pd.Series(counts, name="visits")
             ),
             "visits",
@@ -101,6 +94,7 @@ BONN = "Bonn, on the left bank of the Rhine, a few kilometres upstream of Cologn
 HARBOURS = {"Oslo": 10.0, "Rome": 20.0, BONN: 30.0, "other": 40.0, "Bern": 60.0, "Kyiv": 60.0, "Lima": 60.0}
 
 
+@cache
 def trips() -> Model:
     """A model of text, gaps and numbers: y = harbour + 10 (sex is f) + berths^2 + 5 wet + fare/2 + k0 + 3 (deck is B).
 
@@ -130,9 +124,7 @@ def paired() -> Model:
 
 
 def named(estimator: Any, name: str) -> Model:
-    model: Model = estimator.model_
-    manifest = model.manifest.model_copy(update={"name": name, "version": "v1"})
-    return replace(model, manifest=manifest)
+    return changed(estimator.model_, name=name, version="v1")
 
 
 @contextmanager
@@ -144,6 +136,12 @@ def browsing(playwright: Playwright) -> Iterator[BrowserContext]:
             yield context
         finally:
             context.close()
+
+
+def expect_of(locator: Locator) -> Any:
+    from playwright.sync_api import expect  # noqa: PLC0415  (it may not be installed)
+
+    return expect(locator)
 
 
 @dataclass
@@ -169,6 +167,37 @@ class Visit:
         self.page.goto(self.url)
         self.facts.filter(has_text="nothing is sent yet").wait_for()
         return self
+
+    def leave(self) -> None:
+        """Close the tab, which asked nothing of other sites and complained of nothing but failed requests."""
+        self.page.close()
+        assert self.origins == {urlsplit(self.url).netloc}
+        assert not [each for each in self.complaints if not each.startswith(("Failed to load resource", "WebSocket"))]
+
+    def named(self, name: str) -> Locator:
+        """The element of an id; the first fact is the `step`."""
+        return self.facts.first if name == "step" else self.page.locator(f"#{name.replace('_', '-')}")
+
+    def shows(self, **texts: str) -> None:
+        """Wait until elements, by name, have these texts and no others."""
+        for name, text in texts.items():
+            expect_of(self.named(name)).to_have_text(text)
+
+    def says(self, **texts: str) -> None:
+        """Wait until elements, by name, contain these texts."""
+        for name, text in texts.items():
+            expect_of(self.named(name)).to_contain_text(text)
+
+    def predict_by_the_documentation(self) -> None:
+        """Request a prediction by the page of routes, which is open."""
+        operation = self.page.locator("#operations-predictions-predict")
+        operation.get_by_role("button").first.click()
+        operation.get_by_text("Maximum cost per row of the groups used").wait_for()
+        operation.get_by_role("button", name="Try it out").click()
+        operation.locator("textarea").fill('{"groups": {}}')
+        operation.locator("input[placeholder=model]").fill("brake")
+        operation.get_by_role("button", name="Execute").click()
+        operation.locator(".live-responses-table").get_by_text('"prediction"').wait_for()
 
     def choose(self, model: str) -> None:
         self.page.get_by_label("Model").select_option(model)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from http.server import BaseHTTPRequestHandler
+from threading import Event
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from system import http_server
 from waiting import until
 
 __all__ = ["Collected", "Collector", "collecting"]
@@ -47,37 +47,37 @@ class Collector:
         return [span for span in list(self.spans) if span.name == name]
 
 
+class Requests(BaseHTTPRequestHandler):
+    """Store the spans of each request with the collector; answer none before its end if it hangs."""
+
+    collector: Collector
+    hangs: bool
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["content-length"]))
+        self.collector.asked.set()
+        if self.hangs:
+            self.collector.released.wait(60)
+        assert self.path == "/v1/traces"
+        self.collector.spans += _read(ExportTraceServiceRequest.FromString(content))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Print nothing."""
+
+
 @contextmanager
 def collecting(*, hangs: bool = False) -> Iterator[Collector]:
     """Run a collector until the end of the block."""
-
-    class PredictionService(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["content-length"]))
-            collector.asked.set()
-            if hangs:
-                collector.released.wait(60)
-            assert self.path == "/v1/traces"
-            collector.spans += _read(ExportTraceServiceRequest.FromString(content))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), PredictionService)
-    server.daemon_threads = True
-    collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield collector
-    finally:
-        collector.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    collector = Collector("")
+    with http_server(Requests, collector=collector, hangs=hangs) as port:
+        collector.url = f"http://127.0.0.1:{port}"
+        try:
+            yield collector
+        finally:
+            collector.released.set()
 
 
 def _read(request: ExportTraceServiceRequest) -> list[Collected]:
@@ -103,8 +103,4 @@ def _collected(span: Span, service: str) -> Collected:
 
 
 def _values(attributes: Any) -> dict[str, Any]:
-    def value(reported: AnyValue) -> Any:
-        return getattr(reported, str(reported.WhichOneof("value")))
-
-    pairs: list[KeyValue] = list(attributes)
-    return {pair.key: value(pair.value) for pair in pairs}
+    return {pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in attributes}

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction, signature
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
+from service.certificates import Certificate, certificate
 from service.loops import run
 from service.redis_server import RedisServer, redis_server
 from service.serving import LIMITS, Running, run_service, running, several_models, small_model
@@ -48,18 +50,35 @@ def settings(request: pytest.FixtureRequest) -> Settings:
     return getattr(request.module, "SETTINGS", LIMITS)
 
 
+def models_of(request: pytest.FixtureRequest) -> list[Model]:
+    own = getattr(request.module, "MODELS", None)
+    return [*own.values()] if own else [request.getfixturevalue("model")]
+
+
 @pytest.fixture(scope="module")
 def app(request: pytest.FixtureRequest, settings: Settings) -> AnytimeAPI:
     """The application of `MODELS` of a module that has some, or of one model."""
-    own = getattr(request.module, "MODELS", None)
-    models = own.values() if own else [request.getfixturevalue("model")]
-    app = create_app(ModelRegistry.of(models), settings)
+    app = create_app(ModelRegistry.of(models_of(request)), settings)
 
     async def fail() -> None:
         raise RuntimeError("the secret of the house")
 
     app.add_api_route("/fail", fail, include_in_schema=False)
     return app
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the small model, alone in its folder; no test changes it."""
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
+    small_model().save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate and its key."""
+    return certificate(tmp_path_factory.mktemp("own"), "own")
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +98,13 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture(scope="module")
 def service(app: AnytimeAPI, settings: Settings) -> Iterator[Running]:
     with running(app, settings) as service:
+        yield service
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Running]:
+    """As `service`, for one test: it has counted nothing yet."""
+    with run_service(models_of(request), settings) as service:
         yield service
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,16 @@ from anytime.model.model import Model
 from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
 from lazily import Lazy
-from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, picky_model, small_model, trained_model
+from service.serving import (
+    LIKELIHOODS,
+    Connection,
+    Running,
+    changed,
+    likelihood_model,
+    picky_model,
+    small_model,
+    trained_model,
+)
 
 JSON_BYTES = "Inference-Header-Content-Length"
 CLASSES = ("car", "cyclist", "wälker")
@@ -24,8 +32,7 @@ TWO_ROWS: dict[str, Any] = {"speed": [[2.0], [3.0]], "hog": [[1.0, -1.0], [0.0, 
 
 def labelled(name: str, labels: tuple[Any, ...]) -> Model:
     """A model of as many classes as there are labels."""
-    model = small_model(name, responses=len(labels), classes=CLASSES)
-    return replace(model, manifest=model.manifest.model_copy(update={"classes": labels}))
+    return changed(small_model(name, responses=len(labels), classes=CLASSES), classes=labels)
 
 
 MODELS: Mapping[str, Model] = Lazy(
@@ -69,9 +76,7 @@ def binary(groups: Mapping[str, Any], datatype: str = "FP64", **body: Any) -> tu
 
 
 def post(service: Running, content: bytes, headers: Any = None, model: str = "brake", **query: Any) -> httpx.Response:
-    url = f"{service.url}/v2/models/{model}/infer"
-    # Nothing is encrypted here, and loading certificates would take longer than everything else.
-    return httpx.post(url, content=content, headers=headers, params=query, timeout=30, verify=False)
+    return service.post_to(f"/v2/models/{model}/infer", content=content, headers=headers, params=query)
 
 
 def infer(service: Running, inputs: list[dict[str, Any]], model: str = "brake", **body: Any) -> dict[str, Any]:
@@ -137,6 +142,6 @@ def half_sent(
     """A connection on which the beginning of a request has been sent."""
     lines = [f"POST /v2/models/{model}/infer?{query} HTTP/1.1", "Host: test", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    connection: Connection = service.connect()
+    connection = service.connect()
     connection.send("\r\n".join([*lines, "", ""]).encode() + content[:sent])
     return connection

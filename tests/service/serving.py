@@ -7,10 +7,11 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from operator import itemgetter
 from threading import Thread
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import httpx
 import msgspec
 import numpy as np
 from starlette.types import ASGIApp
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from anytime.features.expansion import Expansion
@@ -47,11 +49,18 @@ GROUPS: dict[str, Any] = {
     ],
 }
 VALUES: dict[str, list[float]] = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
+EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
 BASE_RATE = 10.0
+LINES = "application/x-ndjson"
 LIMITS = Settings(port=0, max_deadline_ms=2_000, max_body_bytes=100_000, max_rows=50, max_lateness_ms=1_000)
 """Clients share an interpreter with the services of the tests, which are late for that reason alone."""
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests without TLS: httpx would read every certificate of this machine for each of them."""
+
+
+def changed(model: Model, **fields: Any) -> Model:
+    """The model with other fields of its manifest."""
+    return replace(model, manifest=model.manifest.model_copy(update=fields))
 
 
 def small_model(name: str = "brake", *, responses: int = 1, classes: tuple[str, ...] | None = None) -> Model:
@@ -121,8 +130,7 @@ def trained_model(name: str = "lens", seed: int = 0, width: int | None = None) -
 
     groups = groups_of(width)
     model = AnytimeRegressor(groups, basis="linear").fit(*rows_of(groups, seed)).model_
-    changes = {"name": name, "version": f"{name}-{seed}"}
-    return replace(model, manifest=model.manifest.model_copy(update=changes))
+    return changed(model, name=name, version=f"{name}-{seed}")
 
 
 @cache
@@ -140,7 +148,7 @@ def likelihood_model(family: str, width: int | None = None) -> Model:
         names, cuts = (["no", "yes"], [0.0]) if family == "binomial" else (["car", "cyclist", "walker"], [-0.5, 0.5])
         classifier = AnytimeClassifier(groups, family=family, alpha=0.01, basis="linear")
         model = classifier.fit(X, np.array(names)[np.digitize(scores, cuts)]).model_
-    return replace(model, manifest=model.manifest.model_copy(update={"name": family, "version": f"{family}-0"}))
+    return changed(model, name=family, version=f"{family}-0")
 
 
 COLUMNS: dict[str, Any] = {
@@ -178,15 +186,14 @@ def columns_model(version: str = "c1", *, reverse: bool = False) -> Model:
         X[:, j] = rng.integers(-levels.other, len(levels.labels), 300)
     Y = expansion.expand(X) @ rng.normal(size=(expansion.size, 1)) + rng.normal(size=(300, 1))
     fitted = fit([moments_of(expansion.expand(X), Y)], groups, Options(alpha=0.01))
-    model = fitted.model("liner", Target("regression", ("y",)), provenance(fitted, "memory"))
-    return replace(model, manifest=model.manifest.model_copy(update={"version": version}))
+    return changed(fitted.model("liner", Target("regression", ("y",)), provenance(fitted, "memory")), version=version)
 
 
 def picky_model(best: tuple[int, ...] = (1, 1, 3)) -> Model:
     """A model of the same groups whose policy "best" does not answer by its second prefix."""
     model = trained_model("picky", seed=1)
-    steps = tuple(s.model_copy(update={"best": k}) for s, k in zip(model.manifest.steps, best, strict=True))
-    return replace(model, manifest=model.manifest.model_copy(update={"steps": steps}))
+    steps = zip(model.manifest.steps, best, strict=True)
+    return changed(model, steps=tuple(step.model_copy(update={"best": k}) for step, k in steps))
 
 
 LIKELIHOODS = ("binomial", "multinomial", "poisson")
@@ -216,13 +223,23 @@ def expected(
 
 def timeless(answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without the fields that depend on the clock or the binding."""
-    left_out = ("elapsed_ms", "reason", "type", "id", *LOCAL_FIELDS)
-    return {name: value for name, value in answer.items() if name not in left_out}
+    return {n: v for n, v in answer.items() if n not in ("elapsed_ms", "reason", "type", "id", *LOCAL_FIELDS)}
 
 
 def packed(values: Any, dtype: str = "f8") -> dict[str, Any]:
     """Values as MessagePack has them packed."""
     return {"dtype": dtype, "values": np.array(values, dtype=f"<{dtype}").tobytes()}
+
+
+def chunk(content: bytes) -> bytes:
+    """A chunk of a body whose length is not announced."""
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+def lines_of(groups: Mapping[str, Any], **fields: Any) -> bytes:
+    """A line of JSON for each group."""
+    reported = ({"group": name, "values": values, **fields} for name, values in groups.items())
+    return b"".join(json.dumps(each).encode() + b"\n" for each in reported)
 
 
 @contextmanager
@@ -274,6 +291,11 @@ class Running:
 
     def post_to(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=WAIT_S, verify=PLAIN, **options)
+
+    def post_packed(self, path: str, body: Any, accept: str = JSON.media_type, **parameters: Any) -> httpx.Response:
+        """Post a body in MessagePack."""
+        headers = {"content-type": MSGPACK.media_type, "accept": accept}
+        return self.post_to(path, content=MSGPACK.encode(body), headers=headers, params=parameters)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return httpx.get(self.url + path, params=parameters, timeout=WAIT_S, verify=PLAIN)
@@ -375,6 +397,23 @@ class Stream:
         message = self.hear()
         assert (message["type"], message["id"]) == ("answer", name), message
         return message
+
+    def ask(self, name: Any, groups: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Begin a prediction and send groups; its answer, which comes without an end."""
+        self.say("begin", name, **options)
+        self.groups(name, groups or {})
+        return self.answer(name)
+
+    def end(self, name: Any) -> dict[str, Any]:
+        """End a prediction; its answer."""
+        self.say("end", name)
+        return self.answer(name)
+
+    def closed(self) -> tuple[int | None, str | None]:
+        """Wait until the server closes; its code and its reason."""
+        with suppress(ConnectionClosed):
+            raise AssertionError(self.hear())
+        return self.wire.protocol.close_code, self.wire.protocol.close_reason
 
     def problem(self) -> dict[str, Any]:
         """Read one message, which is an error; its problem, and `id`."""

@@ -66,7 +66,11 @@ def profile(
     cost_quantile: options.CostQuantile = None,
     limit: Annotated[int, typer.Option(min=1, help="Measure at most this many inputs, from the first.")] = 100,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Measure each input this many times; repeats find it in the caches, see 'cold'.")
+        int,
+        typer.Option(
+            min=1,
+            help="Measure each input this many times. Later calls find it in the caches; 'cold' is the first call.",
+        ),
     ] = 5,
     parallel: Annotated[
         int, typer.Option(min=1, help="Compute this many groups of an input at the same time, in threads.")
@@ -107,7 +111,7 @@ def profile(
         return
     priced_groups = zip(costs.groups, costs.costs, strict=True)
     if unmeasured := [group.name for group, cost in priced_groups if group.name not in loaded and cost > 0]:
-        remark(f"not measured, as they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
+        remark(f"not measured, since they have no extractor: {', '.join(unmeasured)}; their costs are unchanged")
     done.print(table, *([f"wrote {done}"] if done.files else []))
 
 
@@ -201,7 +205,7 @@ def costs(
     ] = None,
     cost_quantile: options.CostQuantile = None,
     least: Annotated[
-        int, typer.Option(min=1, help="Change the cost of a group only from this many measured calls on.")
+        int, typer.Option(min=1, help="Change the cost of a group only if this many calls of it were measured.")
     ] = 30,
     out: Annotated[Path | None, typer.Option(help=options.GROUPS_OUT)] = None,
     distributions: options.Distributions = None,
@@ -221,9 +225,9 @@ def costs(
 ) -> None:
     """Measure the costs of the groups in a running service, and report whether the sequence should change.
 
-    A cost is per row: the mean, which is exact, or a quantile, interpolated in a bucket, which is printed. Where calls
-    of different numbers of rows were measured, a cost has a fixed part and one per row. The API key is read from
-    ANYTIME_KEY.
+    A cost is the mean time per row, or a quantile, interpolated within a bucket of the histogram, which is printed. If
+    calls with different numbers of rows were measured, a cost has a fixed part and a part per row. The API key is read
+    from ANYTIME_KEY.
 
     Example: anytime costs --from http://127.0.0.1:8000 --model model.safetensors --out measured.yaml
     """
@@ -253,7 +257,7 @@ def costs(
         why = (
             "the model has no moments" if loaded.manifest.learned.family.least_squares else "a likelihood needs --data"
         )
-        remark(f"the new sequence is estimated from the gains of the steps, as {why}")
+        remark(f"the new sequence is estimated from the gains of the steps, since {why}")
     if json:
         sequence = {
             "changes": changed.changes,
@@ -273,8 +277,8 @@ def costs(
             *([f"costs are per row, {groups.shared_by}"] if groups.shared_by else []),  # if it depends on the rows
             *_sequence_lines(changed),
             explained,
-            f"timeliness up to {changed.stop:.4g} ms, in training: {staying:.4f} with the current sequence, "
-            f"{moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
+            f"timeliness (the mean share explained up to {changed.stop:.4g} ms, in training): {staying:.4f} with the "
+            f"current sequence, {moving:.4f} with the new one; the current one loses {changed.lost:.4f}",
             *([f"wrote {done}"] if done.files else []),
         )
     if check and changed.lost > tolerance:

@@ -34,7 +34,7 @@ INTERRUPTED = 130
 WIDTH = {"max_content_width": 120}
 
 COMMANDS = {
-    "groups": ("train", "Write a draft of a groups file: what the columns of a table hold, and which to leave out."),
+    "groups": ("train", "Draft a groups file: what the columns of a table hold, and which to leave out."),
     "train": ("train", "Order the feature groups of a table, fit every prefix, and write the model."),
     "basis": ("train", "Learn the bases of the columns of a table, and write a groups file that states them."),
     "moments": ("train", "Sum the rows of tables into a moments file for `train`; add and subtract such files."),
@@ -43,11 +43,14 @@ COMMANDS = {
     "evaluate": ("predict", "Measure every prefix of a model on a table."),
     "report": ("model_file", "Write a page about a model: quality by cost, groups, shapes, reliability, warnings."),
     "what-if": ("resequence", "Show what a model would lose at other costs or without some groups."),
-    "plot": ("model_file", "Draw explained variance against cost."),
+    "plot": ("model_file", "Draw explained variance against cost, or the shapes of columns."),
     "resequence": ("resequence", "Reorder the groups of a model for other costs, without the training data."),
     "profile": ("costs", "Measure the time of each group's extractor on this machine, as its cost."),
-    "costs": ("costs", "Measure the costs of the groups in a running service, and compare sequences."),
-    "certify": ("model_file", "Bound the gap between each prefix and the best set of groups of its cost."),
+    "costs": (
+        "costs",
+        "Read the costs of the groups from a running service, and report whether the sequence should change.",
+    ),
+    "certify": ("model_file", "Compare each prefix with the best set of groups of its cost."),
     "export": ("model_file", "Write a model as JSON or as a C header."),
 }
 """Commands of the library: the module with the function of that name, and the help text."""

@@ -46,7 +46,7 @@ def show(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the steps of a model: the groups, cost and explained variance of each; or the shapes of its columns.
+    """Print the steps of a model with the groups, cost and r2 of each, or the shapes of its columns.
 
     Example: anytime show model.safetensors
     """
@@ -105,7 +105,7 @@ def plot(
         int | None, typer.Option(min=1, help=f"Draw this many columns, the strongest; {SHAPES_DRAWN} by default.")
     ] = None,
 ) -> None:
-    """Draw the explained variance of each prefix of a model against its cost; or the shapes of its columns.
+    """Draw the explained variance of each prefix of a model against its cost, or the shapes of its columns.
 
     Example: anytime plot model.safetensors --out model.png
     """
@@ -201,9 +201,9 @@ def certify(
     ] = 1,
     json: AsJson = False,
 ) -> None:
-    """Bound each prefix's explained variance as a share of the best set of groups of the same cost, in training.
+    """Compare the explained variance of each prefix with the best set of groups of the same cost, in training.
 
-    Without --out and --in-place the bounds are only printed. More time and nodes give tighter bounds.
+    Without --out and --in-place the results are only printed. With more time and nodes the bounds are tighter.
 
     Example: anytime certify model.safetensors --seconds 10 --out certified.safetensors
     """

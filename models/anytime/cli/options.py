@@ -51,16 +51,17 @@ Coverage = Annotated[
 Basis = Annotated[
     str | None,
     typer.Option(
-        help=f"Expand the columns of a fitting type by this basis: {', '.join(_BASES)}. auto: linear, or hinges at 1, "
-        "3 or 7 quantiles, by the cross-validated error; linear without folds. `moments` and `basis` have linear.",
+        help=f"Turn each column of a fitting type into terms by this basis: {', '.join(_BASES)}. auto chooses linear, "
+        "or hinges at 1, 3 or 7 quantiles, perhaps with levels of its common values, by the cross-validated error; "
+        "without folds it is linear. The default of `moments` and `basis` is linear.",
         autocompletion=candidates(*_BASES),
     ),
 ]
 MinLevelRows = Annotated[
     str,
     typer.Option(
-        help="Require this many sampled rows for the indicator of a level, or of a common value of hinges: 2 or "
-        "more, or auto to choose 10, 5 or 2 for levels by cross-validation.",
+        help="Give a level, or a common value of hinges, a term of its own if this many sampled rows have it: 2 or "
+        "more. auto chooses 10, 5 or 2 for levels by cross-validation.",
         autocompletion=candidates("auto"),
         rich_help_panel=RARE,
     ),
@@ -69,19 +70,28 @@ ClampAt = Annotated[
     str | None,
     typer.Option(
         "--clamp",
-        help="Clamp values to the training quantiles Q and 1 - Q (0 <= Q < 0.5); outliers: only where the extreme is "
-        "far beyond the quantiles .01 and .99, to these; off; auto: curves, dates and lines of a log link to the "
-        "training range, without such extremes, and other lines not. The default is auto for the basis auto, 0 for "
-        "other curves and dates, off for lines.",
+        help="Move values beyond the training quantiles Q and 1 - Q to these quantiles (0 <= Q < 0.5; 0 is the "
+        "training range). outliers: move them to the quantile .01 or .99, only on a side with extreme values. off: "
+        "move none. auto: curves and dates as by 0, but as by outliers on a side with extreme values; lines as "
+        "cross-validation selects, usually off. The default is auto for the basis auto, otherwise 0 for curves and "
+        "dates, off for lines.",
         autocompletion=candidates("auto", "off", "outliers", "0"),
         rich_help_panel=RARE,
     ),
 ]
 TextColumns = Annotated[
-    list[str] | None, typer.Option("--text", help="Read this column as text, also if it holds digits; repeatable.")
+    list[str] | None,
+    typer.Option("--text", help="Read this column as text, even if it holds digits; repeat for several."),
 ]
 NumberColumns = Annotated[
     list[str] | None, typer.Option("--number", help="Read this column as numbers; repeat for several.")
+]
+Pairs = Annotated[
+    str,
+    typer.Option(
+        help="Add products of this many pairs of columns as terms (0 to 256), or auto to cross-validate their number.",
+        autocompletion=candidates("auto"),
+    ),
 ]
 Costs = Annotated[
     list[str] | None,
@@ -276,8 +286,8 @@ class Plan(RowOptions):
     task: Annotated[
         Literal["auto", Task],
         typer.Option(
-            help="Treat the target as numbers, classes or counts. auto: as --family states, or two values are "
-            "binary, text is multiclass, others regression."
+            help="Treat the target as numbers, classes or counts. auto: as --family requires; otherwise two values are "
+            "binary, text is multiclass, and all others are regression."
         ),
     ] = Options.task
     folds: Annotated[
@@ -334,8 +344,8 @@ class TrainPlan(FitPlan):
         int | None,
         typer.Option(
             min=1,
-            help="Train for predictions of this many rows, which share the fixed costs; the default is as --groups, "
-            "or 1.",
+            help="Train for predictions of this many rows, which share the fixed costs; the default is `rows` of the "
+            "groups file, or 1.",
             rich_help_panel=RARE,
         ),
     ] = Options.rows
@@ -365,7 +375,7 @@ class TrainPlan(FitPlan):
     ] = Options.doubling
     class_weight: Annotated[
         Literal["balanced"] | None,
-        typer.Option(help="Weight the rows so that all classes are equally heavy in training (balanced)."),
+        typer.Option(help="Weight the rows (balanced) so that all classes count equally in training."),
     ] = None
     first: First = None
     without: Without = None
@@ -386,15 +396,9 @@ class TrainPlan(FitPlan):
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Stop when no remaining group has a projection of the residual longer than this number >= 0.",
+            help="Stop when the projection of the residual on every remaining group is at most this long, in "
+            "deviations of the target: a number >= 0.",
             rich_help_panel=RARE,
         ),
     ] = Options.epsilon
-    pairs: Annotated[
-        str | None,
-        typer.Option(
-            help="Add products of this many pairs of columns as terms (1 to 256), or auto to cross-validate their "
-            "number.",
-            autocompletion=candidates("auto"),
-        ),
-    ] = None
+    pairs: Pairs = str(Options.pairs)

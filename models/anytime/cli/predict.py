@@ -48,8 +48,8 @@ def predict(
     policy: Annotated[
         Policy,
         typer.Option(
-            help="Use the longest complete prefix; that or a shorter one of less cross-validated error (best); or "
-            "every group that the table has (arrived)."
+            help="Use the longest complete prefix (prefix); best: that prefix, or a shorter one whose "
+            "cross-validated error is clearly less. arrived: use every group that the table has."
         ),
     ] = "prefix",
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
@@ -197,8 +197,8 @@ def evaluate(
     table = steps_table(loaded, evaluation)
     print_results(
         replace(table.take(within, budgets) if within else table, notes=()),
-        f"{evaluation.rows} rows; timeliness up to cost {evaluation.stop:g}: {evaluation.timeliness:.4f} (trapezoid), "
-        f"{evaluation.timeliness_step:.4f} (step)",
+        f"{evaluation.rows} rows; timeliness (the mean share explained over costs from 0 to {evaluation.stop:g}): "
+        f"{evaluation.timeliness_step:.4f} by steps, {evaluation.timeliness:.4f} by straight lines between them",
         *table.notes,
         *(() if simulation is None else (simulation, _simulation_line(draws, called, timely))),
     )

@@ -87,11 +87,13 @@ def summary(model: Model) -> str:
     used = terms - len(redundant.constant) - len(redundant.collinear)
     pairs = [" * ".join(pair) for step in manifest.steps for pair in step.pairs]
     dates = [column for column in model.expansion.columns if column.type == "date" and column.range]
-    but = ", but for months, weekdays and hours" * any(term.operation.raw for each in dates for term in each.terms)
+    but = " (their months, weekdays and hours do not)" * any(
+        term.operation.raw for each in dates for term in each.terms
+    )
     sets = "intervals" if manifest.classes is None else "sets of classes"
     features = {
-        "constant": redundant.constant,
-        "collinear": redundant.collinear,
+        "constant, so they add nothing": redundant.constant,
+        "collinear with others, so they add nothing": redundant.collinear,
         "missing values imputed by the training mean": origin.imputed,
     }
     lines = [
@@ -103,7 +105,7 @@ def summary(model: Model) -> str:
         f"costs are per row, {model.groups.shared_by}" if model.groups.shared_by else "",
         f"pairs: {listed(map(clipped, pairs), 20)} ({model.expansion.size - terms} terms)" if pairs else "",
         *(f"{what}: {listed(map(clipped, names), 20)}" for what, names in features.items() if names),
-        f"dates beyond their range count as its ends{but}: {listed([each.name for each in dates], 20)}"
+        f"dates outside the training range move to its nearest end{but}: {listed([each.name for each in dates], 20)}"
         if dates
         else "",
         *manifest.decisions,
@@ -127,14 +129,14 @@ def _selected(selected: Selected) -> str:
     least.pop((selected.hinges, selected.clamp), None)
     simple = [each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))]
     compared = [selected, *[*simple, *least.values()][:1]]
-    hinges = {None: "", 0: "no hinges", 1: "1 hinge a column"}
-    clamps = {None: "", "off": "no clamps", "range": "clamped to the training range", "outliers": "outliers clamped"}
+    hinges = {None: "", 0: "straight lines", 1: "curves of 1 hinge"}
+    clamps = {None: "", "off": "not clamped", "range": "clamped to the training range", "outliers": "outliers clamped"}
     names = [
-        ", ".join(filter(None, (hinges.get(each.hinges, f"{each.hinges} hinges a column"), clamps[each.clamp])))
+        ", ".join(filter(None, (hinges.get(each.hinges, f"curves of {each.hinges} hinges"), clamps[each.clamp])))
         for each in compared
     ]
     than = f" ({names[1]}: {shown(compared[1].error)})" if len(compared) > 1 else ""
-    return f"terms by cross-validation: {names[0]}; mean error over the cost {shown(selected.error)}{than}"
+    return f"numbers are {names[0]}, by cross-validation: mean error over the cost {shown(selected.error)}{than}"
 
 
 def _stop(stopped: Stopped) -> str:
@@ -155,24 +157,28 @@ def _stop(stopped: Stopped) -> str:
 def _guarantee(model: Model) -> str:
     guarantee = model.manifest.guarantee
     if guarantee.gamma == 0:
-        return "none (gamma is 0: some groups are linear combinations of others; a penalty separates them)"
+        return "none (gamma is 0, since some groups are linear combinations of others; a penalty above 0 changes that)"
     if guarantee.gamma is not None and guarantee.gamma < LEAST_GAMMA:
         return (
             f"too weak to be useful (gamma is {guarantee.gamma:.1g}: groups are nearly linear combinations of others)"
         )
     if guarantee.gamma is not None:
-        return f"F(prefix of cost B) >= (1 - exp(-{guarantee.gamma:.3g} B/K)) F(any set {_of_groups(model)}of cost K)"
+        return (
+            f"in training, a prefix of cost B explains at least 1 - exp(-{guarantee.gamma:.3g} B/K) of what any set "
+            f"of cost K{_of_groups(model)} explains"
+        )
     if guarantee.doubling_until is None:
         return f"none ({guarantee.why})"
     until = f"up to step {guarantee.doubling_until} of {model.steps}"
     if guarantee.doubling_gamma is None:
-        return f"cost at most doubles {until} ({guarantee.why})"
+        return f"none, but no step {until} more than doubles the cost ({guarantee.why})"
     if buys_no_group(model.costs, guarantee.doubling_until):
         spent = model.groups.amount(model.costs[guarantee.doubling_until])
-        return f"none (the bound applies {until}, at {spent}, where a quarter of the budget buys no group)"
+        return f"none (the bound applies only {until}, to budgets of at most {spent}, a quarter of which buys no group)"
     return (
-        f"F(within any budget B) > {doubling_bound(guarantee.doubling_gamma):.3g} F(any set {_of_groups(model)}of cost "
-        f"B/4), {until} (gamma {guarantee.doubling_gamma:.3g})"
+        f"in training, {until}, the groups within any budget B explain more than "
+        f"{doubling_bound(guarantee.doubling_gamma):.3g} of what any set of cost B/4{_of_groups(model)} explains "
+        f"(gamma {guarantee.doubling_gamma:.3g})"
     )
 
 
@@ -182,4 +188,4 @@ def _of_groups(model: Model) -> str:
     if stopped is None or not stopped.left_out:
         return ""
     # Without a rule, the left-out groups did not take part in training.
-    return "of the retained groups, " if stopped.rule is None else "of all training groups, "
+    return " of the retained groups" if stopped.rule is None else " of all training groups"

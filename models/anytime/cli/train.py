@@ -62,7 +62,8 @@ def train(
     no_moments: Annotated[
         bool,
         typer.Option(
-            "--no-moments", help="Store no moments: a smaller file, without resequencing and the policy 'arrived'."
+            "--no-moments",
+            help="Store no moments: the file is smaller, but cannot be resequenced or answer by the policy 'arrived'.",
         ),
     ] = False,
     backend: options.BackendName = "local",
@@ -70,13 +71,11 @@ def train(
 ) -> None:
     """Order the feature groups of a table, fit every prefix, and write the model.
 
-    Missing values of a feature are imputed by its training mean, exactly, in the same pass. From moments (`anytime
-    moments`) least squares is trained without a table, with the groups and folds of the moments.
+    The training mean of a column replaces its missing values. DATA may also be a file of `anytime moments`, on which
+    least squares is trained without a table, with the groups and folds of that file.
 
     Example: anytime train train.csv --groups groups.yaml --target target --out model.safetensors
     """
-    if plan.training.pairs is not None and backend != "local":
-        raise TrainingError("--pairs requires --backend local: pairs are screened on rows in this process")
     share = options.stated_coverage(coverage, calibrate)
     for option, path, other, use in (
         ("--validation", validation, data, "the model learns from"),
@@ -176,7 +175,9 @@ def open_source(
     used = [name for name in (*plan.target, plan.query, plan.weights) if name is not None]
     groups = open_groups(table, plan.groups, used)
     if cluster is not None and len(table.starts) == 1:
-        remark(f"{data.name} is one part, for one worker; row groups or a directory of Parquet files are distributed")
+        remark(
+            f"{data.name} has one part, so one worker reads it; row groups or a directory of Parquet files are spread"
+        )
     source = open_training(
         table,
         Roles(groups, tuple(plan.target), plan.query, plan.weights),
@@ -258,7 +259,7 @@ def moments(
     backend: options.BackendName = "local",
     scheduler: options.Scheduler = None,
 ) -> None:
-    """Sum the rows of tables into moments, add and subtract others, and write them: `train` needs nothing else.
+    """Sum the rows of tables into moments, add and subtract moments files, and write the result, which `train` reads.
 
     Moments are sums over rows, by fold. Moments of few rows may reveal the rows: send none with fewer rows than
     features.
@@ -358,12 +359,12 @@ def groups(
     by_prefix: Annotated[
         str | None,
         typer.Option(
-            help="Order columns into groups by the part of their names before this mark, such as '_'.", metavar="MARK"
+            help="Join columns into a group if their names are the same up to this mark, such as '_'.", metavar="MARK"
         ),
     ] = None,
     cost: options.Costs = None,
-    query: Annotated[str | None, typer.Option(help="Leave out this column, the query of each row.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Leave out this column, the weights of the rows.")] = None,
+    query: Annotated[str | None, typer.Option(help="Leave out this column: it is the query of each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Leave out this column: it is the weight of each row.")] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
     *,
@@ -413,23 +414,32 @@ def basis(
     ] = None,
     text: options.TextColumns = None,
     number: options.NumberColumns = None,
+    pairs: options.Pairs = "0",
     seed: options.Seed = 0,
     *,
     tables: options.TableFormat,
 ) -> None:
     """Learn the bases of the columns of a table, and write a groups file that states them.
 
-    The file states the knots, levels and range of every column, and whether missing values have an indicator. `train`
-    and `moments` learn none of them again, so the moments of several tables may be added.
+    The file states the knots, levels and range of every column, and whether missing values have an indicator; with
+    --pairs, which requires --target, also the pairs of columns whose products are terms. `train` and `moments` use
+    these as they are, so the moments of several tables can be added.
 
     Example: anytime basis train.csv --groups groups.yaml --basis hinge --out bases.yaml
     """
     check_writable(out, SUFFIXES)
     least = options.number_or_word(min_level_rows, int)
-    learning = Options(clamp=options.number_or_word(clamp), min_level_rows=least)
+    learning = Options(
+        clamp=options.number_or_word(clamp),
+        min_level_rows=least,
+        types=options.stated_types(text, number),
+        pairs=options.number_or_word(pairs, int),
+        seed=seed,
+    )
     options.checked_fixed(clamp, min_level_rows)
+    if learning.pairs != 0 and not target:
+        raise TrainingError(f"--pairs is {pairs} without a target that pairs explain; add --target")
     table = tables.open(data)
-    types = options.stated_types(text, number)
     known = open_groups(table, groups, target or ())
     if ignored := Dataset(table, known, Target("regression", tuple(target or ()))).check():
         remark(f"ignored: {listed(ignored, 10)} (in no group)")
@@ -438,7 +448,7 @@ def basis(
             table,
             known,
             target or (),
-            stated=types,
+            stated=learning.types,
             option=basis,
             clamp=learning.clamp,
             min_level_rows=learning.min_level_rows,
@@ -446,10 +456,14 @@ def basis(
             seed=seed,
             complete=True,
         )
+        if learning.pairs != 0:
+            known = open_training(table, Roles(written, tuple(target or ())), learning).with_found_pairs()
+            written = written.with_pairs(known.pairs)
     for each in (*found.warnings, *found.decisions):
         remark(each)
     write_groups(written, out)
     counts = Counter(str(each.basis).partition(":")[0] for each in written.bases.values())
     kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-    terms = Expansion.of(written).size
+    terms, count = Expansion.of(written).size, len(written.pairs)
+    kinds += f", {count} pair{'s' * (count != 1)}" if count else ""
     Done([out]).print(f"wrote {out}: {len(written.features)} columns ({kinds}) become {terms} terms")

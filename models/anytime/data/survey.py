@@ -23,7 +23,16 @@ from anytime.data.suspicions import suspicions
 from anytime.errors import TableError, clipped, listed
 from anytime.families import default_family, family_of
 from anytime.features.bases import LEVEL_ROWS, MIN_LEVEL_ROWS, Clamp, parsed_basis
-from anytime.features.learning import Sample, learned_groups, needs_sample, present, rare_levels, sample_of, sample_size
+from anytime.features.learning import (
+    Sample,
+    learned_groups,
+    needs_sample,
+    present,
+    rare_levels,
+    responses_of,
+    sample_of,
+    sample_size,
+)
 from anytime.features.readers import DATES
 from anytime.groups import ColumnBasis, FeatureGroups
 from anytime.target import Target, check_family, word_in_target
@@ -337,8 +346,12 @@ def surveyed(
     given: dict[str, Any] = {"weights": weights, "types": types}
     found = survey(table, target, features if needed else (), drop_missing=drop_missing, seed=seed, **given)
     first = found if needed else survey(table, target, features, drop_missing=True, limit=limit, **given)
-    least = LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),)
-    sample = replace(first.sample or Sample({}), min_level_rows=least)
+    sample = first.sample or Sample({})
+    sample = replace(
+        sample,
+        min_level_rows=LEVEL_ROWS if min_level_rows == "auto" else (int(min_level_rows),),
+        responses=responses_of(sample.columns[name] for name in target if name in sample.columns),
+    )
     text = [f for f in features if types[f] == "text" and f not in known and f not in table.factors]
     dates, remarks, decisions = list[str](), tuple[str, ...](), tuple[str, ...]()
     if text:

@@ -289,16 +289,16 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
     kinds = {"regression": "numbers", "count": "counts", "binary": "two classes", "multiclass": "classes"}
     columns, groups = len(model.groups.features), len(model.groups)
     sentences = [
-        f"It predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} groups, "
-        f"learned from {origin.rows:,} rows of {origin.data}."
+        f"The model predicts {', '.join(manifest.target)} ({kinds[manifest.task]}) from {columns} columns in {groups} "
+        f"groups, learned from {origin.rows:,} rows of {origin.data}."
     ]
     if np.isfinite(full):
-        of_all = f", {shown(r2[half] / r2[-1], SHARE)} of that" if r2[half] >= 0 < r2[-1] else ""
-        share = ", which is more" if r2[half] > r2[-1] else of_all
-        share = ", as much" if shown(r2[half]) == shown(r2[-1]) else share
+        of_all = f", {shown(r2[half] / r2[-1], SHARE)} of it" if r2[half] >= 0 < r2[-1] else ""
+        share = ", which is better" if r2[half] > r2[-1] else of_all
+        share = ", too" if shown(r2[half]) == shown(r2[-1]) else share
         sentences.append(
             f"All groups cost {amount(model.costs[-1])} a row and reach an r2 of {shown(r2[-1])} on "
-            f"{where}; half of the budget reaches {shown(r2[half])}{share}."
+            f"{where}; half of the cost reaches {shown(r2[half])}{share}."
         )
     step = manifest.steps[0]
     gain = "" if step.r2 is None else f", r2 {step.r2:.3g} in training"
@@ -309,15 +309,23 @@ def _summary(model: Model, tested: _Tested | None) -> list[str]:
 def _curve(model: Model, tested: _Tested | None) -> str:
     curve = model_curve(model)
     if curve.points[-1].r2 is None:
-        return paragraph("The target is constant in the training table, so no share is explained.")
+        return paragraph("The target is constant in the training table, so there is nothing to explain.")
     r2 = None if tested is None else tested.evaluation.r2
     found = None if tested is None or r2 is None else (tested.name, r2, tested.errors)
-    said = "Each step keeps its value until the next group is there. Bars show one standard error of the test rows."
-    optimistic = " Folds share the order of all rows, so their values are optimistic." * (
-        curve.points[-1].cv_r2 is not None
+    bars = " Bars show one standard error on the test rows." * (found is not None and found[2] is not None)
+    optimistic = " Cross-validated values are optimistic, because the order was learned from all rows." * (
+        curve.points[-1].cv_r2 is not None and not model.manifest.provenance.nested
     )
     bounds = "" if curve.points[-1].guaranteed_r2 is None and curve.certified is None else curve.promise
-    words = [paragraph(each, "soft") for each in (said + optimistic, bounds, curve.certified or "") if each]
+    words = [
+        paragraph(each, "soft")
+        for each in (
+            f"Between two steps, the answer is that of the earlier one.{bars}{optimistic}",
+            bounds,
+            curve.certified or "",
+        )
+        if each
+    ]
     return f'<div class="one">{curve_chart(curve, found).svg()}</div>' + "".join(words)
 
 
@@ -369,7 +377,7 @@ def _groups(model: Model) -> str:
             if not model.supports_arrived
             else f"the model has over {MAX_SOLVED} terms"
         )
-        return grid([left]) + paragraph(f"What the absence of a group costs is not measured: {why}.", "soft")
+        return grid([left]) + paragraph(f"What r2 loses without a group is not measured: {why}.", "soft")
     every, full = frozenset(model.needed[-1]), training[-1]
     others = {
         name: arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
@@ -379,7 +387,7 @@ def _groups(model: Model) -> str:
     losses = [(clipped(name, 40), full - (np.nan if r2 is None else r2)) for name, r2 in others.items()]
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = (
-        "<figure><figcaption>What r2 loses if the group alone is missing and the others are refitted</figcaption>"
+        "<figure><figcaption>What r2 loses without the group, if the others are refitted</figcaption>"
         f"{bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1)}</figure>"
     )
     sharing = group_sharing(model)
@@ -387,7 +395,9 @@ def _groups(model: Model) -> str:
     return (
         grid([left, right])
         + paragraph(
-            "A group that adds much and whose absence costs little shares what it knows with other groups." + note,
+            "A group that adds much, and whose absence costs little, has its information in common with other groups."
+            f"{note} Below, ± is the standard deviation of a group's contribution over the training rows; 'alone' is "
+            "the part that no other group replaces.",
             "soft",
         )
         + (
@@ -407,19 +417,17 @@ def _shapes(model: Model, prefix: int | None = None, top: int = SHAPES_DRAWN) ->
 def _pairs(model: Model) -> str:
     pairs = [" * ".join(pair) for step in model.manifest.steps for pair in step.pairs]
     more = f" and {len(pairs) - PAIRS_SHOWN} more" if len(pairs) > PAIRS_SHOWN else ""
-    said = f"Products of columns are terms: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}."
+    said = f"These products of two columns are terms, too: {', '.join(map(clipped, pairs[:PAIRS_SHOWN]))}{more}."
     return paragraph(said) if pairs else ""
 
 
 def _reliability(model: Model, tested: _Tested | None) -> str:
     if tested is None:
-        return paragraph(
-            "Give `--test TABLE`, rows that took no part in training, for a diagram of the reliability.", "soft"
-        )
+        return paragraph("For a reliability diagram, give rows that took no part in training: `--test TABLE`.", "soft")
     outputs, Y = tested.outputs[model.steps], tested.Y
     if len(Y) < 4 * MIN_BIN:
         return paragraph(
-            f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a diagram of the reliability; expected "
+            f"{len(Y)} test row{'s are' if len(Y) != 1 else ' is'} too few for a reliability diagram; expected "
             f"{4 * MIN_BIN} or more.",
             "soft",
         )
@@ -429,8 +437,8 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
         picture, outside, bins, *_ = _diagram(outputs[:, 0], Y[:, 0], tested.weights, label, "mean of the target")
         follow = "follow the target" if _is_few(outside, bins) else "differ from the target in places"
         return picture + paragraph(
-            f"The predictions {follow}: in {outside} of {bins} bins the mean target is more than two standard errors "
-            "away."
+            f"The predictions {follow}: in {outside} of {bins} bins, the mean target is more than two standard errors "
+            "away from the mean prediction."
         )
     codes, two = class_codes(Y), len(classes) == 2
     chance = outputs[:, 1] if two else outputs.max(axis=1)
@@ -438,11 +446,11 @@ def _reliability(model: Model, tested: _Tested | None) -> str:
     label = f"predicted probability of {classes[1] if two else 'the most likely class'}"
     picture, outside, bins, gap, bias = _diagram(chance, right.astype(np.float64), tested.weights, label, "")
     verdict = "calibrated" if _is_few(outside, bins) else "off" if gap > 0.05 else "slightly off"
-    side = f"; on average they are too {'high' if bias > 0 else 'low'} by {shown(abs(bias), SHARE)}"
+    side = f"; they are too {'high' if bias > 0 else 'low'} by {shown(abs(bias), SHARE)} over all"
     remedy = " A likelihood (`--family`) or more rows make them more reliable." * (verdict != "calibrated")
     return picture + paragraph(
-        f"The probabilities are {verdict}: {outside} of {bins} bins differ by more than two standard errors, "
-        f"and the mean gap is {shown(gap, SHARE)}{side * (abs(bias) > 0.01)}.{remedy}"
+        f"The probabilities are {verdict}: in {outside} of {bins} bins they differ from the observed shares by more "
+        f"than two standard errors, and by {shown(gap, SHARE)} on average{side * (abs(bias) > 0.01)}.{remedy}"
     )
 
 
@@ -529,7 +537,8 @@ def _intervals(model: Model, tested: _Tested | None) -> str:
     if calibration is None:
         return paragraph(
             "The model has no intervals or sets of classes. `anytime report --calibrate TABLE` computes them for this "
-            "page, `anytime train --calibrate TABLE` stores them, on rows that took no part in training.", "soft"
+            "page, and `anytime train --calibrate TABLE` stores them in the model. TABLE has rows that took no part in "
+            "training.", "soft"
         )  # fmt: skip
     what = "interval width" if model.manifest.classes is None else "classes in a set"
     found = None if tested is None else tested.evaluation
@@ -558,12 +567,13 @@ def _warnings(model: Model, tested: _Tested | None) -> list[str]:
     said = {
         "No test rows: all values are of the training rows. Give `--test TABLE`.": tested is None,
         **dict.fromkeys(map(_sentence, manifest.warnings), True),
-        "No cross-validated errors: train with `--folds 5`, on the table.": manifest.prior_error is None,
-        f"Constant in training, so they add nothing: {constant}. Drop them.": constant,
-        f"Linear combinations of other columns: {collinear}. They add nothing, and share contributions with others.": (
+        "The model has no cross-validated errors: train it on the table with `--folds 5`.": manifest.prior_error
+        is None,
+        f"Columns that are constant in training add nothing: {constant}. Drop them.": constant,
+        f"Terms that are linear combinations of others: {collinear}. They add nothing, and share contributions.": (
             collinear
         ),
-        "r2 is near 1 in training: look for a column computed from the target (`anytime groups` names such).": (
+        "r2 is near 1 in training: look for a column computed from the target (`anytime groups` names such columns).": (
             training > 0.999
         ),
         f"r2 is {shown(training)} in training and {shown(r2)} on the test rows: fewer terms, a larger penalty "
@@ -571,9 +581,9 @@ def _warnings(model: Model, tested: _Tested | None) -> list[str]:
             training - r2 > max(0.1, 3 * error)
         ),
         **dict.fromkeys(map(_sentence, filter(None, (*notes, cancelling(group_sharing(model))))), True),
-        f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Cross-validated and test values count, "
-        "not those of training.": origin.rows < 10 * terms,
-        f"Missing values in training: {imputed}. The training means replace them.": imputed,
+        f"{origin.rows:,} rows for {terms} terms: fewer than ten rows a term. Judge the model by cross-validated and "
+        "test values, not by those of training.": origin.rows < 10 * terms,
+        f"Columns with missing values in training: {imputed}. Their training means replace these.": imputed,
     }
     return [text for text, applies in said.items() if applies]
 
@@ -589,7 +599,7 @@ def _data(model: Model) -> str:
         Series("range or levels", [_range(each, bases.get(each.name)) for each in columns]),
         Series("basis", [str(getattr(bases.get(each.name), "basis", None) or "linear") for each in columns]),
         Series("terms", [len(each.terms) for each in columns]),
-        Series("missing values", ["marked" if each.indicator else "" for each in columns]),
+        Series("missing values", ["indicator" if each.indicator else "" for each in columns]),
     )
     notes = [*[f"{more} more columns are not shown."] * (more > 0), *map(_sentence, model.manifest.decisions)]
     return table(described) + "".join(paragraph(each, "soft") for each in notes)

@@ -13,7 +13,7 @@ extreme. A value that is missing in either column makes every term of the pair N
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, product
@@ -371,11 +371,15 @@ class Expansion(Columns):
         clamp, none = (True, False) if lines & {"own", "same"} else (None, None)
         free = [Choice(0, none), *([Choice(0, clamp)] if "own" in lines else [])]
         sizes = sorted({size for column in self.columns for size in column.basis.choices if size})
-        forms = [*free, *(Choice(size, clamp) for size in sizes)] if sizes else [Choice()]
+        levels = 0 if any(column.basis.points for column in self.columns) else None
+        forms = [*free, *(Choice(size, clamp, levels) for size in sizes)] if sizes else [Choice()]
         counts = {count for column in self.columns for count in column.basis.level_rows}
-        kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
-        least = [kept[each] for each in reversed(kept)] if counts else [None]
-        return [form._replace(level_rows=each) for each in least for form in forms]
+        return [form._replace(level_rows=least) for least in _least_rows(counts) for form in forms]
+
+    def with_levels(self, curves: Choice) -> list[Choice]:
+        """Return a choice of curves with levels of numbers next to them, the most frequent levels first."""
+        counts = {count for column in self.columns for count in column.basis.point_rows}
+        return [curves._replace(levels=each) for each in _least_rows(counts) if each and each <= max(counts)]
 
     def reduced(self, choice: Choice) -> tuple[Expansion, Spans]:
         """Return the expansion of one choice, and the terms of this one, (start, stop), whose sum each of its terms is.
@@ -409,3 +413,12 @@ class Expansion(Columns):
             if c.indicator
         }
         return replace(self, columns=columns, groups=self.groups.with_bases({**self.groups.bases, **bases}))
+
+
+def _least_rows(counts: Collection[int]) -> list[int | None]:
+    """Return how many rows levels in `counts` rows may need, the largest number first, if these keep different levels.
+
+    Without counts, this is one None.
+    """
+    kept = {frozenset(count for count in counts if count >= least): least for least in reversed(LEVEL_ROWS)}
+    return [least for levels, least in reversed(kept.items())] if counts else [None]

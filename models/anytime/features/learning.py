@@ -35,6 +35,9 @@ SAMPLE_ROWS = 200_000
 SAMPLE_VALUES = 2**25
 """Largest number of values of a sample, 256 MiB: a sample of a wide table has fewer rows."""
 
+MAX_RESPONSES = 10
+"""Classes of a target that bases learn from."""
+
 QUANTILES = 21
 """Number of stored quantiles of a column: every 5 %."""
 
@@ -81,7 +84,7 @@ class Sample:
 
     Whole weights count rows. Only the ratios of other weights matter: they count as many rows as there are.
     `numbers` (rows,) are those of the rows in their table, if known. `min_level_rows` are those of `ColumnSample`.
-    `is_whole` says whether these are all rows.
+    `is_whole` says whether these are all rows. `responses` (rows, P) are what bases may learn from besides the values.
     """
 
     columns: Columns
@@ -89,6 +92,7 @@ class Sample:
     numbers: Index = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     min_level_rows: tuple[int, ...] = (MIN_LEVEL_ROWS,)
     is_whole: bool = True
+    responses: Float | None = None
 
     @property
     def rows(self) -> int:
@@ -103,7 +107,8 @@ class Sample:
             weights = weights / weights.mean()
         rows = float(len(values)) if weights is None else float(weights.sum())
         of_present = None if weights is None else weights[is_present]
-        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows)
+        responses = None if self.responses is None else self.responses[is_present]
+        return ColumnSample(values[is_present], rows, of_present, self.min_level_rows, responses)
 
     def part(self, chosen: Bool | slice) -> Sample:
         """Return some of the rows."""
@@ -164,6 +169,18 @@ def present(values: NDArray[Any]) -> Bool:
     return ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
 
 
+def responses_of(columns: Iterable[NDArray[Any]]) -> Float | None:
+    """Return targets (rows, P): numbers as they are, and indicators of the most frequent other values but the first."""
+    found: list[Any] = []
+    for values in columns:
+        if values.dtype.kind in "biuf":
+            found.append(values)
+        else:
+            labels, counts = np.unique(values, return_counts=True)
+            found += [values == label for label in labels[np.argsort(-counts, kind="stable")][1:MAX_RESPONSES]]
+    return np.column_stack(found).astype(np.float64) if found else None
+
+
 def learned_groups(
     groups: FeatureGroups,
     sample: Sample,
@@ -175,7 +192,7 @@ def learned_groups(
     extrapolates: bool = True,
     further: bool = False,
 ) -> FeatureGroups:
-    """Return the groups with bases learned from a sample where the groups file does not state them.
+    """Return the groups with bases learned from a sample where the groups file does not state them, column by column.
 
     Whether missing values have an indicator is decided by the training rows, unless the groups file states it. With
     `complete` the sample decides, and the groups have the basis of every column. `extrapolates` is that of the family:
@@ -209,10 +226,23 @@ def learned_groups(
         missing = given.missing
         if missing is None and complete:
             missing = found.has_gaps
+        if basis.points:  # what another column of the same levels would explain is explained
+            sample = _without_means(sample, name)
         if complete or basis.terms != [VALUE] or ends is not None or missing is not None or quantiles is not None:
             of_rows: dict[str, Any] = {} if quantiles is None else {"quantiles": quantiles}
             bases[name] = basis.described().model_copy(update={"range": ends, "missing": missing} | of_rows)
     return groups.with_bases(bases)
+
+
+def _without_means(sample: Sample, name: str) -> Sample:
+    """Return a sample whose responses are those less their mean at each value of a column."""
+    if sample.responses is None:
+        return sample
+    weights = np.ones(sample.rows) if sample.weights is None else sample.weights
+    places = np.unique(sample.columns[name], return_inverse=True)[1]
+    total = np.maximum(np.bincount(places, weights), np.finfo(np.float64).tiny)
+    means = [np.bincount(places, weights * y) / total for y in sample.responses.T]
+    return replace(sample, responses=sample.responses - np.stack(means, axis=1)[places])
 
 
 def rare_levels(

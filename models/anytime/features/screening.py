@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from anytime.features.bases import ColumnSample
 from anytime.features.expansion import Column, Expansion
@@ -26,7 +27,7 @@ from anytime.types import Bool, Float, Index
 CELLS = 8
 """Cells of a column."""
 
-SCREENED_ROWS = 20_000
+SCREENED_ROWS = 10_000
 SCREENED_CUTS = 2**28
 """Largest number of rows times cuts of a sample, 1 GiB: a sample of a wide table has fewer rows."""
 
@@ -38,6 +39,9 @@ KNOTS = (0.01, 1 / 3, 2 / 3, 0.99)
 
 MAX_LEVELS = 5
 """Maximum number of levels of a column of categories in a pair."""
+
+DIFFERENT = 10
+"""Number of independent gains that the best cuts of a pair are like the best of."""
 
 COARSE_CUTS = 3
 REFINED = 1000
@@ -51,42 +55,80 @@ def screened_rows(columns: int) -> int:
     return min(SCREENED_ROWS, max(1, SCREENED_CUTS // (CELLS * max(columns, 1))))
 
 
+@dataclass(frozen=True, eq=False)
+class Screen:
+    """Rows in which pairs of columns are compared: clamped values x (columns, n), and the cuts of columns that vary.
+
+    `places` are the indices of these columns.
+    """
+
+    expansion: Expansion
+    x: Float
+    cuts: list[Bool]
+    places: Index
+
+    @staticmethod
+    def of(expansion: Expansion, X: Float) -> Screen:
+        """Return the screen of rows X (n, columns)."""
+        x = expansion.clamped(X)[0]
+        cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
+        return Screen(expansion, x, [each for each in cuts if len(each)], np.flatnonzero([len(each) for each in cuts]))
+
+    def ranked(
+        self,
+        residuals: Float,
+        weights: Float,
+        count: int,
+        *,
+        chance: float | None = None,
+        rows: Index | slice = slice(None),
+    ) -> list[tuple[tuple[int, int], float]]:
+        """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
+
+        It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
+        weights, scaled to a mean of 1. With `chance`, the gain must be one that the best of all pairs without an effect
+        has with at most this probability.
+
+        Parameters
+        ----------
+        residuals : Float
+            (n, P) responses less their estimates.
+        weights : Float
+            (n,) at least one of them above 0.
+        rows : Index | slice
+            The rows to compare pairs in.
+        """
+        weights = weights[rows]
+        parts = _parts(residuals[rows], weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
+        if len(self.places) < 2 or len(parts) < 2:
+            return []
+        cuts = [each[:, rows] for each in self.cuts]
+        first, second = np.triu_indices(len(cuts), 1)
+        least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
+        if len(first) > REFINED:
+            coarse = [each[:COARSE_CUTS] for each in cuts]
+            promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
+            first, second = first[promising], second[promising]
+        found = np.empty(len(first))
+        for i in np.unique(first):
+            of = first == i
+            found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
+        best = np.argsort(-found, kind="stable")[:count].tolist()
+        places = self.places.tolist()
+        return [((places[first[k]], places[second[k]]), float(found[k])) for k in best if found[k] > least]
+
+    def pair(self, places: tuple[int, int]) -> Pair:
+        """Return the pair of two columns that vary."""
+        a, b = (_side(self.expansion.columns[j], self.x[j]) for j in places)
+        return a, b
+
+
 def screened_pairs(
     expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int
 ) -> list[tuple[Pair, float]]:
-    """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
-
-    It is the reduction of the sum of squares, in variances of the residual, over all responses. Rows count by their
-    weights, scaled to a mean of 1.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        What the columns of X (n, columns) become.
-    residuals : Float
-        (n, P) responses less their estimates.
-    weights : Float
-        (n,) at least one of them above 0.
-    """
-    x = expansion.clamped(X)[0]
-    cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
-    places = np.flatnonzero([len(each) for each in cuts])
-    cuts = [each for each in cuts if len(each)]
-    if len(places) < 2:
-        return []
-    parts = _parts(residuals, weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
-    first, second = np.triu_indices(len(places), 1)
-    if len(first) > REFINED:
-        coarse = [each[:COARSE_CUTS] for each in cuts]
-        promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
-        first, second = first[promising], second[promising]
-    found = np.empty(len(first))
-    for i in np.unique(first):
-        of = first == i
-        found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
-    best = np.argsort(-found, kind="stable")[:count]
-    sides = {j: _side(expansion.columns[j], x[j]) for j in places[np.union1d(first[best], second[best])]}
-    return [((sides[places[first[k]]], sides[places[second[k]]]), float(found[k])) for k in best if found[k] > 0]
+    """Return the pairs with the largest gains in rows X (n, columns), each with its gain; otherwise as `ranked`."""
+    screen = Screen.of(expansion, X)
+    return [(screen.pair(places), gain) for places, gain in screen.ranked(residuals, weights, count)]
 
 
 def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
@@ -163,7 +205,8 @@ def _side(column: Column, x: Float) -> PairSide:
     if (levels := column.levels) is not None:
         # The other levels are those without a factor; one level is the complement of the others.
         count = min(MAX_LEVELS, len(levels.labels) if levels.other else len(levels.labels) - 1)
-        codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
+        first, *codes = [code for code in _frequent(x, count + 1).astype(int).tolist() if code >= 0]
+        codes = [first, *(code for code in codes if np.mean(x == code) >= MIN_SHARE)]
         return PairSide(column=column.name, levels=tuple(levels.labels[code] for code in codes[:count]))
     present = x[~np.isnan(x)]
     knots = tuple(sorted({*np.quantile(present, KNOTS).tolist()}))

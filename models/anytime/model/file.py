@@ -183,7 +183,7 @@ def _check_manifest(manifest: Manifest) -> None:
     responses, classes = len(manifest.responses), len(manifest.classes or ())
     refuse(
         {
-            "has prefixes of least error that are not one for each prefix, within it": (
+            "has a prefix of least error that is longer than the prefix that it stands for": (
                 any(step.best is not None for step in manifest.steps)
                 and not (best and all(j <= k and best[j] == j for k, j in enumerate(best)))
             ),

@@ -127,12 +127,14 @@ class Candidate(_Record):
     All groups together count in that mean as long as a step of mean cost.
 
     `hinges` is the number of quantiles with a hinge, `clamp` is "off", "range" (that of the training rows) or
-    "outliers", and `min_level_rows` the rows that a level of text needs; None where that was not selected. The error is
-    that of least squares at a few penalties.
+    "outliers", and `min_level_rows` the rows that a level of text needs; None where that was not selected. `levels` are
+    those that a level of numbers next to their curve needs, 0 without such levels. The error is that of least squares
+    at a few penalties.
     """
 
     hinges: int | None = None
     clamp: Literal["off", "range", "outliers"] | None = None
+    levels: int = Field(default=0, exclude_if=operator.not_)
     min_level_rows: int | None = None
     error: float
 

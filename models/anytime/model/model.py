@@ -440,7 +440,7 @@ class Model(Tabular):
             return "the model has no cross-validated errors; the prefix policy answered"
         family = family_of(self.manifest.family)
         if not family.least_squares and family.predictors(self.prefixes.intercept.size) > 1:
-            return f"{self.manifest.family} models have optima of prefixes only; the prefix policy answered"
+            return f"{self.manifest.family} models answer for prefixes only; the prefix policy answered"
         return "the model was saved without its moments; the prefix policy answered"
 
     def order(self, groups: Iterable[str]) -> tuple[str, ...]:

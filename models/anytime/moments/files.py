@@ -147,6 +147,7 @@ class StoredMoments:
         ours, theirs = self.record, other.record
         names = ("target", "classes", "query", "weights", *(["folds"] if folds else []))
         pairs: dict[str, tuple[Any, Any]] = {"features": (ours.groups.features, theirs.groups.features)}
+        pairs["pairs"] = ours.groups.pairs, theirs.groups.pairs
         pairs |= {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
         found = [(f"their {what} are", *pair, "the same groups file and options") for what, pair in pairs.items()]
         for name in ours.groups.features:

@@ -248,14 +248,15 @@ class Search(ABC):
     def _bundle(self, group: int, density: float) -> tuple[list[int], float]:
         """Return `group` and the groups that maximise the density with it and its prerequisites, and that density."""
         bundle, opened, union = [group], self.unpaid(group), self.adds(group)
-        score, cost = self.union(union), cost_of(self.groups, union)
+        score, cost = None, cost_of(self.groups, union)
         while True:
             needs = {g: self.unpaid(g) for g in self.groups.linked if not self.state.selected[g] and g not in union}
             # Dependents of `opened`, outside the union, that need nothing beyond the union.
             dependents = [g for g, need in needs.items() if need & opened and need <= set(union)]
-            gains = {g: self.union(self.adds(*bundle, g)) - score for g in dependents}
-            if not gains:
+            if not dependents:
                 return bundle, density
+            score = self.union(union) if score is None else score
+            gains = {g: self.union(self.adds(*bundle, g)) - score for g in dependents}
             richest = max(gains, key=lambda g: self._per_cost(gains[g], g))  # the first of equal ones
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
             # A free group never lowers the density, so it must not end the growth even if it adds nothing.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,13 +35,15 @@ from anytime.training.model_selection import (
     Choice,
     Learned,
     Problem,
+    SelectedTerms,
     Terms,
     Validated,
     Validation,
-    level_decision,
+    level_decisions,
     selected_terms,
 )
 from anytime.training.options import Options
+from anytime.training.pairs import Rows, with_pairs
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
@@ -78,7 +80,7 @@ class Fit(Choice[GroupOrder]):
     learned: Learned
     held: Validated | None = None
     decisions: tuple[str, ...] = ()
-    """Sentences on what was decided about the levels, if that was selected."""
+    """Sentences on what was decided about levels and pairs, if that was selected."""
     selected_terms: Selected | None = None
     """Which terms were selected, if some were."""
 
@@ -221,6 +223,21 @@ class Fit(Choice[GroupOrder]):
         )
 
 
+class Candidates(NamedTuple):
+    """Terms that a fit may have, what was selected of their bases, and sentences on the pairs among them."""
+
+    terms: Terms
+    choice: TermChoice
+    said: tuple[str, ...] = ()
+
+
+ALL = TermChoice()
+
+
+def _problem(terms: Terms, options: Options, observed: Observations | None) -> Problem[Any, Any]:
+    return LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed)
+
+
 def fit(
     parts: Sequence[Moments],
     groups: FeatureGroups,
@@ -229,6 +246,7 @@ def fit(
     *,
     validation: Validation | None = None,
     expansion: Expansion | None = None,
+    rows: Rows | None = None,
 ) -> Fit:
     """Learn the sequence and the coefficients of every prefix.
 
@@ -246,6 +264,8 @@ def fit(
         The terms of the moments, if those include indicators; otherwise columns with gaps get indicators.
     validation : Validation | None
         Rows that choose how many of the steps within `options.epsilon` the model keeps.
+    rows : Rows | None
+        The rows to find pairs of columns in; None finds none.
     """
     moments = Moments.merged(parts)
     refuse(
@@ -265,29 +285,33 @@ def fit(
     else:
         check_family(family.label, observed.target)
     whole = Terms(Expansion.of(groups) if expansion is None else expansion, parts, moments)
-    found: list[tuple[TermChoice | None, Selected | None]] = [(None, None)]
+    problem_of = partial(_problem, options=options, observed=observed)
     with single_blas_thread():
+        found, nested = SelectedTerms(ALL, ALL), [Candidates(whole, ALL)]
         if expansion is None:
-            found = [*selected_terms(whole, partial(LeastSquares, options=options))]
-        sets = ((whole if choice is None else whole.reduced(choice), choice, record) for choice, record in found)
-        problems: Iterator[tuple[Problem[Any, Any], TermChoice | None, Selected | None]] = (
-            (LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed), choice, record)
-            for terms, choice, record in sets
-        )
-        problem, of_terms, selected = next(problems)
+            found = selected_terms(whole, partial(LeastSquares, options=options))
+            choices = [found.best._replace(levels=0)] * bool(found.best.levels) + [found.best]
+            nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
+        paired = None if rows is None else with_pairs(nested[-1].terms, rows, options)
+        if paired is not None:
+            nested.append(Candidates(paired[0], found.best, paired[1:]))
+        used, problem = nested[-1], problem_of(nested[-1].terms)
+        if isinstance(problem, Likelihood) and len(parts) > 1 and (paired is None or options.pairs == "auto"):
+            used = nested[problem.needed([each.terms for each in nested])]
+            problem = problem if used is nested[-1] else problem_of(used.terms)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
-        if observed is not None and observed.target.classes is not None and moments.rows <= SMALL:
-            for lines, choice, record in problems:
-                if not problem.has_less_error(lines):
-                    problem, of_terms, selected = lines, choice, record
+        few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
+        if few and found.lines != found.best:
+            lines = Candidates(whole.reduced(found.lines), found.lines)
+            simple = problem_of(lines.terms)
+            used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)
         if held is not None:
             chosen, prefixes = chosen.upto(held.steps), prefixes.upto(held.steps)
         learned = problem.learned(chosen) if isinstance(problem, Likelihood) else Learned()
-    level_rows = None if of_terms is None else of_terms.level_rows
     return Fit(
         chosen.alpha,
         chosen.sequence,
@@ -300,8 +324,8 @@ def fit(
         prefixes=prefixes,
         learned=learned,
         held=held,
-        decisions=() if level_rows is None else (level_decision(whole.expansion, level_rows),),
-        selected_terms=selected,
+        decisions=(*level_decisions(whole.expansion, used.choice), *used.said),
+        selected_terms=found.records.get(used.choice),
     )
 
 
@@ -411,5 +435,9 @@ def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
         counts = np.rint(moments.rows * class_shares(means)).tolist()
         single = [label for label, count in zip(target.classes, counts, strict=True) if count == 1]
         if single:
-            what = f"class {single[0]!r} is in one row" if len(single) == 1 else f"classes of one row: {listed(single)}"
-            yield f"{what}, which no error is measured on: add rows, merge the class with another, or remove it"
+            what = (
+                f"class {single[0]!r} has one row"
+                if len(single) == 1
+                else f"classes with one row each: {listed(single)}"
+            )
+            yield f"{what}; no error is measured on such a row: add rows, merge the class with another, or remove it"

@@ -37,7 +37,19 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.selection import GroupOrder, sequencer
 from anytime.target import Target, class_shares
-from anytime.training.model_selection import SMALL, Choice, Errors, Learned, Problem, Request, others, pick, with_rows
+from anytime.training.model_selection import (
+    HINGES_GAIN,
+    SMALL,
+    Choice,
+    Errors,
+    Learned,
+    Problem,
+    Request,
+    Terms,
+    others,
+    pick,
+    with_rows,
+)
 from anytime.types import Float, Index
 
 RISEN, FEW = 2, 20
@@ -237,6 +249,26 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
                 ending=SCREENED if coarse else STATED if not self._compared else REPORTED if few else COMPARED,
                 coarse=coarse,
             ).folds
+
+    def needed(self, nested: Sequence[Terms]) -> int:
+        """Return the index of the first of some sets of terms, each with the one before, that needs no more terms.
+
+        Further terms must clearly reduce the deviance of all groups on held-out rows, each set at its best penalty.
+        """
+        if len(nested) == 1:
+            return 0
+        place = {name: k for k, name in enumerate(self.groups.features)}
+        sets = [{place[name] for name in each.expansion.terms.features if name in place} for each in nested]
+        blocks = [sorted(own - earlier) for earlier, own in pairwise([set[int](), *sets])]
+        columns, ends = np.concatenate(blocks).astype(np.intp), np.cumsum([0, *map(len, blocks)])
+        alphas = self.options.grid[::4]
+        errors = _fold_errors(self.data, self.folds, columns, ends, alphas, one_se=False, ending=SCREENED).at_least()
+        best, *others = (Errors(errors.folds[:, k], errors.weights) for k in range(1, len(ends)))
+        needed = 0
+        for k, each in enumerate(others, start=1):
+            if each.is_clearly_less(best, HINGES_GAIN):
+                best, needed = each, k
+        return needed
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:

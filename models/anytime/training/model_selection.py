@@ -8,8 +8,9 @@ area over the cost axis determines the order. On that order each prefix gets the
 These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
 separate order in every fold.
 
-Sets of terms are compared along an order of each, from lines over clamped lines to curves. A more complex form needs a
-clearly smaller error: few rows decide what extreme values do, and new rows may be more extreme.
+Sets of terms are compared along an order of each, from lines over clamped lines to curves, and to curves with levels of
+numbers next to them. A more complex form needs a clearly smaller error: few rows decide what extreme values do, and new
+rows may be more extreme.
 
 A validation table selects the number of steps with the smallest error there (Lozano, Swirszcz and Abe, Group-OMP,
 NIPS 2009, section 4).
@@ -51,7 +52,7 @@ EVERY, COARSE, FINE = (1,), (4,), (4, 2, 1)
 """Penalties to learn orders and measure prefixes at: every n-th of the grid first, then at distances from the best."""
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
-"""Shares of the error that hinges, and a clamp of lines, must reduce it by.
+"""Shares of the error that hinges or levels of numbers, and a clamp of lines, must reduce it by.
 
 Hinges must be better by a standard error, too: without it, or with half of it, 2.6 instead of 1.6 % of 425 splits of
 public tables of 200 to 1,000 rows are worse than ridge regression of one-hot columns by .05.
@@ -110,6 +111,11 @@ class Errors:
         """Return whether the mean is less by a share of another, and, if `noisy`, by their standard error."""
         less = Errors(than.folds - self.folds, self.weights)
         return bool(less.mean > max(share * float(than.mean), float(less.standard_error) if noisy else 0.0))
+
+    def at_least(self) -> Errors:
+        """Return the errors (K, ...) at the penalty, the second axis, whose mean is the least."""
+        least = np.expand_dims(self.mean.argmin(axis=0), (0, 1))
+        return Errors(np.take_along_axis(self.folds, least, axis=1)[:, 0], self.weights)
 
     def between(self, prefix: int) -> Errors:
         """Return the differences to the errors of one prefix, the last axis, within each fold."""
@@ -329,7 +335,8 @@ class Problem(ABC, Generic[T, S]):
         options, folds = self.options, self.folds
         if folds:
             exhaustive = options.one_se and not self.one_by_one
-            choice = choose(self, EVERY if exhaustive else FINE if refine else COARSE)
+            distances = EVERY if exhaustive else FINE if refine else COARSE
+            choice = choose(self, distances, COARSE if self.groups.products else None)  # with pairs, searches take long
         else:
             sequence = self.orders(self.data)(options.grid[0])
             choice = Choice(options.grid[0], sequence, np.full(len(sequence.ends), options.grid[0]))
@@ -348,10 +355,9 @@ class Problem(ABC, Generic[T, S]):
     def check_steps(self, order: GroupOrder) -> None:
         """Raise NoStepsError if an order has no steps."""
         if not order.steps:
-            longest = f"{order.longest:.4g}" + " before pairs are added" * (self.options.pairs is not None)
             raise NoStepsError(
                 f"epsilon is {self.options.epsilon:g}, and no group's projection of the responses is longer: the "
-                f"longest is {longest}; choose a smaller epsilon"
+                f"longest is {order.longest:.4g}; choose a smaller epsilon"
             )
 
     def has_less_error(self, than: Problem[Any, Any]) -> bool:
@@ -367,10 +373,12 @@ class Problem(ABC, Generic[T, S]):
 # Penalties.
 
 
-def choose(problem: Problem[T, S], distances: Sequence[int] = EVERY) -> Choice[Any]:
+def choose(
+    problem: Problem[T, S], distances: Sequence[int] = EVERY, of_orders: Sequence[int] | None = None
+) -> Choice[Any]:
     """Choose the penalties from the grid of the options (ascending); with one value, compute its errors.
 
-    `distances` are as `EVERY`, `COARSE` and `FINE`.
+    `distances` are as `EVERY`, `COARSE` and `FINE`; those of penalties that orders are learned at may be fewer.
     """
     grid, one_se, order = problem.options.grid, problem.options.one_se, problem.orders(problem.data)
     rough = problem.rough if problem.one_by_one and len(grid) > 1 else None
@@ -379,7 +387,7 @@ def choose(problem: Problem[T, S], distances: Sequence[int] = EVERY) -> Choice[A
     weights = np.array([fold.weight for fold in problem.folds])
     areas = Errors(np.full((len(weights), len(grid)), np.inf), weights)
     best = 0
-    for places in _places(areas, distances, one_se=one_se, one_by_one=problem.one_by_one):
+    for places in _places(areas, of_orders or distances, one_se=one_se, one_by_one=problem.one_by_one):
         new = [i for i in places if i not in orders]
         found = dict(zip(new, in_threads(rough or order, [grid[i] for i in new], problem.n_jobs), strict=True))
         measured = problem.measured([(each, {i: len(each.steps)}) for i, each in found.items()], known)
@@ -467,8 +475,8 @@ def nested_errors(
 class Tried(NamedTuple):
     """A set of terms, and its errors along an order at `alpha`, each prefix at its best penalty.
 
-    `form` is 0 for lines, 1 for clamped lines and 2 for curves. `curve` and `base` (K,) are the errors of the curve and
-    of the base rate, and `errors` the means of the curve and of all groups.
+    `form` is 0 for lines, 1 for clamped lines, 2 for curves and 3 for levels next to them. `curve` and `base` (K,) are
+    the errors of the curve and of the base rate, and `errors` the means of the curve and of all groups.
     """
 
     choice: TermChoice
@@ -480,7 +488,7 @@ class Tried(NamedTuple):
 
     def is_clearly_better(self, than: Tried) -> bool:
         """Return whether the error is less by the share that the form must gain, and by a standard error."""
-        if self.form == 2:
+        if self.form >= 2:
             return self.curve.is_clearly_less(than.curve, HINGES_GAIN)
         # A wild row is in one fold, and the standard error of a difference in one fold only is about its mean. But
         # where nothing predicts, each set does well on some fold.
@@ -489,12 +497,20 @@ class Tried(NamedTuple):
         return is_less and not (useless and not self.curve.is_clearly_less(self.base, 0.0))
 
 
-def selected_terms(
-    whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]]
-) -> list[tuple[TermChoice, Selected | None]]:
-    """Return the terms whose sequence has the least cross-validated error; of curves, also the lines without them.
+class SelectedTerms(NamedTuple):
+    """The terms whose sequence has the least cross-validated error, those of lines, and the record of each candidate.
 
-    A likelihood may need no curves where least squares does. The record is None if there is one set only.
+    A likelihood may need no curves, nor levels next to them, where least squares does. There are no records if there is
+    one set only.
+    """
+
+    best: TermChoice
+    lines: TermChoice
+    records: Mapping[TermChoice, Selected] = {}
+
+
+def selected_terms(whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]]) -> SelectedTerms:
+    """Select the terms whose sequence has the least cross-validated error.
 
     Each set is measured at a few penalties: between these, errors differ by less than sets do. The error of all groups
     decides a tie, then the number of terms.
@@ -507,7 +523,7 @@ def selected_terms(
             )
         choices = choices[:1]
     if len(choices) == 1:
-        return [(choices[0], None)]
+        return SelectedTerms(choices[0], choices[0])
     tried: list[Tried] = []
     for choice in choices:
         try:
@@ -515,6 +531,11 @@ def selected_terms(
         except NoStepsError:
             if choice == choices[-1] and not tried:
                 raise
+    curves = [each for each in tried if each.form == 2]
+    for choice in whole.expansion.with_levels(_least(curves).choice) if curves else ():
+        tried.append(_tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha))
+        if _least(tried) is not tried[-1]:
+            break  # rarer levels would have to be better
     simplest, *further = sorted({each.form for each in tried})
     best = line = _least([each for each in tried if each.form == simplest])
     for form in further:
@@ -523,21 +544,22 @@ def selected_terms(
             best = least
         line = best if form < 2 else line
     if len(tried) == 1 or not math.isfinite(best.errors[0]):
-        return [(best.choice, None)]
+        return SelectedTerms(best.choice, best.choice)
     moved = any(column.basis.line == "own" for column in whole.expansion.columns)
     clamps: dict[bool | None, Any] = {None: None, False: "off", True: "outliers" if moved else "range"}
     records = {
         each.choice: Candidate(
             hinges=each.choice.size,
             clamp=clamps[each.choice.clamp],
+            levels=each.choice.levels or 0,
             min_level_rows=each.choice.level_rows,
             error=each.errors[0],
         )
         for each in tried
         if math.isfinite(each.errors[0])
     }
-    found, candidates = dict.fromkeys((best.choice, line.choice)), tuple(records.values())
-    return [(of, Selected(**records[of].model_dump(), candidates=candidates)) for of in found if of in records]
+    of_all = {of: Selected(**each.model_dump(), candidates=tuple(records.values())) for of, each in records.items()}
+    return SelectedTerms(best.choice, line.choice if line.choice in records else best.choice, of_all)
 
 
 def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) -> Tried:
@@ -550,7 +572,8 @@ def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) 
         problem.check_steps(order)
     measured = along(problem, order, COARSE)[1]
     curve = Errors(problem.area(order, measured.folds, last=True), measured.weights)
-    form, base = 2 if choice.size else int(choice.clamp or 0), Errors(measured.folds[:, 0], measured.weights)
+    form = 2 + bool(choice.levels) if choice.size else int(choice.clamp or 0)
+    base = Errors(measured.folds[:, 0], measured.weights)
     return Tried(choice, form, alpha, curve, base, (float(curve.mean), float(measured.mean[-1])))
 
 
@@ -565,16 +588,31 @@ def _least(tried: Sequence[Tried]) -> Tried:
     return best
 
 
-def level_decision(whole: Expansion, least: int) -> str:
-    """Return a sentence on the columns whose rare levels the selected number of rows joins or keeps."""
-    said = [
-        f"{column.name!r} keeps {sum(count >= least for count in counts)} of {len(counts)} levels "
-        f"({sum(count for count in counts if count < MIN_LEVEL_ROWS)} rows have a level of fewer than {MIN_LEVEL_ROWS})"
-        for column in whole.columns
-        if (counts := column.basis.level_rows)
-    ]
-    listing = "; ".join(said[:5]) + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-    return f"levels of {least} rows or more have a term of their own, by cross-validation (--min-level-rows): {listing}"
+def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
+    """Return sentences on the columns whose levels the selected numbers of rows join, keep or add."""
+    found, least, beside = [], choice.level_rows, choice.levels
+    if least is not None:
+        kept = [
+            f"{column.name!r} keeps {sum(count >= least for count in counts)} of {len(counts)} levels "
+            f"({sum(count for count in counts if count < MIN_LEVEL_ROWS)} rows have a level of fewer than "
+            f"{MIN_LEVEL_ROWS})"
+            for column in whole.columns
+            if (counts := column.basis.level_rows)
+        ]
+        found.append((f"levels of {least} rows or more have a term of their own", kept))
+    if beside:
+        added = [
+            f"{column.name!r} ({sum(count >= beside for count in column.basis.point_rows)} values)"
+            for column in whole.columns
+            if max(column.basis.point_rows, default=0) >= beside
+        ]
+        found.append((f"numbers in {beside} rows or more have a term of their own next to the curve", added))
+    return tuple(
+        f"{what}, by cross-validation (--min-level-rows): "
+        + "; ".join(said[:5])
+        + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
+        for what, said in found
+    )
 
 
 # The number of steps.

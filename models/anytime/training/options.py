@@ -58,8 +58,9 @@ class Options(Rule):
         Rows of the sample that a level needs for a term of its own; "auto" without folds is `MIN_LEVEL_ROWS`.
     types : Mapping[str, ColumnType]
         Types of columns, apart from those that the groups state.
-    pairs : int | Literal["auto"] | None
-        The number of pairs of columns whose products are terms, or "auto" to choose it by cross-validation.
+    pairs : int | Literal["auto"]
+        The number of pairs of columns whose products are terms; "auto" chooses it by cross-validation where the method
+        supports pairs, and there are rows to find them in and folds.
     missing_target : Literal["drop", "error"]
         Leave out rows without a target, or refuse them.
     rows : int | None
@@ -83,7 +84,7 @@ class Options(Rule):
     clamp: Clamp = None
     min_level_rows: int | Literal["auto"] = "auto"
     types: Mapping[str, ColumnType] = field(default_factory=dict)
-    pairs: int | Literal["auto"] | None = None
+    pairs: int | Literal["auto"] = "auto"
     missing_target: Literal["drop", "error"] = "drop"
     rows: int | None = None
     drop: tuple[str, ...] = ()
@@ -106,7 +107,7 @@ class Options(Rule):
         name, alpha, folds, pairs, weights = self.by.name, self.alpha, self.folds, self.pairs, self.class_weight
         clamp, least = self.clamp, self.min_level_rows
         is_quantile = isinstance(clamp, Real) and not isinstance(clamp, bool) and 0 <= clamp < 0.5
-        is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 1 <= pairs <= MAX_PAIRS
+        is_count = isinstance(pairs, int) and not isinstance(pairs, bool) and 0 <= pairs <= MAX_PAIRS
         refuse(
             {
                 f"clamp is {clamp!r}; expected a quantile Q from 0 to below 0.5, or {' or '.join(CLAMPS)}": (
@@ -129,11 +130,11 @@ class Options(Rule):
                     or isinstance(weights, Mapping)
                     or (isinstance(weights, str) and weights == "balanced")
                 ),
-                f"pairs is {pairs!r}; expected a number from 1 to {MAX_PAIRS}, or 'auto'": (
-                    pairs not in (None, "auto") and not is_count
+                f"pairs is {pairs!r}; expected a number from 0 to {MAX_PAIRS}, or 'auto'": (
+                    pairs != "auto" and not is_count
                 ),
                 f"method {name} does not support pairs; choose another method, or train without pairs": (
-                    pairs is not None and not self.by.pairs
+                    pairs not in ("auto", 0) and not self.by.pairs
                 ),
             }
         )

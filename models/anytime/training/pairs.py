@@ -1,134 +1,170 @@
-"""Pairs of columns: a second fit, with the products that explain most of the residual of the first.
+"""Pairs of columns: products that explain most of what a sum over columns leaves.
 
-The first fit is additive. A sample of its residuals screens all pairs (`anytime.features.screening`), and another pass
-over the rows adds the products of the best as terms. With "auto", part of the folds screens, and the other folds choose
-how many pairs the model keeps: the smallest number whose error is within a standard error of the least, that of the
-difference within folds. These are the best of all rows. The error is that of all groups by least squares, for a
-likelihood too.
+Least squares on the selected terms leaves residuals. A sample of these screens all pairs of columns
+(`anytime.features.screening`), and one more pass over the rows adds the products of the best as terms. With "auto", the
+gain of a pair must be no chance, and the folds choose the number of pairs: the smallest whose error is within a
+standard error of the least, that of the difference within folds, and none unless it is clearly less. Half of the folds
+screen the pairs whose errors the others measure, and the other way round. The model has the best of all rows. The error
+is that of all groups by least squares; a likelihood must have a clearly smaller deviance, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
-from anytime._linalg import single_blas_thread
+from anytime._linalg import factorise
+from anytime.data.dataset import ColumnError
 from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, sample_of
-from anytime.features.screening import screened_pairs, screened_rows
+from anytime.features.screening import Screen, screened_rows
 from anytime.groups import FeatureGroups, Pair
+from anytime.model.prefixes import prefix_models
 from anytime.moments.accumulate import Block, dense
 from anytime.moments.moments import Moments
-from anytime.training.fit import Fit, fit
 from anytime.training.least_squares import split
-from anytime.training.likelihood import Observations
-from anytime.training.model_selection import Errors, Terms, Validation, with_rows
+from anytime.training.model_selection import HINGES_GAIN, Errors, Terms, with_rows
 from anytime.training.options import Options
 from anytime.types import Index
 
-AUTO_PAIRS = 32
+AUTO_PAIRS = 16
 """Maximum number of pairs that "auto" keeps."""
 
-MIN_FOLDS = 3
-"""Folds that "auto" needs: one screens, and the standard error of the others needs two."""
+MIN_ROWS = 500
+"""Rows from which "auto" looks for pairs, if there are also as many rows as coefficients."""
 
-SLICE = 65_536
-"""Rows that are made dense at once."""
+CHANCE = 0.05
+"""Probability that "auto" takes one pair or more for a candidate where no pair has an effect."""
+
+SLICE = 4_096
+"""Rows that are made dense, and estimated, at once."""
 
 
 class Rows(Protocol):
-    """A table for training. Its iteration reads the rows, with their folds."""
-
-    @property
-    def folds(self) -> int: ...
-
-    @property
-    def options(self) -> Options: ...
+    """A table for training. Its iteration reads the rows."""
 
     def __iter__(self) -> Iterator[Block]: ...
 
     def moments(self, groups: FeatureGroups) -> Sequence[Moments]: ...
 
-    def observed(self) -> Observations | None: ...
 
+def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] | None:
+    """Return terms with the products of the pairs that `options.pairs` requests, and what they gain in words.
 
-def fit_with_pairs(additive: Fit, rows: Rows, *, validation: Validation | None = None) -> Fit:
-    """Return the fit with the pairs that `additive.options.pairs` requests; the additive fit itself if it keeps none.
-
-    Curves and levels are those that were selected without pairs. `validation` is as in `fit`.
+    None if it requests none, if the groups state pairs, or if "auto" finds none that are clearly better.
     """
-    options, folds, seed = additive.options, rows.folds, rows.options.seed
-    screening = folds - (folds // 2 + 1) if options.pairs == "auto" else folds
-    count = AUTO_PAIRS if not isinstance(options.pairs, int) else options.pairs
-    found = _screened(additive, rows, screening, count, seed)
-
-    def with_pairs(pairs: Sequence[Pair]) -> tuple[FeatureGroups, Sequence[Moments]]:
-        groups = additive.expansion.groups.with_pairs(pairs)
-        return groups, rows.moments(groups)
-
-    if options.pairs == "auto":
-        by_gain = [tuple(side.column for side in pair) for pair in found]
-        count = _chosen_count(with_pairs(found), by_gain, screening, options) if found else 0
-        found = _screened(additive, rows, folds, count, seed) if count else []
-    if not found:
-        return additive
-    groups, parts = with_pairs(found)
-    fitted = fit(parts, groups, options, rows.observed(), validation=validation)
-    return replace(fitted, decisions=additive.decisions, selected_terms=additive.selected_terms)
-
-
-def _screened(additive: Fit, rows: Rows, folds: int, count: int, seed: int) -> list[Pair]:
-    """Return the pairs that explain most of the residual of the first folds, at most `count`."""
-    columns = sample_of(_batches(rows, folds), screened_rows(len(additive.expansion.columns)), seed=seed).columns
-    X, Y, weights = (np.asarray(columns[name], dtype=np.float64) for name in ("X", "Y", "weights"))
-    if not len(Y):
-        what = f"of the folds, the first {folds}, which screen pairs, have no rows of positive weight"
-        raise TrainingError(f"{what}; expected rows in every fold")
-    with single_blas_thread():
-        scores = additive.prefixes.predict(X, additive.prefixes.steps)
-        residuals = Y - additive.options.fitted_family.mean(scores)
-        # All columns: a stopping rule may have left out groups whose columns explain something in pairs only.
-        found = screened_pairs(additive.expansion, X, residuals, weights, count)
-    return [pair for pair, _ in found]
-
-
-def _batches(blocks: Iterable[Block], folds: int) -> Iterator[Sample]:
-    """Yield the rows of the first folds that have weight."""
-    for block in blocks:
-        used = (block.row_weights > 0) & (True if block.folds is None else block.folds < folds)
-        for start in range(0, len(used), SLICE):
-            rows = start + np.flatnonzero(used[start : start + SLICE])
-            yield Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows]})
-
-
-def _chosen_count(
-    of_pairs: tuple[FeatureGroups, Sequence[Moments]],
-    by_gain: Sequence[tuple[str, ...]],
-    screening: int,
-    options: Options,
-) -> int:
-    """Return the smallest number of pairs, in descending order of gain, whose error is not clearly above the least."""
-    groups, parts = of_pairs
-    terms = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
-    expansion = terms.expansion
+    moments, count, is_auto = terms.moments, options.pairs, options.pairs == "auto"
+    few = moments.rows < max(MIN_ROWS, moments.features * moments.responses)
+    if count == 0 or terms.expansion.products or (is_auto and (few or len(terms.parts) == 1)):
+        return None
+    screen, ranked = _screened(terms, rows, options)
+    best, *_ = ranked
+    if not best:
+        return None
+    groups = terms.expansion.groups.with_pairs(map(screen.pair, dict.fromkeys(chain.from_iterable(ranked))))
+    try:
+        parts = rows.moments(groups)
+    except (ColumnError, TrainingError):  # products too large to square, or more than memory stores
+        if is_auto:
+            return None
+        raise
+    whole = Terms(Expansion.of(groups), parts, Moments.merged(parts)).reduced(Choice())
+    names, expansion = terms.expansion.groups.features, whole.expansion
     spans = {
-        tuple(side.name for side in product.sides): np.arange(start, stop)
+        tuple(names.index(side.name) for side in product.sides): np.arange(start, stop)
         for product, (start, stop) in zip(expansion.products, expansion.product_spans, strict=True)
     }
-    blocks = [np.arange(expansion.column_terms), *(spans[pair] for pair in by_gain)]
-    ends: Index = np.cumsum([0, *map(len, blocks)])
-    judging = [fold for f, fold in zip(with_rows(terms.parts), split(terms.parts), strict=True) if f >= screening]
-    if len(judging) < MIN_FOLDS - 1:
-        raise TrainingError(f"folds with rows that choose the number of pairs: {len(judging)}; expected 2 or more")
-    with single_blas_thread():
-        folds = [fold.errors(np.concatenate(blocks), ends[1:], options.grid) for fold in judging]
-    errors = Errors(np.array(folds), np.array([fold.weight for fold in judging]))
-    least = errors.mean.argmin(axis=0)
-    of_counts = Errors(errors.folds[:, least, np.arange(len(blocks))], errors.weights)
-    rise = of_counts.between(int(of_counts.mean.argmin()))
-    return int(np.flatnonzero(rise.mean <= rise.standard_error)[0])
+    own = np.arange(expansion.column_terms)
+    blocks = [[own, *(spans[pair] for pair in each), *[own[:0]] * (len(best) - len(each))] for each in ranked]
+    kept, said = len(best), f"products of {len(best)} pairs of columns are terms (--pairs)"
+    if len(parts) > 1:
+        errors = _errors(whole, blocks, options)
+        if is_auto:
+            rise = errors.between(int(errors.mean.argmin()))
+            kept = int(np.flatnonzero(rise.mean <= rise.standard_error)[0])
+            with_kept, without = (Errors(errors.folds[:, k], errors.weights) for k in (kept, 0))
+            if not with_kept.is_clearly_less(without, HINGES_GAIN):
+                return None
+        before, after = errors.mean[[0, kept]].tolist()
+        said = (
+            f"products of {kept} pair{'s' * (kept != 1)} of columns are terms (--pairs): by least squares, the "
+            f"cross-validated error of all groups is {after:.4g} instead of {before:.4g}"
+        )
+    pairs, columns = [*map(screen.pair, best[:kept])], np.sort(np.concatenate(blocks[0][: kept + 1]))
+    owner = {name: group.name for group in groups.groups for name in group.features}
+    if any(owner[a.column] != owner[b.column] for a, b in pairs):
+        said += "; the constant of the theorem does not cover products of two groups"
+    return _reduced(whole, pairs, columns), said
+
+
+def _reduced(terms: Terms, pairs: Sequence[Pair], columns: Index) -> Terms:
+    """Return the terms (ascending) of all columns and of some pairs only."""
+    groups = terms.expansion.groups.with_pairs(pairs)
+    names = {(a.column, b.column) for a, b in pairs}
+    products = tuple(each for each in terms.expansion.products if tuple(side.name for side in each.sides) in names)
+    expansion = replace(terms.expansion, groups=groups, products=products)
+    return Terms(expansion, [part.restricted(columns) for part in terms.parts], terms.moments.restricted(columns))
+
+
+def _errors(terms: Terms, blocks: Sequence[Sequence[Index]], options: Options) -> Errors:
+    """Return the errors of least squares on ever more blocks of terms, (K, blocks), each at its best penalty.
+
+    `blocks` are those of all folds, or also those that the first and the second half of the folds ranked, which the
+    folds of the other half measure.
+    """
+    folds, found = split(terms.parts), []
+    for k, fold in enumerate(folds):
+        own = blocks[0] if len(blocks) == 1 else blocks[2 if 2 * k < len(folds) else 1]
+        found.append(fold.errors(np.concatenate(own), np.cumsum([*map(len, own)]), options.grid[::4]))
+    return Errors(np.array(found), np.array([fold.weight for fold in folds])).at_least()
+
+
+def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[list[tuple[int, int]]]]:
+    """Return the pairs that explain most of the residual of least squares on all terms, in descending order.
+
+    With "auto", also those of the first half of the folds alone, and of the second, as many as of all rows.
+    """
+    sample = sample_of(_batches(rows), screened_rows(len(terms.expansion.columns)), seed=options.seed).columns
+    X, Y, weights, folds = (np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights", "folds"))
+    if not len(Y):
+        raise TrainingError("no row that pairs are screened on has a positive weight; expected some")
+    gram, every, alpha = terms.gram, np.arange(terms.moments.features), options.grid[0]
+    if len(options.grid) > 1:
+        alpha = _best_penalty(terms, every, options)
+    C, q = gram.penalised(alpha)
+    W = factorise(C, np.diagonal(C).copy()).solve(q)[np.newaxis]
+    model = prefix_models(gram, every, np.array([len(every)]), W)
+    model = replace(model, expansion=terms.expansion)
+    residuals = Y - np.concatenate([model.predict(X[at : at + SLICE], 0) for at in range(0, len(X), SLICE)])
+    screen = Screen.of(terms.expansion, X)
+    if options.pairs != "auto":
+        return screen, [[pair for pair, _ in screen.ranked(residuals, weights, options.pairs)]]
+    best = screen.ranked(residuals, weights, AUTO_PAIRS, chance=CHANCE)
+    used = with_rows(terms.parts)
+    is_first = folds < used[len(used) // 2 + len(used) % 2]
+    halves = [np.flatnonzero(each) for each in (is_first, ~is_first)] if best else []
+    others = [screen.ranked(residuals, weights, len(best), rows=half) if len(half) else [] for half in halves]
+    return screen, [[pair for pair, _ in each] for each in (best, *others)]
+
+
+def _best_penalty(terms: Terms, columns: Index, options: Options) -> float:
+    alphas, folds = options.grid[::4], split(terms.parts)
+    errors = [fold.errors(columns, np.array([len(columns)]), alphas)[:, 0] for fold in folds]
+    return alphas[int(np.average(errors, axis=0, weights=[fold.weight for fold in folds]).argmin())]
+
+
+def _batches(blocks: Iterable[Block]) -> Iterator[Sample]:
+    """Yield the rows that have weight."""
+    for block in blocks:
+        used = block.row_weights > 0
+        for start in range(0, len(used), SLICE):
+            rows = start + np.flatnonzero(used[start : start + SLICE])
+            folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
+            of_rows = {"Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds}
+            yield Sample({"X": dense(block.X[rows]), **of_rows})

@@ -22,6 +22,10 @@ from anytime.types import FamilyName
 MAX_PRICE, SHORT_S = 5.0, 30.0
 """Estimated time of a likelihood, in times of least squares and in seconds, up to which it is the default."""
 
+LEVELS_PRICE, LEVELS_S = 3.0, 4.0
+"""Estimated time of a likelihood with levels of numbers, in times of that without and in seconds, up to which these are
+candidates."""
+
 PENALTIES = 8
 """About the number of penalties of a grid that are measured."""
 
@@ -38,13 +42,15 @@ MAX_MEMORY, TABLES = 2**28, 16
 def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGroups, tuple[str, ...]]:
     """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
 
-    Only curves whose number of hinges is to be selected are replaced. `rows` are those to learn from.
+    Only curves whose number of hinges is to be selected are replaced; where they have levels, these go first. `rows`
+    are those to learn from.
     """
-    expansion = Expansion.of(groups)
-    curved = sum(len(column.basis.choices) > 0 for column in expansion.columns)
-    needed = 8 * MATRICES * folds * expansion.plain.size**2
-    if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
-        return groups, ()
+    whole = Expansion.of(groups)
+    curved = sum(len(column.basis.choices) > 0 for column in whole.columns)
+    for expansion in (whole, whole.reduced(Choice(levels=0))[0]):
+        needed = 8 * MATRICES * folds * expansion.plain.size**2
+        if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
+            return expansion.groups, ()
     what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows:,} rows"
     return expansion.reduced(Choice(0, False))[0].groups, (
         f"columns of numbers are lines: {what} (--basis hinge:2 fits curves)",
@@ -117,6 +123,25 @@ class Size(NamedTuple):
         prefix = 3e-4 + 9e-8 * n * Q + 2.4e-10 * passes * n * T * Q + (0.0 if Q == 1 else 6e-11 * n * T * Q**3)
         prefix += 3.7e-12 * min(T * Q, DENSE_MANY) ** 3 + 2e-11 * T**3 + (1.8e-3 if n <= SMALL else 0.0)
         return self.least_squares + self.penalties * self.groups * self.folds * prefix
+
+
+def affordable_levels(
+    target: Target, options: Options, expansion: Expansion, rows: int, folds: int
+) -> tuple[FeatureGroups, tuple[str, ...]]:
+    """Return groups without levels of numbers that a likelihood takes long for, and the sentence that says so.
+
+    `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
+    """
+    points = sum(len(column.basis.points) for column in expansion.columns)
+    simple = expansion.reduced(Choice(levels=0))[0]
+    size = Size.of(target, options, simple, rows, folds)
+    time = size._replace(terms=size.terms + points, selected=size.selected + points).likelihood
+    if not points or target.family.least_squares or time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
+        return expansion.groups, ()
+    return simple.groups, (
+        f"numbers have no levels next to their curves: {points} more terms would take a likelihood about "
+        f"{time / size.likelihood:.0f} times as long (--family gaussian tries them)",
+    )
 
 
 def family_of_classes(target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> DefaultFamily:

@@ -26,7 +26,7 @@ from anytime.data.formats.table import JoinedTable
 from anytime.data.survey import Survey, check_words, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, TrainingError, refuse, suggestion
 from anytime.families import default_family, family_of
-from anytime.features.bases import MIN_LEVEL_ROWS
+from anytime.features.bases import MIN_LEVEL_ROWS, Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner
@@ -38,10 +38,10 @@ from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observations, Observed
-from anytime.training.model_selection import Validation
+from anytime.training.model_selection import Terms, Validation
 from anytime.training.options import FOLDS, Options
-from anytime.training.pairs import MIN_FOLDS, fit_with_pairs
-from anytime.training.prices import DefaultFamily, affordable, family_of_classes
+from anytime.training.pairs import with_pairs
+from anytime.training.prices import DefaultFamily, affordable, affordable_levels, family_of_classes
 from anytime.types import FamilyName, Float
 
 if TYPE_CHECKING:
@@ -161,12 +161,13 @@ class TrainingTable(Source):
         )
 
     def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
-        """Return the moments of each fold; with other `groups`, of their terms, in this process."""
+        """Return the moments of each fold; with other `groups`, of their terms, within other work that is shown."""
         dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         check_memory(dataset.terms.size, self.folds)
         seed, by_class = self.options.seed, self.target.family.by_class
-        with self.observer.progress(f"reading {self.name}", self.found.used) as advance:
-            if self.cluster is None or groups is not None:
+        progress = self.observer.progress if groups is None else unseen
+        with progress(f"reading {self.name}", self.found.used) as advance:
+            if self.cluster is None:
                 return dataset.moments(self.folds, seed=seed, stratified=by_class, n_jobs=self.jobs, progress=advance)
             return self.cluster.moments(dataset, self.folds, seed=seed, stratified=by_class, progress=advance)
 
@@ -183,6 +184,13 @@ class TrainingTable(Source):
             groups, found = without_columns(self.groups, self.dataset.infinite() or [error], self.found)
         dataset = replace(self.dataset, groups=groups)
         return replace(self, groups=groups, dataset=dataset, found=found, warnings=found.warnings).read()
+
+    def with_found_pairs(self) -> FeatureGroups:
+        """Return the groups, with the pairs that the options request if some are found."""
+        source, parts = self.read()
+        terms = Terms(Expansion.of(source.groups), parts, Moments.merged(parts)).reduced(Choice())
+        paired = with_pairs(terms, source, source.options)
+        return source.groups if paired is None else source.groups.with_pairs(paired[0].expansion.groups.pairs)
 
     def __iter__(self) -> Iterator[Block]:
         by_class = self.target.family.by_class
@@ -293,7 +301,7 @@ def open_training(
     unused = tuple(name for name in dataset.check() if name not in table.index and name not in found.unusable)
     count = options.folds
     if count is None:
-        chooses = options.alpha == "cv" or options.nested or "auto" in (options.pairs, options.basis)
+        chooses = options.alpha == "cv" or options.nested or options.basis == "auto"
         count = FOLDS if chooses or len(dataset.terms.choices) > 1 else 0
     if not (streamed or roles.folds is not None):  # at most one fold per row
         count = min(count, max(found.used, 2))
@@ -305,6 +313,9 @@ def open_training(
         family = family_of_classes(known, options, dataset.terms, found.used, folds)
         dataset = replace(dataset, target=replace(known, family_name=family.name))
         decided = (*decided, f"classes are fitted by {family.why}") if family.is_cheaper else decided
+    if not fixed and cluster is None:
+        groups, said = affordable_levels(dataset.target, options, dataset.terms, found.used, folds)
+        dataset, decided = replace(dataset, groups=groups), (*decided, *said)
     found = replace(found, decisions=(*found.decisions, *decided))
     n_jobs = threads(options.n_jobs, LONG_PASS)
     return TrainingTable.of(
@@ -367,7 +378,7 @@ def open_moments(
     refuse(
         {
             f"family {family!r} is fitted on rows, and {what}; train on the table": not family_of(family).least_squares,
-            f"--pairs requires a table; {what}, without rows to screen": options.pairs is not None,
+            f"--pairs requires a table; {what}, without rows to screen": options.pairs not in ("auto", 0),
             **{f"{each} requires a table; {what}, which determine it": bool(value) for each, value in stated.items()},
             f"--target is {', '.join(target)}; the moments are of {', '.join(record.target)}": (
                 len(target) > 0 and tuple(target) != record.target
@@ -472,20 +483,14 @@ def train(
         The rows or the options admit no fit.
     """
     options, observer, held = source.options, source.observer, None
-    if options.pairs == "auto" and source.folds < MIN_FOLDS:
-        raise TrainingError(
-            f"pairs 'auto' needs {MIN_FOLDS} folds or more, to measure errors; there are {source.folds}"
-        )
     if parts is None:
         source, parts = source.read()
     observer.warnings = source.warnings
     with observer.working(f"ordering {len(source.groups)} groups and fitting every prefix"):
         if validation is not None:
             held = validation(source.groups, source.target.family.label)
-        fitted = fit(parts, source.groups, options, source.observed(), validation=held)
-    if options.pairs is not None and isinstance(source, TrainingTable):
-        observer.remark("screening pairs of columns")
-        fitted = fit_with_pairs(fitted, source, validation=held)
+        rows = source if isinstance(source, TrainingTable) and options.by.pairs else None
+        fitted = fit(parts, source.groups, options, source.observed(), validation=held, rows=rows)
     return Trained(fitted, source, source.name, source.target, source.query, options.seed, source.weights)
 
 
@@ -542,7 +547,7 @@ def extended(
         before = [moments.decayed(decay) for moments in stream.parts]
         jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
         moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-        source = replace(stream.source, options=replace(options, family=stream.source.target.family.label))
+        source = replace(stream.source, options=replace(options, family=stream.source.target.family.label, pairs=0))
         return replace(stream, assigner=assigner, parts=moments, source=source)
     earlier = () if stream is None else (each.decayed(decay) for each in stream.stored)
     stored = (*earlier, rows)
@@ -554,4 +559,12 @@ def extended(
     stores = source.found.sample is not None and sum(len(each.weights) for each in stored) < sample_size(
         len(roles.groups.features)
     )
-    return Stream(stored if stores else (), assigner, parts, source)
+    if stores:
+        return Stream(stored, assigner, parts, source)
+    # Later rows come without those so far, in which pairs are found.
+    learned = options.pairs != 0 and source.found.sample is not None
+    if learned and (pairs := train(source, parts=parts).fit.expansion.groups.pairs):
+        groups = source.groups.with_pairs(pairs)
+        source = replace(source, groups=groups, dataset=replace(source.dataset, groups=groups))
+        parts = source.moments()
+    return Stream((), assigner, parts, replace(source, options=replace(source.options, pairs=0)))

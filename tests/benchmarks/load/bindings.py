@@ -11,11 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.load.engine import Load
+from benchmarks.load.engine import CONNECTIONS, Load
 from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
+from benchmarks.load.open_loop import Pool
 from benchmarks.load.predictions import DEADLINES_MS, LoadPrediction
-
-CONNECTIONS = 16
 
 
 class Binding(Protocol):
@@ -23,9 +22,6 @@ class Binding(Protocol):
 
     def begin(self, prediction: LoadPrediction) -> None:
         """Begin a prediction, and schedule its groups."""
-
-    def close(self) -> None:
-        """Close every connection."""
 
 
 def begin_all(load: Load, binding: Binding, predictions: Iterable[LoadPrediction], gap_s: Callable[[], float]) -> None:
@@ -80,11 +76,6 @@ class Stream:
         if prediction.end_s is not None:
             self.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction.name))
 
-    def close(self) -> None:
-        for client in self.clients:
-            self.load.forget(client.sock)
-            client.close()
-
     def _group(
         self, client: WebSocketClient, prediction: LoadPrediction, group: str, message: dict[str, object]
     ) -> None:
@@ -127,69 +118,16 @@ class BareTimers:
             at = time.perf_counter() + float(rng.exponential(gap_s))
             self.load.at(at, partial(self.request_timers, rng, gap_s, until))
 
-    def close(self) -> None:
-        for client in self._clients:
-            self.load.forget(client.sock)
-            client.close()
-
     def _read(self, client: WebSocketClient) -> None:
         received = time.perf_counter()
         self.late_ms += [(received - self._due.pop(name.decode())) * 1000.0 for name in client.frames()]
-
-
-class _Pool:
-    """A pool of idle connections."""
-
-    def __init__(self, load: Load, port: int) -> None:
-        self.load, self.port = load, port
-        self.opened = 0
-        self._idle: list[HttpClient] = []
-        self._callbacks: dict[HttpClient, Callable[[float, int, bytes], None]] = {}
-
-    def acquire(self, on_response: Callable[[float, int, bytes], None]) -> HttpClient:
-        """Return a connection; `on_response` is called with the time, status and body of its next response."""
-        client = self._idle.pop() if self._idle else self._connect()
-        self._callbacks[client] = on_response
-        return client
-
-    def release(self, client: HttpClient) -> None:
-        """Return a connection whose request and response are complete to the pool."""
-        self._idle.append(client)
-
-    def discard(self, client: HttpClient) -> None:
-        self.load.forget(client.sock)
-        self._callbacks.pop(client, None)
-        client.close()
-
-    def close(self) -> None:
-        for client in {*self._idle, *self._callbacks}:
-            self.discard(client)
-
-    def _connect(self) -> HttpClient:
-        self.opened += 1
-        client = HttpClient(self.port)
-        self.load.watch(client.sock, partial(self._read, client))
-        return client
-
-    def _read(self, client: HttpClient) -> None:
-        received = time.perf_counter()
-        try:
-            found = client.poll()
-        except ConnectionError:  # closed while idle, or after the maximum length of a request
-            if client in self._idle:
-                self._idle.remove(client)
-            self.discard(client)
-            return
-        if found is not None:
-            self._callbacks[client](received, *found)
 
 
 class StreamedPost:
     """POST /predict with one line per group, each in its own chunk, over sockets."""
 
     def __init__(self, load: Load, port: int) -> None:
-        self.load = load
-        self.pool = _Pool(load, port)
+        self.pool = Pool(load, port)
 
     def begin(self, prediction: LoadPrediction) -> None:
         """Begin, and send each group in its own chunk until there is an answer."""
@@ -202,12 +140,9 @@ class StreamedPost:
         for offset, group, values in prediction.groups:
             line = json.dumps({"group": group, "values": values}).encode() + b"\n"
             chunk = b"%x\r\n%b\r\n" % (len(line), line)
-            self.load.at(prediction.started + offset, partial(self._group, client, prediction, group, chunk))
+            self.pool.load.at(prediction.started + offset, partial(self._group, client, prediction, group, chunk))
         if prediction.end_s is not None:
-            self.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction))
-
-    def close(self) -> None:
-        self.pool.close()
+            self.pool.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction))
 
     def _group(self, client: HttpClient, prediction: LoadPrediction, group: str, chunk: bytes) -> None:
         if not prediction.answers:
@@ -236,15 +171,11 @@ class Sessions:
     GROUPS_PER_REQUEST = 3
 
     def __init__(self, load: Load, port: int) -> None:
-        self.load = load
-        self.pool = _Pool(load, port)
+        self.pool = Pool(load, port)
 
     def begin(self, prediction: LoadPrediction) -> None:
         """Create the session; the other requests follow."""
         self._request(post("/sessions", b""), lambda content: self._created(prediction, json.loads(content)))
-
-    def close(self) -> None:
-        self.pool.close()
 
     def _request(self, request: bytes, on_content: Callable[[bytes], None]) -> None:
         def answered(_came: float, _status: int, content: bytes) -> None:
@@ -262,12 +193,12 @@ class Sessions:
         started = time.perf_counter() + self.LEAD_S
         query = f"deadline_ms={prediction.deadline_ms}&policy={prediction.policy}"
         request = f"GET /sessions/{session}/predict?{query} HTTP/1.1\r\nHost: load\r\n\r\n".encode()
-        self.load.at(started, partial(self._predict, prediction, request, session))
+        self.pool.load.at(started, partial(self._predict, prediction, request, session))
         for first in range(0, len(prediction.groups), self.GROUPS_PER_REQUEST):
             part = prediction.groups[first : first + self.GROUPS_PER_REQUEST]
             body = json.dumps({group: values for _, group, values in part}).encode()
             content = post(f"/sessions/{session}/groups", body)
-            self.load.at(
+            self.pool.load.at(
                 started + part[-1][0], partial(self._group, prediction, [group for _, group, _ in part], content)
             )
 
@@ -276,7 +207,7 @@ class Sessions:
             self.pool.release(client)
             prediction.answer(received, json.loads(content))
             at = time.perf_counter() + 0.1  # after the last groups, which are too late
-            self.load.at(at, partial(self._delete, session))
+            self.pool.load.at(at, partial(self._delete, session))
 
         client = self.pool.acquire(answered)
         prediction.started = time.perf_counter()

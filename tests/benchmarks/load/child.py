@@ -17,11 +17,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from anytime._linalg import single_blas_thread
+from anytime.loaded import load
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
-from anytime_service.server.run import bind, build_server, control_collections
+from anytime_service.server.run import bind, build_server, control_collections, map_large_blocks
 from anytime_service.settings import Settings
-from benchmarks.harness import SERVER_CORE, Process, pin_to_core
+from benchmarks.harness import SERVER_CORE, Process, pin_to_core, set_priority
+from benchmarks.load.computing import computing
 from benchmarks.load.floors import floors
 from benchmarks.load.instrumented import instrumented
 
@@ -46,12 +48,13 @@ class Child:
 
 
 @contextmanager
-def server(name: str, model: Path) -> Iterator[Child]:
-    """Run an application until the end of the block: "service", "floors", or "admitting".
+def server(name: str, *models: Path, **variables: str) -> Iterator[Child]:
+    """Run an application until the end of the block: "service", "floors", "admitting", "runner" or "whole".
 
-    They are those of `instrumented.py` and `floors.py`; the last is the service with admission control disabled.
+    They are those of `instrumented.py`, `floors.py` and `computing.py`; "admitting" is the service with admission
+    control disabled, "whole" computes all groups.
     """
-    with Process("benchmarks.load.child", name, model) as process:
+    with Process("benchmarks.load.child", name, *models, **variables) as process:
         yield Child(process.popen.pid, int(process.line()))
 
 
@@ -70,14 +73,17 @@ def plain(app: ASGIApp) -> uvicorn.Config:
 
 def main() -> None:
     pin_to_core(SERVER_CORE)
-    name, model = sys.argv[1:]
+    name, models = sys.argv[1], tuple(map(Path, sys.argv[2:]))
     settings = Settings(port=0)
     if name == "admitting":  # its connections stay open while the floors are measured
         settings = settings.model_copy(update={"idle_timeout_s": 3600.0})
     if name == "floors":
         running = uvicorn.Server(plain(floors()))
+    elif name in ("runner", "whole"):
+        set_priority(real_time=False)  # its threads inherit it
+        running = uvicorn.Server(plain(computing(load(models[0]), whole=name == "whole")))
     else:
-        app = instrumented(create_app(load_registry((Path(model),)), settings))
+        app = instrumented(create_app(load_registry(models), settings))
         if name == "admitting":
             admission = app.state.service.admission
             decide = admission.admits
@@ -85,6 +91,7 @@ def main() -> None:
         running = build_server(app, settings)
     with bind(settings) as listening, single_blas_thread():
         control_collections()  # as `anytime serve` does
+        map_large_blocks()
         print(listening.getsockname()[1], flush=True)
         running.run(sockets=[listening])
 

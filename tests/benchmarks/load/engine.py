@@ -15,9 +15,17 @@ from collections.abc import Callable
 NEAR_S = 0.00015
 """Below this distance the load spins, since sleeps last about this much too long."""
 
+MAX_WAIT_S = 0.01
+
+CONNECTIONS = 16
+"""Connections that the predictions of a load share."""
+
+AT_ONCE = 16
+"""Actions performed before replies are read: a late load would count its own delay as the server's."""
+
 
 class Load:
-    """Actions at given times, and sockets that are read as soon as they are readable.
+    """Actions at given times, and sockets that are read as soon as they are readable, and closed with the load.
 
     Attributes
     ----------
@@ -28,7 +36,8 @@ class Load:
         self.late_ms: list[float] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers: dict[int, tuple[socket.socket, Callable[[], None]]] = {}
+        self._poll = select.epoll()
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Schedule an action at a time of `time.perf_counter`."""
@@ -37,28 +46,48 @@ class Load:
     def watch(self, sock: socket.socket, read: Callable[[], None]) -> None:
         """Call `read` when the socket is readable."""
         sock.setblocking(False)
-        self._readers[sock.fileno()] = read
+        self._readers[sock.fileno()] = sock, read
+        self._poll.register(sock, select.EPOLLIN)
 
-    def forget(self, sock: socket.socket) -> None:
-        """Unregister a socket, before it is closed."""
-        self._readers.pop(sock.fileno(), None)
+    def discard(self, sock: socket.socket) -> None:
+        """Close a socket."""
+        if self._readers.pop(sock.fileno(), None) is not None:
+            self._poll.unregister(sock)
+        sock.close()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for sock, _ in tuple(self._readers.values()):
+            self.discard(sock)
+        self._poll.close()
 
     def run(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Run until all actions are past and `done`, or a timeout after that; return whether it was done."""
         end = time.perf_counter() + timeout_s
         while self._due or not done():
             now = time.perf_counter()
-            wait_s = 0.01
             if self._due:
                 end = now + timeout_s
-                wait_s = max(self._due[0][0] - now - NEAR_S, 0.0)
             elif now > end:
                 return False
-            # Only `select` waits with a resolution of microseconds.
-            for number in select.select(self._readers, (), (), wait_s)[0]:
-                if number in self._readers:
-                    self._readers[number]()
-            while self._due and (late := time.perf_counter() - self._due[0][0]) >= 0:
-                self.late_ms.append(late * 1000.0)
-                heapq.heappop(self._due)[2]()
+            self._turn(now)
         return True
+
+    def run_for(self, seconds: float) -> None:
+        """Run for some time, whatever is due later."""
+        end = time.perf_counter() + seconds
+        while (now := time.perf_counter()) < end:
+            self._turn(now)
+
+    def _turn(self, now: float) -> None:
+        """Wait for the next action or for replies, read them, and act."""
+        wait_s = min(max(self._due[0][0] - now - NEAR_S, 0.0), MAX_WAIT_S) if self._due else MAX_WAIT_S
+        if select.select((self._poll,), (), (), wait_s)[0]:  # only `select` waits with a resolution of microseconds
+            for number, _ in self._poll.poll(0):
+                if number in self._readers:
+                    self._readers[number][1]()
+        for _ in range(AT_ONCE):
+            if not self._due or (late_s := time.perf_counter() - self._due[0][0]) < 0:
+                break
+            self.late_ms.append(late_s * 1000.0)
+            heapq.heappop(self._due)[2]()

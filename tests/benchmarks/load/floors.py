@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
 import msgspec
 import numpy as np
 from fastapi import FastAPI, WebSocket
@@ -26,25 +30,21 @@ def floors() -> FastAPI:
     rng = np.random.default_rng(0)
     X, coef = rng.standard_normal((ROWS, WIDTH)), rng.standard_normal((WIDTH, 1))
 
+    async def relay(websocket: WebSocket, receive: Any, send: Any, act: Callable[[], object] = lambda: None) -> None:
+        await websocket.accept()
+        with suppress(WebSocketDisconnect):
+            while True:
+                content = await receive()
+                act()
+                await send(content)
+
     @app.websocket("/echo")
     async def echo(websocket: WebSocket) -> None:
-        await websocket.accept()
-        try:
-            while True:
-                await websocket.send_text(await websocket.receive_text())
-        except WebSocketDisconnect:
-            pass
+        await relay(websocket, websocket.receive_text, websocket.send_text)
 
     @app.websocket("/score")
     async def score(websocket: WebSocket) -> None:
-        await websocket.accept()
-        try:
-            while True:
-                content = await websocket.receive_bytes()
-                X @ coef
-                await websocket.send_bytes(content)
-        except WebSocketDisconnect:
-            pass
+        await relay(websocket, websocket.receive_bytes, websocket.send_bytes, lambda: X @ coef)
 
     async def add_groups(request: Request) -> Response:
         values = groups.decode(await request.body())

@@ -48,16 +48,26 @@ def post(path: str, content: bytes, kind: str = "application/json") -> bytes:
     return head.encode() + content
 
 
+def connect(port: int, receive_buffer: int | None = None, timeout_s: float = 60.0) -> socket.socket:
+    """Connect; small packets are sent at once, and `receive_buffer` limits how much may stay unread."""
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
 class WebSocketClient:
     """A WebSocket connection; frames are split without parsing their content."""
 
     def __init__(self, port: int, path: str, receive_buffer: int | None = None) -> None:
-        self.sock = socket.socket()
-        if receive_buffer is not None:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(60)
-        self.sock.connect(("127.0.0.1", port))
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = connect(port, receive_buffer)
         key = base64.b64encode(os.urandom(16)).decode()
         self.sock.sendall(
             f"GET {path} HTTP/1.1\r\nHost: load\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -65,7 +75,7 @@ class WebSocketClient:
         )
         head = b""
         while b"\r\n\r\n" not in head:
-            head += self.sock.recv(4096)
+            head += self.sock.recv(4096) or b"closed\r\n\r\n"
         if b" 101 " not in head.split(b"\r\n")[0]:
             raise ConnectionError(head.decode())
         self._buffer = bytearray()
@@ -112,8 +122,7 @@ class HttpClient:
     """A persistent connection; it never sleeps, as waking it would cost the server."""
 
     def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = connect(port)
         self.sock.setblocking(False)
         self._buffer = b""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from functools import partial
 from typing import Any
 
@@ -39,12 +40,14 @@ class ServerStats(msgspec.Struct):
     bare_ms : the same for bare timers.
     stalls : begin and end of stalls of the loop, in milliseconds of the system's clock.
     gc_ms : length of each garbage collection of more than a millisecond.
+    worked_ms : the largest processor time of a turn of the loop, which pauses of the machine do not change.
     """
 
     late_ms: list[float]
     bare_ms: list[float]
     stalls: list[tuple[float, float]]
     gc_ms: list[float]
+    worked_ms: float = 0.0
 
 
 class _Instruments:
@@ -73,7 +76,7 @@ class _Instruments:
         stats, self.stats = self.stats, ServerStats([], [], [], [])
         if not self.checking:
             self.checking = True
-            self._check_loop(now_ms())
+            self._check_loop(now_ms(), time.thread_time())
         return Response(msgspec.json.encode(stats), media_type="application/json")
 
     async def timer(self, websocket: WebSocket) -> None:
@@ -92,11 +95,12 @@ class _Instruments:
         self.sending = asyncio.ensure_future(websocket.send_text(name))
         self.stats.bare_ms.append(now_ms() - due)
 
-    def _check_loop(self, last: float) -> None:
+    def _check_loop(self, last: float, worked_s: float) -> None:
         now = now_ms()
         if now - last > STALL_MS:
             self.stats.stalls.append((last, now))
-        asyncio.get_running_loop().call_later(CHECK_S, self._check_loop, now)
+        self.stats.worked_ms = max(self.stats.worked_ms, (time.thread_time() - worked_s) * 1e3)
+        asyncio.get_running_loop().call_later(CHECK_S, self._check_loop, now, time.thread_time())
 
 
 def instrumented(app: AnytimeAPI) -> AnytimeAPI:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from anytime.types import Float, Index
-from benchmarks.peers.adaptive_sets import SETS, AcquisitionSet, load
+from benchmarks.peers import quality_sets
 from benchmarks.peers.environments import Absent, prepared
 from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.problems import write_arrays
-from benchmarks.peers.report import Finding, Section, Sheet, compared, drawn, missing_peers
-from benchmarks.peers.solvers import Peer, Process
+from benchmarks.peers.report import Finding, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.solvers import Peer, loaded
 
 SEQUENCE, ADAPTIVE = "ours: one sequence, defaults", "GDFS: an order for each row"
 ARRAYS = ("X", "y", "Xv", "yv", "Xt", "sizes", "costs")
@@ -51,6 +53,107 @@ TEXT = (
 )
 
 
+MAX_ROWS, QUICK_ROWS = 20_000, 1_000
+"""Of a set, at random; the second for a quick look."""
+
+Rows = tuple[Float, Index, Index]
+"""Columns (n, D), classes (n,), and the sizes of the groups, which are consecutive columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class AcquisitionSet:
+    """A data set of classes, whose groups cost 1 each.
+
+    Attributes
+    ----------
+    X, y : (n, D), NaN where missing, and (n,), from 0.
+    sizes : (J,) of the groups, which are consecutive columns.
+    budgets : numbers of groups.
+    """
+
+    X: Float
+    y: Index
+    sizes: Index
+    budgets: tuple[int, ...]
+
+    def split(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the rows to fit on (`X`, `y`), to validate (`Xv`, `yv`) and to test (`Xt`, `yt`), sizes and costs.
+
+        Columns are standardised by the rows to fit on, and a missing value is their mean, for every method.
+        """
+        fifth = len(self.y) // 5
+        test, validate, fit = np.split(np.random.default_rng(seed).permutation(len(self.y)), [fifth, 2 * fifth])
+        mean, deviation = np.nanmean(self.X[fit], axis=0), np.nanstd(self.X[fit], axis=0)
+        X = np.nan_to_num((self.X - mean) / np.where(deviation > 0, deviation, 1.0))
+        parts = {"": fit, "v": validate, "t": test}
+        arrays = {name + part: of[rows] for part, rows in parts.items() for name, of in (("X", X), ("y", self.y))}
+        return arrays | {"sizes": self.sizes, "costs": np.ones(len(self.sizes))}
+
+
+def cube(rows: int) -> Rows:
+    """Return the CUBE: three columns that differ by class are the bits of the class, and the other 17 are noise.
+
+    Columns l, l + 1 and l + 2 of class l are its bits, lowest first, plus N(0, .1); all others are N(.5, .3).
+    """
+    rng = np.random.default_rng(0)
+    y, X = rng.integers(8, size=rows), rng.normal(0.5, 0.3, (rows, 20))
+    for bit in range(3):
+        X[np.arange(rows), y + bit] = (y >> bit & 1) + rng.normal(0.0, 0.1, rows)
+    return X, y, np.ones(20, dtype=np.intp)
+
+
+def _spambase(data: Path) -> Rows:
+    """Return the rows in the order before GDFS's split, which is that of seed 0."""
+    parts = [pd.read_parquet(data / "spambase" / f"{part}.parquet") for part in ("test", "validation", "train")]
+    table = np.concatenate([part.to_numpy(dtype=np.float64) for part in parts])
+    rows = table[np.argsort(np.random.default_rng(0).permutation(len(table)))]
+    return rows[:, :-1], rows[:, -1].astype(np.intp), np.ones(rows.shape[1] - 1, dtype=np.intp)
+
+
+def _bank(_: Path) -> Rows:
+    """Return UCI's bank marketing, which empulse ships; levels of a text are the columns of its group."""
+    environment = prepared("bank")
+    if isinstance(environment, Absent):
+        raise FailedError(f"empulse is not installed here: {environment.why}")
+    [packages] = environment.python.parents[1].glob("lib/python*/site-packages")
+    table = pd.read_csv(packages / "empulse" / "datasets" / "data" / "bankmarketing.csv.gz", sep=";").sample(
+        MAX_ROWS, random_state=0
+    )
+    target = table.pop("y") == "yes"
+    blocks = [pd.get_dummies(table[[name]]).to_numpy(dtype=np.float64) for name in table]
+    return np.hstack(blocks), target.to_numpy(dtype=np.intp), np.array([block.shape[1] for block in blocks])
+
+
+def _known(data: Path, name: str) -> Rows:
+    """Return the rows of a set of the comparison of quality; of KDD Cup 1999 those of the same days."""
+    found = quality_sets.load(name, data)
+    whole = found.fit.joined(found.choose)
+    if name != "kddcup99":
+        whole = whole.joined(found.test)
+    sizes = np.array([len(group.features) for group in found.groups.groups if group.features])
+    return whole.X, whole.y.astype(np.intp), sizes
+
+
+SETS: dict[str, tuple[tuple[int, ...], int, Callable[[Path], Rows]]] = {
+    "spambase": (tuple(range(1, 11)), 6, _spambase),
+    "cube": ((3, 5, 10), 5, lambda _: cube(MAX_ROWS)),
+    "bank": ((2, 4, 7), 5, _bank),
+    "kddcup99": ((2, 4, 7), 5, partial(_known, name="kddcup99")),
+    "mfeat": ((1, 2, 3), 5, partial(_known, name="mfeat")),
+    "heart_cleveland": ((2, 4, 7), 5, partial(_known, name="heart_cleveland")),
+}
+"""The budgets of each, the number of its splits, and how it is read; the first two for a quick look."""
+
+
+def load(name: str, data: Path, quick: bool) -> AcquisitionSet:
+    """Load a data set; raise `FailedError` if its package is not installed."""
+    budgets, _, read = SETS[name]
+    X, y, sizes = read(data)
+    most = QUICK_ROWS if quick else MAX_ROWS
+    rows = np.random.default_rng(0).permutation(len(y))[:most] if len(y) > most else slice(None)
+    return AcquisitionSet(X[rows], y[rows], sizes, budgets)
+
+
 class Scores(NamedTuple):
     """Results of a method on splits of a set: AUROC and accuracy (splits, budgets), and processor seconds (splits,)."""
 
@@ -73,16 +176,10 @@ def auroc(y: Index, likely: Float) -> float:
 
 def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
     """Fit and test a method on one split; raise `FailedError` if that fails."""
-    environment, (module, call) = prepared(method.environment), method.call.split(".")
-    if isinstance(environment, Absent):
-        raise FailedError(environment.why)
-    arrays = problem.split(seed)
+    arrays, (module, call) = problem.split(seed), method.call.split(".")
     options = {"classes": int(problem.y.max()) + 1, "budgets": problem.budgets, "seed": seed}
-    with tempfile.TemporaryDirectory() as folder:
-        write_arrays(Path(folder), {name: arrays[name] for name in method.arrays})
-        with Process(environment, module, 1, Path(folder) / "log") as process:
-            process.load(Path(folder), method.arrays)
-            numbers, found = process.arrays(call, options, TIMEOUT_S)
+    with loaded(prepared(method.environment), module, {name: arrays[name] for name in method.arrays}) as process:
+        numbers, found = process.arrays(call, options, TIMEOUT_S)
     y, likely = arrays["yt"], found["test"]
     areas, hits = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)
     return Scores(*(np.array([value]) for value in (areas, hits, *(numbers[name] for name in Scores._fields[2:]))))
@@ -122,8 +219,8 @@ def section(results: Results, failed: Sequence[Finding]) -> Section:
     }
     picture = drawn("AUROC on the test rows for the number of groups.", lines, "groups", "AUROC (test)")
     peers = [prepared(name) for name in dict.fromkeys(method.environment for method in METHODS)]
-    versions = tuple(peer.versions_text for peer in peers if not isinstance(peer, Absent))
-    return Section("One sequence or an order for each row", versions, tuple(findings), TEXT, tuple(sheets), (picture,))
+    title = "One sequence or an order for each row"
+    return Section(title, versions(peers), tuple(findings), TEXT, tuple(sheets), (picture,))
 
 
 def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:
@@ -137,10 +234,9 @@ def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:
     for other in [*sorted(static, key=lambda method: -means[method].mean())[:1], *means.keys() & {ADAPTIVE}]:
         gain, n = ours - means[other], len(ours)
         words = f"{name}, mean AUROC over the budgets: {SEQUENCE} {ours.mean():.4f}, {other} {means[other].mean():.4f}"
-        error = gain.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
-        text = f"{words}, difference {gain.mean():+.4f}{f' ± {error:.4f} over {n} splits' if n > 1 else ''}"
-        is_clear = abs(gain.mean()) > error * t.ppf(0.975, n - 1)
-        findings.append(compared(text, gain.mean() > 0) if is_clear else Finding("noted", text))
+        error = float(gain.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
+        text = f"{words}; over {n} splits, difference"
+        findings.append(difference(text, float(gain.mean()), error, float(t.ppf(0.975, max(n - 1, 1)))))
     if name == "spambase" and len(ours) > 1:
         published = f"GDFS as published {np.mean(PUBLISHED) / 100:.4f}"
         findings.append(Finding("noted", f"spambase, the split of seed 0: {SEQUENCE} {ours[0]:.4f}, {published}"))

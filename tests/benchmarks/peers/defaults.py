@@ -6,8 +6,6 @@ share of the cost, so that they pay the same.
 
 from __future__ import annotations
 
-import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 from sklearn import datasets
 from sklearn.metrics import r2_score
 
-from anytime.errors import AnytimeWarning
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Bool, Float
 from benchmarks.peers.adaptive import auroc
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.problems import write_arrays
-from benchmarks.peers.quality_sets import read_rows
-from benchmarks.peers.report import Finding, Section, Sheet, compared, missing_peers
-from benchmarks.peers.solvers import Process
+from benchmarks.peers.quality_sets import columns_of, read_rows
+from benchmarks.peers.report import Finding, Section, Sheet, difference, missing_peers, versions
+from benchmarks.peers.solvers import loaded
 
 SHARES = (0.05, 0.25, 1.0)
 """Shares of the cost of all groups."""
@@ -114,16 +111,14 @@ def defaults(data: Path, quick: bool) -> Section:
     for name in list(SETS)[: 1 if quick else None]:
         splits, read = SETS[name]
         problem = read(data=data, name=name)
-        with warnings.catch_warnings(action="ignore", category=AnytimeWarning):  # of the tables, by design
-            measured = [measure(problem, seed, environments, findings) for seed in range(2 if quick else splits)]
+        measured = [measure(problem, seed, environments, findings) for seed in range(2 if quick else splits)]
         found = {
             way: np.array([one[way] for one in measured]) for way in measured[0] if all(way in m for m in measured)
         }
         findings += compare(name, found)
         sheets.append(sheet(f"{name}: {'AUROC' if problem.are_classes else 'R²'}, {len(measured)} splits", found))
         print(f"{name}: measured", flush=True)
-    versions = tuple(peer.versions_text for peer in environments if not isinstance(peer, Absent))
-    return Section("Defaults", versions, tuple(findings), TEXT, tuple(sheets))
+    return Section("Defaults", versions(environments), tuple(findings), TEXT, tuple(sheets))
 
 
 def measure(
@@ -154,13 +149,20 @@ def _ours(problem: Problem, model: Any, X: Float, y: Float) -> Float:
 
 def columns_at(model: Any, groups: FeatureGroups) -> Bool:
     """Return the columns (3, D) of the groups that a model has at each share of the cost."""
-    columns = np.zeros((len(SHARES), len(groups.features)), dtype=np.bool_)
-    for row, share in zip(columns, SHARES, strict=True):
-        limit = share * float(groups.costs.sum()) * (1 + COST_TOLERANCE)
-        prefix = int(np.searchsorted(model.curve_.costs, limit, side="right")) - 1
-        for name in model.model_.computed[max(prefix, 0)]:
-            row[groups.slices[groups.position(name)]] = True
-    return columns
+    limits = np.array(SHARES) * float(groups.costs.sum()) * (1 + COST_TOLERANCE)
+    within = np.maximum(np.searchsorted(model.curve_.costs, limits, side="right") - 1, 0)
+    return np.array([columns_of(model.model_.computed[prefix], groups) for prefix in within])
+
+
+def peer_scores(
+    environment: Environment | Absent, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any
+) -> Float:
+    """Return the scores (m, n), or (m, n, classes), of a peer that is fitted on each of the sets of columns (m, D)."""
+    arrays = {"X": X, "y": y, "Xv": Xt[:1], "Xt": Xt, "prefixes": columns}
+    call = "ebm" if environment.name == "ebm" else "lightgbm_columns"
+    with loaded(environment, "boosting", arrays) as process:
+        found: Float = process.arrays(call, {"threads": 1, "pairs": False} | options, TIMEOUT_S)[1]["test"]
+    return found.astype(np.float64)
 
 
 def _refitted(
@@ -169,21 +171,13 @@ def _refitted(
     """Return the quality (3,) of a peer that is fitted on the columns of each share; without columns, of the mean."""
     X, y, Xt, yt = rows
     some = columns.any(axis=1)
-    arrays = {"X": X, "y": y, "Xv": Xt[:1], "Xt": Xt, "prefixes": columns[some]}
     found = np.full(len(columns), 0.5 if problem.are_classes else problem.quality(yt, np.full(len(yt), y.mean())))
     classes = int(y.max()) + 1 if problem.are_classes else 1
-    options = {"classes": classes, "threads": 1, "pairs": False}
-    with tempfile.TemporaryDirectory() as folder:
-        write_arrays(Path(folder), arrays)
-        with Process(environment, "boosting", 1, Path(folder) / "log") as process:
-            process.load(Path(folder), tuple(arrays))
-            call = "ebm" if environment.name == "ebm" else "lightgbm_columns"
-            scores = process.arrays(call, options, TIMEOUT_S)[1]["test"].astype(np.float64)
+    scores = peer_scores(environment, X, y, Xt, columns[some], classes=classes)
     if classes == 2:
         scores = np.stack([-scores, scores], axis=2)
     elif classes > 2:  # each class against the others by its probability
-        scores = np.exp(scores - scores.max(axis=2, keepdims=True))
-        scores /= scores.sum(axis=2, keepdims=True)
+        scores = softmax(scores, axis=2)
     found[some] = [problem.quality(yt, each) for each in scores]
     return found
 
@@ -194,18 +188,17 @@ def compare(name: str, found: dict[str, Float]) -> list[Finding]:
     for way, values in found.items():
         gains = found[DEFAULT] - values
         for share, gain, error in zip(SHARES, gains.mean(axis=0), errors(gains), strict=True):
-            text = f"{name}, {share:.0%} of the cost: default less {way} {gain:+.4f} ± {error:.4f}"
+            finding = difference(f"{name}, {share:.0%} of the cost: default less {way}", gain, error)
             if way == LINEAR:
-                findings.append(Finding("missed" if -gain > error + ROUNDING else "holds", text))
-            elif way in PEERS.values() and abs(gain) > 2 * error:
-                findings.append(compared(text, gain > 0))
+                findings.append(Finding("missed" if -gain > error + ROUNDING else "holds", finding.text))
+            elif way in PEERS.values() and finding.verdict != "noted":
+                findings.append(finding)
     return findings
 
 
 def errors(gains: Float) -> Float:
-    """Return the standard errors of mean differences (splits, 3); of one split they are unknown, and 0."""
-    splits = len(gains)
-    return np.zeros(gains.shape[1]) if splits == 1 else gains.std(axis=0, ddof=1) / np.sqrt(splits)
+    """Return the standard errors of means over the first axis; of one value they are unknown, and 0."""
+    return gains.std(axis=0, ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.zeros(gains.shape[1:])
 
 
 def sheet(caption: str, found: dict[str, Float]) -> Sheet:

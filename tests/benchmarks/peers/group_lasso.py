@@ -7,19 +7,17 @@ objective and the predictions are. Our time includes the pass over the rows that
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from benchmarks.peers.environments import Absent, Environment, ours, prepared
 from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.problems import write_arrays
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, missing_peers
-from benchmarks.peers.solvers import Process
+from benchmarks.peers.quality_sets import read_rows
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, missing_peers, versions
+from benchmarks.peers.solvers import loaded
 
 SHARES = (0.5, 0.1, 0.03, 0.01, 0.003)
 TABLES = {
@@ -39,9 +37,8 @@ COLUMNS = ("mu/mu_max", "groups", "coefficients", "predictions", "objective", "o
 def group_lasso(data: Path, quick: bool) -> Section:
     """Solve by both, and compare."""
     environment = prepared("celer")
-    findings, sheets, versions = missing_peers([environment]), [], [ours().versions_text]
+    findings, sheets = missing_peers([environment]), []
     if not isinstance(environment, Absent):
-        versions.append(environment.versions_text)
         for name in list(TABLES)[: 1 if quick else None]:
             try:
                 table, found = _compare(name, data, environment)
@@ -51,7 +48,7 @@ def group_lasso(data: Path, quick: bool) -> Section:
             sheets.append(table)
             findings.append(found)
     title = "The Group Lasso compared with celer, on real data"
-    return Section(title, tuple(versions), tuple(findings), (), tuple(sheets))
+    return Section(title, versions([ours(), environment]), tuple(findings), (), tuple(sheets))
 
 
 def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Finding]:
@@ -68,28 +65,20 @@ def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Fi
 
     rows: list[tuple[Cell, ...]] = []
     agreed, faster = True, 0
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_arrays(folder, arrays)
-        with (
-            Process(ours(), "with_ours", 2, folder / "ours.log") as mine,
-            Process(environment, "solvers", 2, folder / "celer.log") as theirs,
-        ):
-            for process in (mine, theirs):
-                process.load(folder, tuple(arrays))
-            for share in SHARES:
-                options = {"mu": share * largest, "tolerance": TOLERANCE, "threads": 2}
-                own, own_arrays = mine.arrays("group_lasso", options)
-                other, other_arrays = theirs.arrays("celer", options)
-                w, v = own_arrays["coef"], other_arrays["coef"]
-                worse = objective(share * largest, w) / objective(share * largest, v) - 1
-                coefficients, predictions = _difference(w, v), _difference(X @ w, X @ v)
-                agreed &= min(coefficients, max(predictions, abs(worse))) <= AGREED
-                ratio = own["seconds"] / other["seconds"]
-                faster += ratio < 1
-                texts = f"{coefficients:.1e}", f"{predictions:.1e}", f"{worse:+.1e}", f"{own['gap']:.1e}", digits(ratio)
-                took = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
-                rows.append((share, own["active"], *texts, took))
+    with loaded(ours(), "with_ours", arrays, 2) as mine, loaded(environment, "solvers", arrays, 2) as theirs:
+        for share in SHARES:
+            options = {"mu": share * largest, "tolerance": TOLERANCE, "threads": 2}
+            own, own_arrays = mine.arrays("group_lasso", options)
+            other, other_arrays = theirs.arrays("celer", options)
+            w, v = own_arrays["coef"], other_arrays["coef"]
+            worse = objective(share * largest, w) / objective(share * largest, v) - 1
+            coefficients, predictions = _difference(w, v), _difference(X @ w, X @ v)
+            agreed &= min(coefficients, max(predictions, abs(worse))) <= AGREED
+            ratio = own["seconds"] / other["seconds"]
+            faster += ratio < 1
+            texts = f"{coefficients:.1e}", f"{predictions:.1e}", f"{worse:+.1e}", f"{own['gap']:.1e}", digits(ratio)
+            took = f"{digits(other['seconds'])} s{'' if other['converged'] else ', not converged'}"
+            rows.append((share, own["active"], *texts, took))
     caption = f"{name}: {len(X):,} rows, {X.shape[1]} columns, {len(groups)} groups, gap {TOLERANCE:g}, 2 threads"
     words = "the same optimum" if agreed else f"optima differ by more than {AGREED:g}"
     text = f"{name}: {words}; ours is faster at {faster} of {len(SHARES)} penalties"
@@ -99,14 +88,13 @@ def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Fi
 def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:
     """Return standardised rows without constant columns, the response, and the groups."""
     file, target, rows = TABLES[name]
-    table = pq.read_table(folder / name / f"{file}.parquet").slice(0, rows)
     groups = load_groups(folder / name / "groups.json")
     groups = _fives(groups) if name == "yahoo_sample" else groups
-    values = {feature: table[feature].to_numpy().astype(float) for feature in groups.features}
-    groups = groups.without([feature for feature, column in values.items() if np.ptp(column) == 0])
-    X = np.asfortranarray(np.column_stack([values[feature] for feature in groups.features]))
-    y = table[target].to_numpy().astype(float)
-    return np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0)), (y - y.mean()) / y.std(), groups
+    X, y = (values[:rows] for values in read_rows(folder / name / f"{file}.parquet", groups, target))
+    is_constant = np.ptp(X, axis=0) == 0
+    X = (X - X.mean(axis=0))[:, ~is_constant] / X.std(axis=0)[~is_constant]
+    groups = groups.without(np.array(groups.features)[is_constant].tolist())
+    return np.asfortranarray(X), (y - y.mean()) / y.std(), groups
 
 
 def _fives(single: FeatureGroups) -> FeatureGroups:

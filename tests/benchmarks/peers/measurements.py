@@ -27,8 +27,6 @@ class Spread:
     @staticmethod
     def of(values: Sequence[float]) -> Spread:
         """Summarise at least one value."""
-        if not values:
-            raise ValueError("no values; expected at least one")
         if len(values) < 4:
             return Spread(statistics.median(values), min(values), max(values), len(values))
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")

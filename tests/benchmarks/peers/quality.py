@@ -1,11 +1,14 @@
-"""The part of the report on anytime quality: accuracy against cost, by linear prefixes and by boosted trees."""
+"""The part of the report on anytime quality: accuracy against cost, by linear prefixes and by boosted trees.
+
+A model computes every group that contains one of its features, with all that those groups require. Of many models
+at many costs, the one that validates best within a budget, on rows not used for fitting, gives the value on the
+test rows.
+"""
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
-from anytime.groups import COST_TOLERANCE
+from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.types import Bool, Float
-from benchmarks.peers.budgets import Points, cost_of, difference_error, mean_upto, prices, value_at_budgets
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.problems import write_arrays
-from benchmarks.peers.quality_sets import SETS, QualitySet, load
-from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, compared, drawn, missing_peers
-from benchmarks.peers.solvers import Process
+from benchmarks.peers.quality_sets import SETS, QualitySet, columns_of, load
+from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.solvers import Worker, loaded
 
 SHARES = (0.05, 0.25, 1.0)
 """Shares of the cost of all groups over which curves are averaged."""
@@ -53,7 +54,14 @@ REFITTED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Shares of the cost at which a peer that knows no prefixes is fitted again, if there are more than 16 prefixes."""
 
 TIMEOUT_S = 3600.0
-LIKELIHOOD_ALPHA = 1e-4
+
+LEAST_SQUARES: dict[str, Any] = {"family": "gaussian", "alpha": "cv"}
+LIKELIHOODS: dict[str, dict[str, Any]] = {
+    "ranking": {"family": "poisson", "alpha": 1e-4},
+    "binary": {"family": "binomial", "alpha": 1e-4},
+    "multiclass": {"family": "multinomial", "alpha": 1e-2},
+}
+"""Options of ours; relevances are counts."""
 
 TEXT = (
     "All methods fit on the same rows. A budget pays for every group that contains a feature of the model. Ours "
@@ -73,6 +81,72 @@ TEXT = (
     "that difference over 1,000 bootstrap samples of the queries or distinct test rows. Two means are called equal "
     "unless they differ by two standard errors.",
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Models that a method offers.
+
+    Attributes
+    ----------
+    costs : (m,) of each.
+    validation : (m,) quality of each on the rows to choose by; larger is better.
+    test : (m,) quality of each, or (m, u) with one value per test row or query.
+    """
+
+    costs: Float
+    validation: Float
+    test: Float
+
+    def joined(self, other: Points) -> Points:
+        """Return the models of both."""
+        return Points(*(np.concatenate([vars(self)[name], vars(other)[name]]) for name in vars(self)))
+
+
+def cost_of(used: Bool, groups: FeatureGroups) -> Float:
+    """Return the cost of models that use some features (m, D), (m,)."""
+    costs = np.zeros(len(used))
+    for row, features in enumerate(used):
+        active = [g for g, columns in enumerate(groups.slices) if features[columns].any()]
+        costs[row] = groups.costs[sorted({h for g in active for h in (*groups.prerequisites[g], g)})].sum()
+    return costs
+
+
+def feature_prices(groups: FeatureGroups) -> tuple[Float, Float]:
+    """Return two prices of each feature, if only features have prices: its share of its group, or all of it."""
+    sizes = np.array([len(group.features) for group in groups.groups])
+    return np.repeat(groups.costs / np.maximum(sizes, 1), sizes), np.repeat(groups.costs, sizes)
+
+
+def value_at_budgets(points: Points, budgets: Float, prior: Float | float, *, chosen: bool) -> Float:
+    """Return the test value or values of each budget, (budgets,) or (budgets, u); `prior` below the cheapest model.
+
+    Parameters
+    ----------
+    chosen : use the model that validates best within the budget; otherwise the most expensive one within it, as a
+        server without validation data does.
+    """
+    order = np.lexsort((points.validation, points.costs))
+    costs, validation, test = points.costs[order], points.validation[order], points.test[order]
+    values = np.tile(prior, (len(budgets), *[1] * (test.ndim - 1)))
+    for i, affordable in enumerate(np.searchsorted(costs, budgets * (1 + 1e-9), side="right")):
+        if affordable:
+            values[i] = test[int(np.argmax(validation[:affordable])) if chosen else affordable - 1]
+    return values
+
+
+def mean_upto(budgets: Float, values: Float, stop: float) -> Float:
+    """Return the mean of a step function of the budget, (budgets,) or (budgets, u), over the budgets up to `stop`."""
+    inside = budgets < stop
+    mean: Float = np.diff(np.append(budgets[inside], stop)) @ values[inside] / stop
+    return mean
+
+
+def difference_error(difference: Float, weight: Float, draws: int = 1000, seed: int = 0) -> float:
+    """Return the bootstrapped standard error of sum(difference) / sum(weight), over test rows or queries, (u,) each."""
+    generator, n = np.random.default_rng(seed), len(weight)
+    counts = (np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(draws))
+    return float(np.std([count @ difference / (count @ weight) for count in counts], ddof=1))
 
 
 class Candidates(NamedTuple):
@@ -114,21 +188,21 @@ def quality(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
     environments = [prepared(name) for name in ("boosting", "ebm")]
     findings, sheets, pictures = missing_peers(environments), [], []
-    for name in list(SETS)[: 1 if quick else None]:
+    for name in list(SETS)[: 1 if quick else -1]:  # the last has a part of its own
         problem = load(name, data)
         candidates = {
-            LINEAR: _least_squares(problem, "linear"),
-            BASIS: _least_squares(problem, "auto"),
-            LIKELIHOOD: _likelihood(problem),
+            LINEAR: fitted(problem, **LEAST_SQUARES, basis="linear"),
+            BASIS: fitted(problem, **LEAST_SQUARES, basis="auto"),
+            LIKELIHOOD: fitted(problem, **LIKELIHOODS[problem.task], basis="linear"),
         }
         columns = candidates[BASIS].columns
         assert columns is not None
         for environment in environments:
             if not isinstance(environment, Absent):
                 try:
-                    with _process(problem, environment, columns) as process:
+                    with process_of(problem, environment, columns) as process:
                         if environment.name == "boosting":
-                            candidates |= {peer: _boosted(problem, process, peer, quick) for peer in OBJECTIVES}
+                            candidates |= {peer: boosted(problem, process, peer, quick) for peer in OBJECTIVES}
                         else:
                             candidates |= _additive(problem, process, columns, findings)
                 except FailedError as error:
@@ -147,41 +221,21 @@ def quality(data: Path, quick: bool) -> Section:
         if name == "yahoo_sample":
             findings += _required(problem)
         print(f"{name}: measured", flush=True)
-    versions = [peer.versions_text for peer in (prepared("ours"), *environments) if not isinstance(peer, Absent)]
-    title = "Anytime quality at equal feature cost"
-    return Section(title, tuple(versions), tuple(findings), TEXT, tuple(sheets), tuple(pictures))
+    title, used = "Anytime quality at equal feature cost", versions([prepared("ours"), *environments])
+    return Section(title, used, tuple(findings), TEXT, tuple(sheets), tuple(pictures))
 
 
-def _least_squares(problem: QualitySet, basis: str) -> Candidates:
-    """Return the prefixes of our model; alpha, and K of the basis `auto`, by cross-validation on the rows to fit on."""
-    more: dict[str, Any] = {"alpha": "cv", "basis": basis, "n_jobs": 2}
-    if problem.task == "ranking":
-        return _prefixes(problem, AnytimeRegressor(problem.groups, **more))
-    return _prefixes(problem, AnytimeClassifier(problem.groups, family="gaussian", **more))
-
-
-def _likelihood(problem: QualitySet) -> Candidates:
-    """Return the same by a likelihood: Poisson for relevances as counts, logistic or softmax for classes."""
-    more: dict[str, Any] = {"alpha": LIKELIHOOD_ALPHA, "basis": "linear", "n_jobs": 2}
-    if problem.task == "ranking":
-        return _prefixes(problem, AnytimeRegressor(problem.groups, family="poisson", **more))
-    if problem.task == "binary":
-        return _prefixes(problem, AnytimeClassifier(problem.groups, family="binomial", **more))
-    return _prefixes(problem, AnytimeClassifier(problem.groups, family="multinomial", **more | {"alpha": 1e-2}))
-
-
-def _prefixes(problem: QualitySet, model: Any) -> Candidates:
+def fitted(problem: QualitySet, **options: Any) -> Candidates:
+    """Return the prefixes of our model of the rows to fit on."""
+    kind = AnytimeRegressor if problem.task == "ranking" else AnytimeClassifier
     start = time.perf_counter()
-    model.fit(problem.fit.X, problem.fit.y, query=problem.fit.query)
+    model: Any = kind(problem.groups, n_jobs=2, **options).fit(problem.fit.X, problem.fit.y, query=problem.fit.query)
     seconds = time.perf_counter() - start
     staged = model.staged_predict if problem.task == "ranking" else model.staged_predict_proba
     choose, test = (np.array(list(staged(part.X))) for part in (problem.choose, problem.test))
     if problem.task == "binary":
         choose, test = choose[:, :, 1] - 0.5, test[:, :, 1] - 0.5
-    columns = np.zeros((model.model_.steps + 1, len(problem.groups.features)), dtype=np.bool_)
-    for prefix, names in enumerate(model.model_.computed):
-        for name in names:
-            columns[prefix, problem.groups.slices[problem.groups.position(name)]] = True
+    columns = np.array([columns_of(names, problem.groups) for names in model.model_.computed])
     return Candidates(_points(problem, model.curve_.costs, choose, test), seconds, columns)
 
 
@@ -194,10 +248,9 @@ def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -
     return found
 
 
-@contextmanager
-def _process(problem: QualitySet, environment: Environment, columns: Bool) -> Iterator[Process]:
+def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> AbstractContextManager[Worker]:
     """Run a peer's process with the rows to fit on, those to choose by, those to test, and prices of features."""
-    shared, full = prices(problem.groups)
+    shared, full = feature_prices(problem.groups)
     arrays = {"X": problem.fit.X, "y": problem.fit.y, "Xv": problem.choose.X, "Xt": problem.test.X}
     more = {
         "shared": shared,
@@ -205,14 +258,12 @@ def _process(problem: QualitySet, environment: Environment, columns: Bool) -> It
         "queries": problem.fit.queries,
         "prefixes": columns[_refits(problem, columns)],
     }
-    with tempfile.TemporaryDirectory() as place:
-        write_arrays(Path(place), arrays | more)
-        with Process(environment, "boosting", 1, Path(place) / "log") as process:
-            process.load(Path(place), tuple(arrays | more))
-            yield process
+    return loaded(environment, "boosting", arrays | more)
 
 
-def _boosted(problem: QualitySet, process: Process, name: str, quick: bool) -> Candidates:
+def boosted(
+    problem: QualitySet, process: Worker, name: str, quick: bool, tradeoffs: tuple[float, ...] = TRADEOFFS
+) -> Candidates:
     """Return the models of LightGBM or XGBoost, of one setting or of the setting that validates best.
 
     LightGBM: every prefix of every model, for both ways to price features and some trade-offs, so one model for each
@@ -222,7 +273,7 @@ def _boosted(problem: QualitySet, process: Process, name: str, quick: bool) -> C
     rounds = ROUNDS[:9] if problem.task == "multiclass" else ROUNDS
     settings: list[dict[str, Any]] = [{"depth": depth} for depth in (1, 2, 4, 6)]
     if name == LIGHTGBM:
-        settings = [{"leaves": 15, "tradeoffs": TRADEOFFS[:: 4 if quick else 1]}]
+        settings = [{"leaves": 15, "tradeoffs": tradeoffs[:: 4 if quick else 1]}]
     found: list[dict[str, Points]] = []
     seconds = 0.0
     for setting in settings:
@@ -234,7 +285,7 @@ def _boosted(problem: QualitySet, process: Process, name: str, quick: bool) -> C
             seconds += outcome["seconds"]
             costs = cost_of(arrays["used"], problem.groups)
             points = _points(problem, costs, arrays["validation"], arrays["test"])
-            for measure in ("NDCG@5",) if ranks else problem.measures:
+            for measure in problem.measures[: 1 if ranks else None]:
                 new = points[measure]
                 joined[measure] = joined[measure].joined(new) if measure in joined else new
         found.append(joined)
@@ -256,7 +307,7 @@ def _refits(problem: QualitySet, columns: Bool) -> Any:
     return np.arange(1, len(costs)) if len(costs) <= 17 else np.unique(np.maximum(within, 1))
 
 
-def _additive(problem: QualitySet, process: Process, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
+def _additive(problem: QualitySet, process: Worker, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
     """Return explainable boosting machines without and with pairs of columns, and note their time to predict a row.
 
     They are fitted again on the columns (m, D) of our prefixes, so that they pay the same. With pairs they know two
@@ -291,23 +342,21 @@ def compare_cells(where: str, cells: Cells) -> list[Finding]:
     """Compare the basis with linear columns, which it must not lose to, and with the best peer, in each cell."""
     findings = []
     peers = [name for name in cells.terms if not name.startswith("ours")]
-    against = {name: cells.against(name) for name in (LINEAR, *peers)}
     for i, what in enumerate(CELLS):
         best = [max(peers, key=lambda name: float(cells.values(name)[i]))] if peers else []
         for other in (LINEAR, *best):
-            gain, error = against[other][i]
+            gain, error = cells.against(other)[i]
             values = f"{BASIS} {cells.values(BASIS)[i]:.4f}, {other} {cells.values(other)[i]:.4f}"
-            text = f"{where}, {what}: {values}, difference {gain:+.4f} ± {error:.4f}"
+            finding = difference(f"{where}, {what}: {values}, difference", gain, error)
             if other == LINEAR:
-                findings.append(Finding("holds" if gain >= -2 * error else "missed", text))
-            else:
-                findings.append(Finding("noted", text) if abs(gain) <= 2 * error else compared(text, gain > 0))
+                finding = Finding("missed" if finding.verdict == "behind" else "holds", finding.text)
+            findings.append(finding)
     return findings
 
 
 def _required(problem: QualitySet) -> list[Finding]:
     """Compare the basis, fitted on all training rows, with what is required of all features."""
-    found = _least_squares(replace(problem, fit=problem.fit.joined(problem.choose)), "auto").points
+    found = fitted(replace(problem, fit=problem.fit.joined(problem.choose)), **LEAST_SQUARES, basis="auto").points
     findings = []
     for measure, limit in REQUIRED.items():
         value = float(found[measure].test[-1].sum() / problem.prior(measure)[1].sum())

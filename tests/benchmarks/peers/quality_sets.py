@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
-from anytime.data.dataset import feature_matrix
-from anytime.data.formats import ReadAs, open_table
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import FeatureGroups, load_groups
-from anytime.types import Float, Index
-
-Task = Literal["ranking", "binary", "multiclass"]
+from anytime.types import Bool, Float, Index
 
 KDD_ROWS = 48_000, 24_000, 50_000
 """Rows of KDD Cup 1999 to fit, to choose models, and of its test table."""
@@ -58,8 +56,12 @@ class Part:
         both = Part(np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y]), query)
         return both.at(np.arange(len(both.y)))
 
+    def divided(self, chosen: Bool) -> tuple[Part, Part]:
+        """Return the rows to fit on, and those to choose by."""
+        return self.at(np.flatnonzero(~chosen)), self.at(np.flatnonzero(chosen))
 
-Parts = tuple[Part, Part, Part]
+
+Parts = tuple[Part, ...]
 """Rows to fit, to choose models, and to test."""
 
 
@@ -69,33 +71,36 @@ class QualitySet:
 
     Attributes
     ----------
-    task : what is predicted; relevances are ranked, and predicted as numbers.
-    classes : number of classes; 1 for numbers.
+    measures : of scores; larger is better.
+    classes : number of classes; 1 for relevances, which are ranked, and predicted as numbers.
     """
 
     name: str
     what: str
-    task: Task
+    measures: tuple[str, ...]
+    classes: int
     groups: FeatureGroups
     fit: Part
     choose: Part
     test: Part
-    classes: int = 1
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """Measures of scores; larger is better."""
-        return ("NDCG@5", "r2") if self.task == "ranking" else ("accuracy",)
+    def task(self) -> str:
+        """What is predicted."""
+        return {1: "ranking", 2: "binary"}.get(self.classes, "multiclass")
 
     def units(self, measure: str, part: Part, scores: Float) -> tuple[Float, Float]:
         """Return the terms of the quality of scores (m, n), or (m, n, classes), for each query or distinct row.
 
         Rows of equal features have equal scores, so they count as one unit (KDD Cup 1999 repeats each row eight times).
+        The area under the ROC curve is one unit.
 
         Returns
         -------
         terms : (m, u).  weights : (u,). A model's quality is the sum of its terms over the sum of the weights.
         """
+        if measure == "AUC":
+            return np.array([[roc_auc_score(part.y, each)] for each in scores]), np.ones(1)
         if measure == "NDCG@5":
             assert part.query is not None
             _, starts, counts = np.unique(part.query, return_index=True, return_counts=True)
@@ -127,15 +132,16 @@ class QualitySet:
         return terms[0], weights
 
 
+def columns_of(names: Sequence[str], groups: FeatureGroups) -> Bool:
+    """Return which of all features those of some groups are, (D,)."""
+    return np.array([group.name in names for group in groups.groups for _ in group.features])
+
+
 def read_rows(path: Path, groups: FeatureGroups, target: str, *further: str) -> list[Any]:
-    """Return features, target and further columns of a table."""
-    types: dict[str, ReadAs] = dict.fromkeys([*groups.features, target], "number")
-    batches = open_table(path).batches([*groups.features, target, *further], types=types)
-    pieces = [
-        (feature_matrix(batch, groups.features), batch.column(target), *(batch.columns[name] for name in further))
-        for batch in batches
-    ]
-    return [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+    """Return features, target and further columns of a table of numbers."""
+    table = pd.read_parquet(path, columns=[*groups.features, target, *further])
+    features, y = table[[*groups.features]], table[target]
+    return [features.to_numpy(np.float64), y.to_numpy(np.float64), *(table[name].to_numpy() for name in further)]
 
 
 def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
@@ -144,70 +150,69 @@ def _classed(path: Path, groups: FeatureGroups, target: str) -> Part:
     return Part(X, y.astype(np.intp))
 
 
-def _heart_cleveland(folder: Path, groups: FeatureGroups) -> Parts:
-    whole = _classed(folder / "data.parquet", groups, "disease")
-    order = np.random.default_rng(0).permutation(len(whole.y))
-    fit, choose, test = (whole.at(rows) for rows in np.split(order, [160, 200]))
-    return fit, choose, test
+def _at_random(whole: Part, rng: np.random.Generator, *ends: int) -> Parts:
+    return tuple(whole.at(rows) for rows in np.split(rng.permutation(len(whole.y)), ends))
 
 
-def _mq2008(folder: Path, groups: FeatureGroups) -> Parts:
+def _heart_cleveland(folder: Path, groups: FeatureGroups, rng: np.random.Generator) -> Parts:
+    return _at_random(_classed(folder / "data.parquet", groups, "disease"), rng, 160, 200)
+
+
+def _nhanes(folder: Path, groups: FeatureGroups, rng: np.random.Generator) -> Parts:
+    table = pd.read_parquet(folder / "data.parquet")
+    died = (table["died_within_10_years"] == "yes").to_numpy(np.intp)
+    return _at_random(Part(table[[*groups.features]].to_numpy(np.float64), died), rng, 5_000, 6_500)
+
+
+def _mq2008(folder: Path, groups: FeatureGroups, _: object) -> Parts:
     X, y, query, fold = read_rows(folder / "data.parquet", groups, "relevance", "qid", "fold")
-    whole, number = Part(X, y, query), np.asarray(fold, dtype=np.intp)
-    fit, choose, test = (whole.at(np.flatnonzero(np.isin(number, folds))) for folds in ((1, 2, 3), (4,), (5,)))
-    return fit, choose, test
+    return tuple(Part(X, y, query).at(np.flatnonzero(np.isin(fold, folds))) for folds in ((1, 2, 3), (4,), (5,)))
 
 
-def _yahoo_sample(folder: Path, groups: FeatureGroups) -> Parts:
+def _yahoo_sample(folder: Path, groups: FeatureGroups, _: object) -> Parts:
     train, test = (
         Part(*read_rows(folder / f"{half}.parquet", groups, "relevance", "qid")) for half in ("train", "test")
     )
-    query = np.asarray(train.query)
-    validation = np.isin(query, np.unique(query)[::5])
-    fit, choose = (train.at(np.flatnonzero(rows)) for rows in (~validation, validation))
-    return fit, choose, test.at(np.arange(len(test.y)))
+    assert train.query is not None
+    return *train.divided(np.isin(train.query, np.unique(train.query)[::5])), test.at(np.arange(len(test.y)))
 
 
-def _kddcup99(folder: Path, groups: FeatureGroups) -> Parts:
+def _kddcup99(folder: Path, groups: FeatureGroups, _: object) -> Parts:
     train, test = (_classed(folder / f"{half}.parquet", groups, "attack") for half in ("train", "test"))
     first, second, third = KDD_ROWS
     return train.at(np.arange(first)), train.at(np.arange(first, first + second)), test.at(np.arange(third))
 
 
-def _mfeat(folder: Path, groups: FeatureGroups) -> Parts:
+def _mfeat(folder: Path, groups: FeatureGroups, _: object) -> Parts:
     train, test = (_classed(folder / f"{half}.parquet", groups, "digit") for half in ("train", "test"))
-    validation = np.arange(len(train.y)) % 5 == 0
-    fit, choose = (train.at(np.flatnonzero(rows)) for rows in (~validation, validation))
-    return fit, choose, test
+    return *train.divided(np.arange(len(train.y)) % 5 == 0), test
 
 
-SETS: dict[str, tuple[Task, int, str, Callable[[Path, FeatureGroups], Parts]]] = {
-    "mq2008": ("ranking", 1, "MQ2008 (LETOR 4.0): folds 1 to 3 to fit on, 4 to choose by, 5 to test", _mq2008),
-    "yahoo_sample": (
-        "ranking",
-        1,
-        "a sample of Yahoo! Learning to Rank; every fifth query to choose by",
-        _yahoo_sample,
-    ),
+RANKING = ("NDCG@5", "r2")
+
+SETS: dict[str, tuple[tuple[str, ...], int, str, Callable[[Path, FeatureGroups, np.random.Generator], Parts]]] = {
+    "mq2008": (RANKING, 1, "MQ2008 (LETOR 4.0): folds 1 to 3 to fit on, 4 to choose by, 5 to test", _mq2008),
+    "yahoo_sample": (RANKING, 1, "a sample of Yahoo! Learning to Rank; every fifth query to choose by", _yahoo_sample),
     "kddcup99": (
-        "binary",
+        ("accuracy",),
         2,
         "KDD Cup 1999: {:,} rows to fit on, {:,} to choose by, {:,} of other days".format(*KDD_ROWS),
         _kddcup99,
     ),
-    "mfeat": ("multiclass", 10, "Multiple Features: digits; every fifth training row to choose by", _mfeat),
+    "mfeat": (("accuracy",), 10, "Multiple Features: digits; every fifth training row to choose by", _mfeat),
     "heart_cleveland": (
-        "binary",
+        ("accuracy",),
         2,
         "heart disease, Cleveland: 160 rows to fit on, 40 to choose by, 103 to test",
         _heart_cleveland,
     ),
+    "nhanes": (("AUC",), 2, "NHANES I: 5,000 persons to fit on, 1,500 to choose by, 3,035 to test", _nhanes),
 }
-"""The task of each, the number of its classes (1 for numbers), what it is, and how it is read and split."""
+"""The measures of each, the number of its classes (1 for relevances), what it is, and how it is read and split."""
 
 
-def load(name: str, data: Path) -> QualitySet:
-    """Load a data set from the common folder."""
-    task, classes, what, parts = SETS[name]
+def load(name: str, data: Path, seed: int = 0) -> QualitySet:
+    """Load a data set from the common folder; `seed` is that of a random split."""
+    measures, classes, what, parts = SETS[name]
     groups = load_groups(data / name / "groups.json")
-    return QualitySet(name, what, task, groups, *parts(data / name, groups), classes=classes)
+    return QualitySet(name, what, measures, classes, groups, *parts(data / name, groups, np.random.default_rng(seed)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import msgspec
 from anytime.evaluation.page.charts import STYLE as CHARTS
 from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
-from benchmarks.harness import SLACK
+from benchmarks.harness import SLACK, aligned
 from benchmarks.peers.environments import Absent, Environment
 from benchmarks.peers.measurements import Spread, digits
 
@@ -91,6 +91,17 @@ def compared(text: str, is_ahead: bool) -> Finding:
     return Finding("ahead" if is_ahead else "behind", text)
 
 
+def difference(text: str, gain: float, error: float, errors: float = 2.0) -> Finding:
+    """Return a paired difference: ours is ahead or behind if it is larger than some standard errors."""
+    whole = f"{text} {gain:+.4f} ± {error:.4f}"
+    return compared(whole, gain > 0) if abs(gain) > errors * error else Finding("noted", whole)
+
+
+def versions(peers: Iterable[Environment | Absent]) -> tuple[str, ...]:
+    """Return the versions of the peers that are installed."""
+    return tuple(f"{peer.name}: {peer.versions_text}" for peer in peers if isinstance(peer, Environment))
+
+
 def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
     """Return the peers that could not be installed, and why."""
     absent = [peer for peer in peers if isinstance(peer, Absent)]
@@ -154,9 +165,6 @@ def lines(section: Section) -> Iterator[str]:
     yield from (f"  {finding.verdict:>7}  {finding.text}" for finding in section.findings)
     for sheet in section.sheets:
         yield from ("", f"  {sheet.caption}")
-        cells = [sheet.columns, *([format_cell(value) for value in row] for row in sheet.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for first, *others in cells:
-            right = (value.rjust(width) for value, width in zip(others, widths[1:], strict=True))
-            yield "    " + "  ".join([first.ljust(widths[0]), *right]).rstrip()
+        rows = ([format_cell(value) for value in row] for row in sheet.rows)
+        yield from (f"    {line}" for line in aligned(sheet.columns, rows))
     yield ""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import datetime
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from anytime.errors import AnytimeWarning
 from benchmarks.harness import flag, script_options
 from benchmarks.peers.adaptive import adaptive
 from benchmarks.peers.defaults import defaults
 from benchmarks.peers.group_lasso import group_lasso
+from benchmarks.peers.prices import prices
+from benchmarks.peers.published import published
 from benchmarks.peers.quality import quality
 from benchmarks.peers.report import lines, machine, read_sections, write
 from benchmarks.peers.resequencing import resequencing
@@ -32,6 +36,8 @@ PARTS = {
     "lasso": group_lasso,
     "quality": quality,
     "defaults": defaults,
+    "published": published,
+    "prices": prices,
     "adaptive": adaptive,
     "serving": serving,
     "size": sizing,
@@ -50,6 +56,7 @@ def main() -> None:
         only={"action": "append", "choices": list(PARTS), "help": "a part; may be repeated"},
     )
     args.out.mkdir(parents=True, exist_ok=True)  # fail before hours of work rather than after
+    warnings.simplefilter("ignore", AnytimeWarning)  # of the tables, which are given
     measured = []
     print(f"measured on {machine()}\n", flush=True)
     for name in args.only or PARTS:

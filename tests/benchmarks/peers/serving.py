@@ -9,8 +9,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,19 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, SERVER_CORE, on_core
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
+from benchmarks.harness import environment as environment_of
+from benchmarks.load.child import Child
+from benchmarks.load.closed_loop import saturate, saturate_websocket
+from benchmarks.load.engine import CONNECTIONS, Load
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
+from benchmarks.load.open_loop import Counts, Posts
 from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.load_client import measure_latency, percentile, saturate, saturate_websocket
 from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers
-from benchmarks.peers.solvers import TESTS, child_variables
-from system import free_port
+from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers, versions
+from benchmarks.peers.solvers import thread_variables
+from system import free_port, started
 
 RATE = 200.0
 """Requests per second at which latency is measured, within the capacity of the slowest server."""
@@ -46,7 +50,7 @@ TEXT = (
     "each on the same core with all its processes, the client on the other. "
     "Servers that are not being measured are stopped (SIGSTOP).",
     "Requests per second: 16 connections, each sending the next request after an answer. Times are of requests due "
-    f"at {RATE:g} per second in an open loop, from their due times.",
+    f"at {RATE:g} per second in an open loop.",
 )
 
 Row = Mapping[str, list[float]]
@@ -146,34 +150,22 @@ class Server:
 
     def find(self) -> None:
         """Find its processes: the first one and all its descendants, in any session."""
-        children: dict[int, list[int]] = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, IndexError):
-                parent = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1]
-                children.setdefault(int(parent), []).append(int(entry.name))
         self.pids = [self.process.pid]
         for pid in self.pids:  # grows during the loop
-            self.pids += children.get(pid, [])
+            for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    self.pids += map(int, thread.read_text(encoding="ascii").split())
 
     @property
-    def cpu_s(self) -> float:
+    def total_cpu_us(self) -> float:
         """Processor time of all threads of all its processes."""
-        total = 0
-        for pid in self.pids:
-            with suppress(OSError):
-                threads = Path(f"/proc/{pid}/task").iterdir()
-                total += sum(int((thread / "schedstat").read_text(encoding="ascii").split()[0]) for thread in threads)
-        return total / 1e9
+        return sum(Child(pid, self.port).cpu_us for pid in self.pids)
 
     @property
     def memory_mib(self) -> float:
         """Memory of all its processes; shared memory counts once."""
-        total = 0
-        for pid in self.pids:
-            with suppress(OSError):
-                lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-                total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-        return total / 1024.0
+        lines = "".join(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii") for pid in self.pids).splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024.0
 
     def signal(self, what: signal.Signals) -> None:
         for pid in self.pids:
@@ -181,73 +173,126 @@ class Server:
                 os.kill(pid, what)
 
     @contextmanager
-    def running(self) -> Any:
+    def running(self) -> Iterator[None]:
         """Let its processes run for the block; they are stopped otherwise."""
         self.signal(signal.SIGCONT)
         try:
             time.sleep(0.2)
             yield
+        except OSError as error:
+            raise FailedError(f"the connection ended: {error}") from error
         finally:
             self.signal(signal.SIGSTOP)
 
     def end(self) -> None:
+        """Kill all its processes, also stopped ones."""
         self.find()
-        for what in (signal.SIGCONT, signal.SIGTERM):
-            self.signal(what)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
         self.signal(signal.SIGKILL)
-        self.process.wait()
 
     def rate(self, name: str, load: Callable[[float], tuple[int, float]], seconds: float) -> float:
         """Return requests per second, and note the processor time of each."""
         with self.running():
             load(min(FIRST_S, seconds))
             self.find()
-            before = self.cpu_s
+            before = self.total_cpu_us
             count, passed = load(seconds)
             if not count:
                 raise FailedError("no answer received")
-            self.cpu_us.setdefault(name, []).append((self.cpu_s - before) / count * 1e6)
+            self.cpu_us.setdefault(name, []).append((self.total_cpu_us - before) / count)
             return count / passed
 
     def latency(self, load: Callable[[], list[float]]) -> float:
         """Return the median latency in milliseconds, and note all latencies."""
         with self.running():
             self.took.append(load())
-            return percentile(self.took[-1], 0.5)
+            return percentiles(self.took[-1], 50)[0]
 
 
-def _launch(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Server:
-    """Start a server on its core, and wait until it answers; raise FailedError if it ends, or not in time."""
+@contextmanager
+def launched(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Iterator[Server]:
+    """Run a server on its core from its first answer on; raise FailedError if it ends, or does not answer in time."""
     folder.mkdir(parents=True)
     port, program = free_port(), environment.python.parent
     first, *others = launcher.command(port, folder)
-    command = ["taskset", "--cpu-list", str(SERVER_CORE), str(program / first), *others]
-    variables = child_variables(1) | {
+    variables = environment_of(**thread_variables(1)) | {
         "PEERS_MODEL": str(model),
         "BENTOML_DO_NOT_TRACK": "True",
         "BENTOML_HOME": str(folder / "home"),
         "PATH": os.pathsep.join([str(program), os.environ["PATH"]]),
         "ANYTIME_MAX_LATENESS_MS": "60000",  # refuse nothing, like the other servers
     }
-    log = folder / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=out, start_new_session=True)
-    server = Server(launcher, process, port)
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-            raise FailedError(f"ended with {process.returncode}: {lines[-1][:200] if lines else 'nothing was printed'}")
+    assigned = [f"{name}={value}" for name, value in variables.items()]
+    on_its_core = ["chrt", "--other", "0", "taskset", "--cpu-list", str(SERVER_CORE)]
+
+    def answers() -> bool:
         with suppress(OSError), closing(HttpClient(port)) as client:
             client.send(launcher.request(row))
-            if client.response()[0] == 200:
-                server.find()
-                return server
-        time.sleep(0.25)
-    server.end()
-    raise FailedError(f"did not answer within {START_S:g} s")
+            return client.response()[0] == 200
+        return False
+
+    with ExitStack() as stack:
+        try:
+            command = ["env", *assigned, *on_its_core, program / first, *others]
+            process = stack.enter_context(started(command, answers, folder, START_S))
+        except AssertionError as error:
+            raise FailedError(" ".join(str(error).split())[-200:]) from error
+        server = Server(launcher, process, port)
+        stack.callback(server.end)
+        server.find()
+        yield server
+
+
+@contextmanager
+def running_peer(label: str, row: Row, folder: Path) -> Iterator[tuple[Child, bytes] | None]:
+    """Run a peer of one process with a linear model; yield it and a request, or None if its installation fails."""
+    [launcher] = [each for each in LAUNCHERS if each.label == label]
+    environment = prepared(launcher.environment)
+    if isinstance(environment, Absent):
+        print(f"no {label} to compare with: {environment.why}")
+        yield None
+        return
+    model = folder / "linear.npz"
+    np.savez(model, coef=np.ones(len(_numbers(row))), intercept=0.0)
+    with launched(launcher, environment, model, folder / label, row) as server:
+        yield Child(server.process.pid, server.port), launcher.request(row)
+
+
+def saturate_posts(port: int, request: bytes, check: Callable[[bytes], object], seconds: float) -> tuple[int, float]:
+    """Send requests on 16 connections, the next one after each answer; return the answers and the seconds.
+
+    Raises
+    ------
+    FailedError
+        An answer was not 200, or wrong.
+    """
+
+    def answers(client: HttpClient) -> int:
+        found = client.poll()
+        if found is not None:
+            status, content = found
+            if status != 200:
+                raise FailedError(f"status {status}: {content[:200]!r}")
+            check(content)
+        return found is not None
+
+    clients = [HttpClient(port) for _ in range(CONNECTIONS)]
+    return saturate(clients, lambda client: client.send(request), answers, seconds)
+
+
+def measure_latency(
+    port: int, request: bytes, check: Callable[[bytes], object], rate: float, seconds: float
+) -> list[float]:
+    """Send `rate` requests per second in an open loop; return milliseconds from each to its answer."""
+    load, counts = Load(), Counts()
+    start = time.perf_counter() + 0.05
+    with closing(load):
+        posts = Posts(load, port, lambda: request, math.inf, check)
+        for number in range(int(rate * seconds)):
+            load.at(start + number / rate, partial(posts.begin, counts))
+        load.run(lambda: counts.good == counts.sent, 5.0)
+    if counts.good < counts.sent:
+        raise FailedError(f"cannot answer {rate:g} requests a second: {counts.good} of {counts.sent} were answered")
+    return counts.took_ms
 
 
 def serving(_data: Path, quick: bool) -> Section:
@@ -256,8 +301,8 @@ def serving(_data: Path, quick: bool) -> Section:
     environments = {launcher.environment: prepared(launcher.environment) for launcher in LAUNCHERS}
     findings = missing_peers(list(environments.values()))
     servers: list[Server] = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = saved_model(folder / "linear.safetensors", groups=10, size=10)
         prefixes, k = model.prefixes, model.steps
         coef = prefixes.coef(k)[:, 0]  # in the order in which groups are sent
@@ -265,22 +310,18 @@ def serving(_data: Path, quick: bool) -> Section:
         np.savez(folder / "linear.npz", coef=coef, intercept=intercept)
         rng = np.random.default_rng(5)
         row = {name: values_of(model, name, rng) for name in model.places}
-        try:
-            for number, launcher in enumerate(LAUNCHERS):
-                environment = environments[launcher.environment]
-                if isinstance(environment, Absent):
-                    continue
-                try:
-                    servers.append(_launch(launcher, environment, folder / "linear.npz", folder / str(number), row))
-                except FailedError as error:
-                    findings.append(Finding("absent", f"{launcher.label}: {error}"))
-            with on_core(CLIENT_CORE):
-                sheet = _measured(servers, model, row, rounds, seconds, findings)
-        finally:
-            for server in servers:
-                server.end()
-    versions = [peer.versions_text for peer in environments.values() if not isinstance(peer, Absent)]
-    return Section("Serving the same linear model", tuple(versions), tuple(findings), TEXT, (sheet,))
+        for number, launcher in enumerate(LAUNCHERS):
+            environment = environments[launcher.environment]
+            if isinstance(environment, Absent):
+                continue
+            try:
+                server = launched(launcher, environment, folder / "linear.npz", folder / str(number), row)
+                servers.append(stack.enter_context(server))
+            except FailedError as error:
+                findings.append(Finding("absent", f"{launcher.label}: {error}"))
+        with on_core(CLIENT_CORE):
+            sheet = _measured(servers, model, row, rounds, seconds, findings)
+    return Section("Serving the same linear model", versions(environments.values()), tuple(findings), TEXT, (sheet,))
 
 
 def _measured(
@@ -297,9 +338,9 @@ def _measured(
         server.signal(signal.SIGSTOP)
         label, request = server.launcher.label, server.launcher.request(row)
         check = partial(check_answer, server.launcher.read, expected)
-        loads = {label: partial(saturate, server.port, request, check)}
+        loads = {label: partial(saturate_posts, server.port, request, check)}
         if label == OURS:
-            loads[WEBSOCKET] = partial(saturate_websocket, server.port, row, check)
+            loads[WEBSOCKET] = partial(saturate_websocket, server.port, row, check=check)
         for name, load in loads.items():
             by_label[name] = server
             measures[name] = partial(server.rate, name, load, seconds)
@@ -314,7 +355,7 @@ def _measured(
             continue
         times: list[Cell] = [None, None]
         if label != WEBSOCKET and len(server.took) > 1:  # the first is the warm-up
-            of = [[percentile(round_, share) for round_ in server.took[1:]] for share in (0.5, 0.99)]
+            of = zip(*(percentiles(took, 50, 99) for took in server.took[1:]), strict=True)
             times = [str(Spread.of(values)) for values in of]
         with server.running():
             memory = None if label == WEBSOCKET else mebibytes(server.memory_mib)

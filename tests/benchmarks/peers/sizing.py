@@ -1,34 +1,21 @@
 """The part of the report on size: training time by rows, columns and groups, compared with two floors.
 
-`python -m benchmarks.peers.sizing N D SIZE ROUNDS THREADS` measures one size in a process of its own, and prints JSON:
-interleaved seconds of each. The floors are reading the table once (a sum over all numbers, with as many threads as the
-rest) and `X.T @ X`. Rows repeat after the first thousands: their values do not affect the time.
+The floors are reading the table once (a sum over all numbers, with as many threads as the rest) and `X.T @ X`.
 """
 
 from __future__ import annotations
 
-import gc
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from anytime.moments.accumulate import moments_of
-from anytime.moments.moments import Gram
-from anytime.selection import sequence
 from anytime.types import Float
-from benchmarks.peers.adapters.with_ours import coefficients, groups_of
-from benchmarks.peers.adapters.worker import peak_mib
 from benchmarks.peers.environments import ours
 from benchmarks.peers.measurements import FailedError, Spread, digits, ratios
 from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, drawn, mebibytes
-from benchmarks.peers.solvers import child_variables
+from benchmarks.peers.solvers import loaded
 
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 COLUMNS = (50, 100, 200, 500, 1000, 2000)
@@ -41,9 +28,7 @@ GROUPS = (50, 100, 200, 400, 1000, 2000)
 
 FLOORS = ("reading", "X.T @ X")
 CORES = 2
-UNIQUE_ROWS = 8_192
-PIECE = 65_536
-"""Rows that one thread reads at once."""
+TIMEOUT_S = 900.0
 
 TEXT = (
     "Everything at one size is interleaved in one process. Reading is a sum over all numbers by two threads; "
@@ -127,18 +112,14 @@ def sizing(_data: Path, quick: bool) -> Section:
 
 
 def _at(n: int, D: int, size: int, rounds: int) -> Size:
-    command = [sys.executable, "-m", "benchmarks.peers.sizing", *map(str, (n, D, size, rounds, CORES))]
-    try:
-        done = subprocess.run(command, check=True, capture_output=True, env=child_variables(CORES), timeout=900)
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.decode(errors="replace").splitlines() or [""])[-1]
-        raise FailedError(f"ended with {error.returncode}: {last}") from error
-    except subprocess.TimeoutExpired as error:
-        raise FailedError("took more than a quarter of an hour") from error
-    found = msgspec.json.decode(done.stdout, type=Size)
-    medians = ", ".join(f"{name} {digits(found.median(name))} s" for name in found.seconds)
+    options = {"n": n, "D": D, "size": size, "rounds": rounds, "threads": CORES}
+    with loaded(ours(), "with_ours", {}, CORES) as process:
+        found = process.run("training", options, TIMEOUT_S)
+    beyond_mib = found["peak_mib"] - found["before_mib"]
+    measured = Size(n, D, found["groups"], found["each"], found["data_mib"], beyond_mib)
+    medians = ", ".join(f"{name} {digits(measured.median(name))} s" for name in measured.seconds)
     print(f"  {n:>10,} x {D:>5,}: {medians}", flush=True)
-    return found
+    return measured
 
 
 def _rows_and_columns(sizes: Sequence[Size]) -> list[Finding]:
@@ -168,42 +149,3 @@ def _groups(sizes: Sequence[Size], D: int) -> Finding:
     words = f"of {D:,} columns, {many:,} groups take {digits(seconds[many] / seconds[few])} times as long as {few}"
     text = f"the path grows as groups^{b:.2f} ({words}); limit: less than quadratic"
     return Finding("holds" if b < 1.5 else "missed", text)
-
-
-def main() -> None:
-    """Measure one size."""
-    n, D, size, rounds, threads = map(int, sys.argv[1:])
-    rng = np.random.default_rng(0)
-    unique = rng.standard_normal((min(n, UNIQUE_ROWS), D))
-    unique[:, 1:] += 0.5 * unique[:, :-1]
-    target = unique @ rng.standard_normal(D) + 5 * rng.standard_normal(len(unique))
-    X, y = np.resize(unique, (n, D)), np.resize(target, n)
-    groups = groups_of({"sizes": np.diff([*range(0, D, size), D]), "costs": rng.uniform(1, 10, -(-D // size))})
-    gram = Gram.of(moments_of(X[:UNIQUE_ROWS], y[:UNIQUE_ROWS]))
-    before = peak_mib()
-    pool = ThreadPoolExecutor(threads)
-
-    def path(of: Gram) -> None:
-        coefficients(of, sequence(of, groups, "fr"))
-
-    measures: dict[str, Callable[[], object]] = {
-        "reading": lambda: list(pool.map(lambda start: X[start : start + PIECE].sum(), range(0, n, PIECE))),
-        "X.T @ X": lambda: X.T @ X,
-        "moments": lambda: moments_of(X, y, n_jobs=threads),
-        "path": lambda: path(gram),
-        "training": lambda: path(Gram.of(moments_of(X, y, n_jobs=threads))),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in measures}
-    for turn in range(rounds + 1):
-        for name, act in measures.items():
-            gc.collect()
-            start = time.perf_counter()
-            act()
-            if turn or rounds == 0:
-                seconds[name].append(time.perf_counter() - start)
-    memory = {"data_mib": X.nbytes / 2**20, "beyond_mib": peak_mib() - before}
-    print(json.dumps({"n": n, "D": D, "groups": len(groups), "seconds": seconds} | memory))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,16 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness import Process
 from benchmarks.peers.environments import Absent, Environment, prepared
 from benchmarks.peers.measurements import FailedError, Measurements, interleave
-from benchmarks.peers.problems import SyntheticProblem
+from benchmarks.peers.problems import SyntheticProblem, write_arrays
 from benchmarks.peers.report import Finding, Sheet, cell, mebibytes
 
 GRAM = ("S", "q", "sizes", "costs", "rows")
 ROWS = ("X", "y", "sizes", "costs", "rows")
 OURS = "ours: exact FR of all groups, all coefficients"
-TESTS = Path(__file__).parents[2]
-
 LONG_S, FEW = 4.0, 3
 """Measurements that take longer than LONG_S have this many rounds."""
 
@@ -87,24 +85,19 @@ SELECTION = (
 """The same selection of groups without costs."""
 
 
-def child_variables(threads: int) -> dict[str, str]:
-    """Return the environment variables of a child: this folder of tests, and its number of threads."""
-    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | dict.fromkeys(THREADS, str(threads)) | {"PYTHONPATH": paths}
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the environment variables of a number of threads."""
+    return dict.fromkeys(THREADS, str(threads))
 
 
-class Process(AbstractContextManager["Process"]):
+class Worker(Process):
     """One module of `adapters` in a process limited to some threads and as many cores, with its output in `log`."""
 
     def __init__(self, environment: Environment, module: str, threads: int, log: Path) -> None:
+        worker, variables = "benchmarks.peers.adapters.worker", thread_variables(threads)
+        super().__init__(worker, module, python=environment.python, log=log, **variables)
         self.log = log
-        command = [str(environment.python), "-m", "benchmarks.peers.adapters.worker", module]
-        pipe, variables = subprocess.PIPE, child_variables(threads)
-        with log.open("ab") as printed:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=printed, env=variables, cwd=log.parent
-            )
-        os.sched_setaffinity(self._process.pid, set(range(min(threads, os.cpu_count() or 1))))
+        os.sched_setaffinity(self.popen.pid, set(range(min(threads, os.cpu_count() or 1))))
 
     def load(self, folder: Path, arrays: Sequence[str]) -> None:
         """Read some arrays of a folder."""
@@ -131,31 +124,35 @@ class Process(AbstractContextManager["Process"]):
             with np.load(f"{folder}/out.npz", allow_pickle=False) as file:
                 return reply, dict(file)
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
     def _request(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
+        assert self.popen.stdout is not None
         try:
-            stdin.write(json.dumps(request).encode() + b"\n")
-            stdin.flush()
-            if not select.select([stdout], (), (), timeout_s)[0]:
-                self._process.kill()
+            self.say(json.dumps(request))
+            if not select.select([self.popen.stdout], (), (), timeout_s)[0]:
+                self.popen.kill()
                 raise FailedError(f"no answer within {timeout_s:g} s")
-            line = stdout.readline()
-        except OSError:
-            line = b""
-        if not line:
-            code, printed = self._process.wait(), self.log.read_text(encoding="utf-8", errors="replace").split("\n")
+            reply: dict[str, Any] = json.loads(self.line("{"))
+        except (OSError, RuntimeError):
+            code, printed = self.popen.wait(), self.log.read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((text.strip() for text in reversed(printed) if text.strip()), "nothing was printed")
-            raise FailedError(f"its process ended with {code}: {last[:200]}")
-        reply: dict[str, Any] = json.loads(line)
+            raise FailedError(f"its process ended with {code}: {last[:200]}") from None
         if "error" in reply:
             raise FailedError(reply["error"])
         return reply
+
+
+@contextmanager
+def loaded(
+    environment: Environment | Absent, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1
+) -> Iterator[Worker]:
+    """Run a process that has read some arrays; raise FailedError without its environment."""
+    if isinstance(environment, Absent):
+        raise FailedError(environment.why)
+    with tempfile.TemporaryDirectory() as folder:
+        write_arrays(Path(folder), arrays)
+        with Worker(environment, module, threads, Path(folder) / "log") as process:
+            process.load(Path(folder), tuple(arrays))
+            yield process
 
 
 @dataclass(frozen=True)
@@ -209,7 +206,7 @@ def measure(
     failed: dict[str, str] = {}
     measures: dict[str, Callable[[], float]] = {}
 
-    def seconds(process: Process, call: str, options: Mapping[str, Any]) -> float:
+    def seconds(process: Worker, call: str, options: Mapping[str, Any]) -> float:
         return float(process.run(call, options)["seconds"])
 
     with ExitStack() as stack:
@@ -221,7 +218,7 @@ def measure(
                 failed[peer.label] = environment.why
                 continue
             try:
-                process = stack.enter_context(Process(environment, module, threads, log / f"{number}.log"))
+                process = stack.enter_context(Worker(environment, module, threads, log / f"{number}.log"))
                 process.load(problem.folder, peer.arrays)
                 numbers[peer.label], results[peer.label] = process.arrays(call, options)
             except FailedError as error:

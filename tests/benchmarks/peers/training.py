@@ -14,10 +14,23 @@ from anytime.moments.moments import Gram
 from anytime.selection import given_sequence, sequence
 from anytime.types import Bool, Float, Index
 from benchmarks.peers.adapters.with_ours import ALPHA, gram_of
-from benchmarks.peers.environments import Environment, prepared
+from benchmarks.peers.environments import prepared
 from benchmarks.peers.measurements import digits
 from benchmarks.peers.problems import SyntheticProblem, make_problem
-from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, cell, compared, drawn, missing_peers, within
+from benchmarks.peers.quality import mean_upto
+from benchmarks.peers.report import (
+    Cell,
+    Finding,
+    Picture,
+    Section,
+    Sheet,
+    cell,
+    compared,
+    drawn,
+    missing_peers,
+    versions,
+    within,
+)
 from benchmarks.peers.solvers import FROM_GRAM, FROM_ROWS, OURS, SELECTION, Round, measure
 
 ADELIE, EARLY, PURSUIT = (FROM_GRAM[i].label for i in (1, 2, 3))
@@ -97,12 +110,6 @@ def refitted(order: list[int], gram: Gram, groups: FeatureGroups, alpha: float) 
     return Line(found.costs, found.explained_variance)
 
 
-def area(line: Line, maximum: float, stop: float) -> float:
-    """Return the mean of F over the costs up to `stop`, for an interrupted client, as a share of `maximum`."""
-    inside = line.costs < stop
-    return float(np.diff(np.append(line.costs[inside], stop)) @ line.explained[inside]) / (stop * maximum)
-
-
 def training(_data: Path, quick: bool) -> Section:
     """Measure from the Gram, and return the section."""
     rounds, n = 9 if quick else 15, 50_000
@@ -121,8 +128,8 @@ def training(_data: Path, quick: bool) -> Section:
                     cost_sheet, cost_picture = _at_equal_cost(problem, found)
                     sheets.append(cost_sheet)
                     pictures.append(cost_picture)
-    title, text = "Training from the Gram", (WHAT, FROM_THE_GRAM)
-    return Section(title, _versions("adelie"), tuple(findings), text, tuple(sheets), tuple(pictures))
+    title, text, used = "Training from the Gram", (WHAT, FROM_THE_GRAM), versions(map(prepared, ("ours", "adelie")))
+    return Section(title, used, tuple(findings), text, tuple(sheets), tuple(pictures))
 
 
 def rows(_data: Path, quick: bool) -> Section:
@@ -143,13 +150,8 @@ def rows(_data: Path, quick: bool) -> Section:
         found = measure(SELECTION, make_problem(2_000, 100, 5, Path(folder), seed=3), 2, 3)
     sheets.append(found.sheet("Forward selection of groups without costs", SELECTION[0].label))
     findings += [*found.absent, *_same_selection(found)]
-    return Section("Training from rows", _versions(*PEERS), tuple(findings), (WHAT, FROM_THE_ROWS), tuple(sheets))
-
-
-def _versions(*names: str) -> tuple[str, ...]:
-    """Return the versions of ours and of some peers."""
-    found = [prepared(name) for name in ("ours", *names)]
-    return tuple(f"{peer.name}: {peer.versions_text}" for peer in found if isinstance(peer, Environment))
+    used = versions(map(prepared, ("ours", *PEERS)))
+    return Section("Training from rows", used, tuple(findings), (WHAT, FROM_THE_ROWS), tuple(sheets))
 
 
 def _limited(found: Round, limits: Mapping[str, float]) -> list[Finding]:
@@ -228,7 +230,9 @@ def _at_equal_cost(main: SyntheticProblem, found: Round) -> tuple[Sheet, Picture
     maximum, total = float(order.explained_variance[-1]), float(main.costs.sum())
     cells: list[tuple[Cell, ...]] = []
     for name, line in lines.items():
-        areas = [round(area(line, maximum, share * total), 4) for share in COST_SHARES]
+        areas = [
+            round(float(mean_upto(line.costs, line.explained, share * total)) / maximum, 4) for share in COST_SHARES
+        ]
         cells.append((name, *areas, round(float(line.explained.max()) / maximum, 4)))
     columns = ("", *(f"first {share:.0%} of the cost" for share in COST_SHARES), "reached in the end")
     caption = "Mean explained variance over budgets up to a share of all costs, as a share of what all groups explain"

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from drills.attacks.wire import ENDLESS, Attack, connect, endless, receive, replies, request, send_all
 
@@ -74,10 +75,7 @@ BOMBS = {name: content.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) for nam
 
 
 def _bombs(port: int) -> Counter[str]:
-    received: Counter[str] = Counter()
-    for content in BOMBS.values():
-        received += request(port, content)
-    return received
+    return sum((request(port, content) for content in BOMBS.values()), Counter[str]())
 
 
 def _endless(kind: str, piece: bytes, limit: int = ENDLESS) -> Callable[[int], Counter[str]]:
@@ -87,10 +85,8 @@ def _endless(kind: str, piece: bytes, limit: int = ENDLESS) -> Callable[[int], C
     return endless(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n", chunk, limit)
 
 
-def _announced(port: int) -> Counter[str]:
-    """Announce a body that is too large, and wait."""
-    head = b"POST /predict HTTP/1.1\r\nHost: hostile\r\nContent-Type: application/json\r\n"
-    return request(port, head + b"Content-Length: 999999999999\r\n\r\n{")
+ANNOUNCED = post_request(b"{").replace(b"Content-Length: 1\r\n", b"Content-Length: 999999999999\r\n")
+"""A request whose body is announced as too large, and does not come."""
 
 
 def _expecting(port: int) -> Counter[str]:
@@ -123,7 +119,7 @@ BODIES = (
     Attack("a body without an end", _endless(JSON, b" " * 65_536), may_reset=True),
     Attack("lines without an end", _endless(LINES, b"y" * 65_536), may_reset=True),
     Attack("empty lines without an end", _endless(LINES, b"\n" * 65_536), may_reset=True, others_ms=50.0),
-    Attack("a length of a terabyte", _announced),
+    Attack("a length of a terabyte", partial(request, content=ANNOUNCED)),
     Attack("a body that waits for 100 Continue", _expecting),
     Attack("more sessions than the limit", _sessions, rounds=1, others_ms=50.0, full="session"),
 )

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-from benchmarks.load.frames import frame, text
-from drills.attacks.wire import Attack, connect, receive, replies, send_all
+from benchmarks.load.frames import WebSocketClient, frame, text
+from drills.attacks.wire import TIMEOUT_S, Attack, ended, receive, request, send_all
 
 KEY = base64.b64encode(bytes(16))
 HEAD = b"GET /stream HTTP/1.1\r\nHost: hostile\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -24,14 +24,8 @@ UPGRADE_REQUEST = HEAD + VERSION + KEYED + b"\r\n"
 
 
 def open_websocket(port: int, receive_buffer: int | None = None) -> socket.socket:
-    sock = connect(port, receive_buffer)
-    send_all(sock, UPGRADE_REQUEST)
-    head = b""
-    while b"\r\n\r\n" not in head:
-        more = sock.recv(1)
-        if not more:
-            raise ConnectionError(f"no WebSocket: {head!r}")
-        head += more
+    sock = WebSocketClient(port, "/stream", receive_buffer).sock
+    sock.settimeout(TIMEOUT_S)
     return sock
 
 
@@ -67,17 +61,12 @@ def send_frames(content: bytes, port: int) -> Counter[str]:
     with open_websocket(port) as sock:
         send_all(sock, content)
         received, end = receive(sock, 1.0)
-    found = list(messages(received))
-    return Counter(found if found and end == "open" else [*found, end])
+    return ended(messages(received), end)
 
 
 def send_handshake(content: bytes, port: int) -> Counter[str]:
     """Send a handshake, and return the replies."""
-    with connect(port) as sock:
-        send_all(sock, content)
-        received, end = receive(sock, 1.0)
-    found = list(replies(received))
-    return Counter(found if found and end == "open" else [*found, end])
+    return request(port, content, 1.0)
 
 
 PING = frame(9, b"hostile")

@@ -7,11 +7,11 @@ answer to another client.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 
-from drills.attacks.wire import Attack, connect, receive, replies, request, send_all
+from drills.attacks.wire import Attack, connect, ended, receive, replies, request, send_all
 
 ALIVE = b'{"status":"ok"}'
 HIDDEN = b"GET /livez HTTP/1.1\r\nHost: hostile\r\n\r\n"
@@ -121,8 +121,7 @@ def send_ambiguous(content: bytes, port: int) -> Counter[str]:
         received, end = receive(sock, 1.0)
     if ALIVE in received:
         return Counter(["ANSWERED THE HIDDEN REQUEST"])
-    found = list(replies(received))
-    return Counter(found if found and end == "open" else [*found, end])
+    return ended(replies(received), end)
 
 
 def get_request(path: str) -> bytes:
@@ -131,32 +130,19 @@ def get_request(path: str) -> bytes:
 
 
 def _paths(port: int) -> Counter[str]:
-    received: Counter[str] = Counter()
-    for route, trick in product(ROUTES, TRICKS):
-        received += request(port, get_request(route.format(trick, trick)))
-    for trick in TRICKS:
-        received += request(port, get_request(f"/models/{trick}/reload").replace(b"GET", b"POST", 1))
-        received += request(port, get_request(f"/predict?session={trick}"))
-        received += request(port, get_request(f"/{trick}"))
-    return received
-
-
-def _all(requests: Mapping[str, bytes], send: Callable[[bytes, int], Counter[str]]) -> Callable[[int], Counter[str]]:
-    def act(port: int) -> Counter[str]:
-        received: Counter[str] = Counter()
-        for content in requests.values():
-            received += send(content, port)
-        return received
-
-    return act
+    paths = [route.format(trick, trick) for route, trick in product(ROUTES, TRICKS)]
+    paths += [template.format(trick) for template in ("/predict?session={}", "/{}") for trick in TRICKS]
+    requests = [get_request(path) for path in paths]
+    requests += [get_request(f"/models/{trick}/reload").replace(b"GET", b"POST", 1) for trick in TRICKS]
+    return sum((request(port, content) for content in requests), Counter[str]())
 
 
 MALFORMED = (
     *(Attack(f"ambiguous: {name}", partial(send_ambiguous, content)) for name, content in AMBIGUOUS.items()),
     *(Attack(f"an upgrade: {name}", partial(send_ambiguous, content)) for name, content in UPGRADES.items()),
     *(
-        Attack(f"not HTTP/1.1: {name}", _all({name: content}, lambda requests, port: request(port, requests, 1.0)))
+        Attack(f"not HTTP/1.1: {name}", partial(request, content=content, timeout_s=1.0))
         for name, content in OTHER_PROTOCOLS.items()
     ),
+    Attack(f"paths: {len(TRICKS)} tricks in every name", _paths, may_reset=True),
 )
-PATHS = (Attack(f"paths: {len(TRICKS)} tricks in every name", _paths, may_reset=True),)

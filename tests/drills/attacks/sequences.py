@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import json
 import random
-import selectors
+import select
 import socket
 import struct
 import sys
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any, NamedTuple
 
 from benchmarks.harness import answering
-from benchmarks.load.frames import frame
+from benchmarks.load.frames import connect, frame
 
 CONNECTIONS = 20
-PER_TURN = 256 * 1024
-"""Bytes that one connection sends before the next one."""
+TURN_S = 0.05
+"""Time for which a connection waits until it can read or send."""
 
 JSON, LINES, PACKED = b"application/json", b"application/x-ndjson", b"application/msgpack"
 TARGETS = (
@@ -219,109 +220,84 @@ class Round:
 
 
 class _Connection:
-    """One connection, which never blocks."""
+    """One connection, on which steps are played until the end of the round, at a time of `time.monotonic`."""
 
-    def __init__(self, port: int, steps: Steps) -> None:
-        self.sock = socket.socket()
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        self.sock.settimeout(5)
-        self.sock.connect(("127.0.0.1", port))
+    def __init__(self, port: int, until: float) -> None:
+        self.sock = connect(port, 65_536, 5.0)
         self.sock.setblocking(False)
-        self.steps = steps
-        self.unsent: deque[memoryview] = deque()
-        self.step = Step(times=0)
+        self.until = until
+        self.sent = 0
         self.ignores_replies = False
-        self.waiting = False
-        self.end: str | None = None
 
-    def read(self) -> None:
+    def play(self, steps: Steps) -> str:
+        """Play steps, and wait for the end of the connection; return how it ended."""
         try:
-            if self.sock.recv(1 << 20):
-                self.waiting = False
-            else:
-                self.end = "closed by the server"
-        except BlockingIOError:
-            pass
+            for step in steps:
+                if step.act == "ignore replies":
+                    self.ignores_replies = True
+                elif step.act == "await":
+                    self._await()
+                elif step.act == "half-close":
+                    self.sock.shutdown(socket.SHUT_WR)
+                elif step.act == "reset":
+                    self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return "reset by the client"
+                elif step.content:
+                    self._send(step)
+            while time.monotonic() < self.until:
+                self._turn(b"")
+        except EOFError:
+            return "closed by the server"
         except OSError:
-            self.end = "reset by the server"
+            return "reset by the server"
+        finally:
+            self.sock.close()
+        return "open at the end"
 
-    def send(self) -> int:
-        """Send until the server reads no more; return the number of bytes."""
-        sent = 0
-        try:
-            while sent < PER_TURN and self.end is None and not self.waiting:
-                if not self.unsent and not self._next():
-                    break
-                size = self.sock.send(self.unsent[0])
-                sent += size
-                self.unsent[0] = self.unsent[0][size:]
-                if not self.unsent[0]:
-                    self.unsent.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.end = "reset by the server"
+    def _await(self) -> None:
+        while not self.ignores_replies and time.monotonic() < self.until:
+            if select.select([self.sock], [], [], TURN_S)[0]:
+                return
+
+    def _send(self, step: Step) -> None:
+        remaining = step.times
+        while remaining and time.monotonic() < self.until:
+            batch = min(max(65_536 // len(step.content), 1), remaining)
+            remaining -= batch
+            unsent = memoryview(step.content * batch)
+            while unsent and time.monotonic() < self.until:
+                unsent = unsent[self._turn(unsent) :]
+
+    def _turn(self, content: bytes | memoryview) -> int:
+        """Read and send what is possible; return the number of bytes sent."""
+        readers, writers = [] if self.ignores_replies else [self.sock], [self.sock] if content else []
+        readable, writable, _ = select.select(readers, writers, [], TURN_S)
+        if readable and not self.sock.recv(1 << 20):
+            raise EOFError
+        sent = self.sock.send(content) if writable else 0
+        self.sent += sent
         return sent
-
-    def _next(self) -> bool:
-        """Queue the next bytes; return whether there are any."""
-        while self.step.times == 0 and not self.waiting:
-            step = next(self.steps, None)
-            if step is None:
-                return False
-            if step.act == "ignore replies":
-                self.ignores_replies = True
-            elif step.act == "await":
-                self.waiting = not self.ignores_replies
-            elif step.act == "half-close":
-                self.sock.shutdown(socket.SHUT_WR)
-            elif step.act == "reset":
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.end = "reset by the client"
-            elif step.content:
-                self.step = step
-        if self.step.times == 0:
-            return False
-        batch = min(max(65_536 // len(self.step.content), 1), self.step.times)
-        self.unsent.append(memoryview(self.step.content * batch))
-        self.step = self.step._replace(times=self.step.times - batch)
-        return True
 
 
 def play(seed: int, ports: Sequence[int], key: bytes, length_s: float) -> Round:
-    """Play one round on `CONNECTIONS` connections, which are replaced when they end."""
-    rng, end, result = Random(seed), time.monotonic() + length_s, Round()
-    selector = selectors.DefaultSelector()
-    connections: set[_Connection] = set()
-    with suppress(OSError):
-        while time.monotonic() < end:
-            while len(connections) < CONNECTIONS:
+    """Play one round on `CONNECTIONS` connections at a time, each in a thread, which replaces it when it ends."""
+    until, played = time.monotonic() + length_s, list[tuple[int, str]]()
+
+    def play_connections(thread: int) -> None:
+        rng = Random(f"{seed} {thread}")
+        with suppress(OSError):  # the server accepts no more
+            while time.monotonic() < until:
                 number = rng.randrange(len(ports))
-                steps = script(Random(rng.random()), key, upgrades=number == 0)
-                connection = _Connection(ports[number], steps)
-                connections.add(connection)
-                selector.register(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
-            idle = True
-            for found, events in selector.select(0.05):
-                each: _Connection = found.data
-                if events & selectors.EVENT_READ and not each.ignores_replies:
-                    each.read()
-                    idle = False
-                if events & selectors.EVENT_WRITE and each.end is None:
-                    sent = each.send()
-                    result.sent += sent
-                    idle = idle and not sent
-                if each.end is not None:
-                    result.ends[each.end] = result.ends.get(each.end, 0) + 1
-                    selector.unregister(each.sock)
-                    each.sock.close()
-                    connections.discard(each)
-            if idle:
-                time.sleep(0.005)
-    for each in connections:
-        each.sock.close()
-    result.ends["open at the end"] = len(connections)
-    return result
+                connection = _Connection(ports[number], until)
+                end = connection.play(script(rng, key, upgrades=number == 0))
+                played.append((connection.sent, end))
+
+    threads = [Thread(target=play_connections, args=(thread,)) for thread in range(CONNECTIONS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return Round(sum(sent for sent, _ in played), dict(Counter(end for _, end in played)))
 
 
 def main() -> None:

@@ -19,7 +19,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
+
+from benchmarks.load import frames
 
 TIMEOUT_S = 3.0
 
@@ -58,14 +61,7 @@ class Attack(NamedTuple):
     full: str | None = None
 
 
-def connect(port: int, receive_buffer: int | None = None) -> socket.socket:
-    sock = socket.socket()
-    if receive_buffer is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.settimeout(TIMEOUT_S)
-    sock.connect(("127.0.0.1", port))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+connect = partial(frames.connect, timeout_s=TIMEOUT_S)
 
 
 def send_all(sock: socket.socket, content: bytes) -> bool:
@@ -126,9 +122,15 @@ def request(port: int, content: bytes, timeout_s: float = TIMEOUT_S) -> Counter[
     with sock:
         send_all(sock, content)
         received, end = receive(sock, timeout_s)
-    found = list(replies(received))
-    # A connection that stays open after a response is correct.
-    return Counter(found if found and end == "open" else [*found, end])
+    return ended(replies(received), end)
+
+
+def ended(found: Iterator[str], end: str) -> Counter[str]:
+    """Count replies, and how their connection ended; one that stays open after a reply is correct."""
+    counts = Counter(found)
+    if not counts or end != "open":
+        counts[end] += 1
+    return counts
 
 
 def _describe(status: int, kind: str, body: bytes) -> str:

@@ -14,7 +14,7 @@ import yaml
 from anytime import load
 from anytime.cli.main import main
 from anytime.groups import load_groups
-from models.commands import Capture, document, refusal
+from models.commands import Capture, refusal
 from models.opening import opened
 from models.present import present
 
@@ -129,22 +129,12 @@ def test_quantiles_are_for_plots_and_moments_merge_without_them(desk: Path) -> N
     assert shared.bases["age"].quantiles == pytest.approx(np.nanquantile(rows(0)["age"], np.linspace(0, 1, 21)))
     assert shared.bases["country"].quantiles is None
     bare = {name: basis.model_dump(exclude={"quantiles"}) for name, basis in shared.bases.items()}
-    content = json.loads(Path("shared.json").read_text())
-    Path("bare.json").write_text(json.dumps(content | {"bases": bare}))
+    Path("bare.json").write_text(json.dumps(json.loads(Path("shared.json").read_text()) | {"bases": bare}))
     for name, groups in (("a", "shared.json"), ("b", "bare.json")):
         run("moments", f"{name}.csv", "--groups", groups, "--target", "y", "--out", f"{name}.moments")
     run("moments", "a.moments", "b.moments", "--out", "both.moments")
     run("train", "both.moments", "--out", "m.safetensors")
     assert load("m.safetensors").groups.bases["age"].quantiles == shared.bases["age"].quantiles
-
-
-def test_compare_measures_the_terms_of_both_tables(desk: Path, capsys: Capture) -> None:
-    run("basis", "a.csv", "--groups", "g.json", "--basis", "hinge:2", "--out", "s.json")
-    common = ["a.csv", "--groups", "s.json", "--target", "y", "--alpha", "0.01", "--folds", "0"]
-    run("train", *common, "--out", "m.safetensors")
-    expected = document(capsys, "evaluate", "m.safetensors", "b.csv")["prefixes"][-1]["r2"]
-    found = {method["name"]: method for method in document(capsys, "compare", *common, "--test", "b.csv")["methods"]}
-    assert found["CS-G-FR"]["test"]["r2"][-1] == pytest.approx(expected, rel=1e-9)
 
 
 WRITTEN = {
@@ -191,8 +181,7 @@ def test_knots_levels_and_ranges_may_be_written_by_hand(kind: str, desk: Path) -
     ],
 )
 def test_levels_that_do_not_fit_are_refused(basis: dict[str, Any], message: str, desk: Path, capsys: Capture) -> None:
-    content = GROUPS | {"bases": {"country": {"basis": "categories"} | basis}}
-    Path("hand.json").write_text(json.dumps(content))
+    Path("hand.json").write_text(json.dumps(GROUPS | {"bases": {"country": {"basis": "categories"} | basis}}))
     command = ["train", "a.csv", "--groups", "hand.json", "--target", "y", "--out", "m.safetensors"]
     assert message in refusal(capsys, *command)
 

@@ -21,6 +21,7 @@ from anytime.costs.drift import drift
 from anytime.groups import load_groups
 from anytime.loaded import load
 from models.commands import Capture, document, output, ran, refusal
+from models.costs.test_scraping import Call, scrape
 from system import http_server
 
 GROUPS: dict[str, Any] = {
@@ -32,7 +33,6 @@ GROUPS: dict[str, Any] = {
         {"name": "c", "features": ["c0"], "cost": 2.0},
     ],
 }
-BOUNDS = ("0.001", "0.002", "0.005", "0.01", "+Inf")
 
 MODULE = """
 import numpy as np
@@ -81,19 +81,14 @@ COSTS = ["costs", "--from", "metrics.txt", "--model", "m.safetensors"]
 SIMULATE = ["evaluate", "m.safetensors", "test.csv", "--random-costs", "d.json"]
 
 
-def histogram(labels: str, values: list[float]) -> list[str]:
-    """What a service exposes of values in milliseconds."""
-    below = {bound: sum(value / 1e3 <= float(bound) for value in values) for bound in BOUNDS}
-    return [
-        *(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {count}.0' for bound, count in below.items()),
-        f"anytime_group_seconds_sum{{{labels}}} {sum(values) / 1e3}",
-    ]
-
-
 def metrics(**groups: list[float]) -> str:
-    """What a service exposes of groups, of values in milliseconds."""
-    lines = [line for name, values in groups.items() for line in histogram(f'model="m",group="{name}"', values)]
-    return "\n".join(["# TYPE anytime_group_seconds histogram", *lines, ""])
+    """What a service exposes of groups, of calls of one row in milliseconds."""
+    return page_metrics(**{group: [(1, ms) for ms in values] for group, values in groups.items()})
+
+
+def page_metrics(**groups: list[Call]) -> str:
+    """What a service exposes of calls of several rows."""
+    return "".join(scrape(calls, group) for group, calls in groups.items())
 
 
 DRIFTED = metrics(a=[0.2] * 40, b=[9.0] * 40, c=[9.0] * 40)
@@ -175,12 +170,6 @@ def test_profile_tells_what_is_wrong_in_a_line(arguments: list[str], why: str, d
     assert not list(desk.glob("measured*"))
 
 
-def test_profile_refuses_what_must_keep_a_cost_that_is_no_time(desk: Path, capsys: Capture) -> None:
-    Path("groups.json").write_text(json.dumps(GROUPS | {"cost_unit": "dollars"}))
-    said = "'visit' have no measured cost, and 'dollars' is not a unit of time"
-    assert said in refusal(capsys, *PROFILE, *QUICK)
-
-
 # costs
 
 
@@ -208,22 +197,13 @@ def test_costs_are_the_means_of_what_the_service_measured_and_few_values_change_
 
 
 def test_a_quantile_is_told_with_its_bucket_and_least_can_be_lowered(model_desk: Path, capsys: Capture) -> None:
-    Path("metrics.txt").write_text(metrics(a=[0.5] * 40, b=[8.0] * 40, c=[3.0] * 5 + [20.0] * 5))
+    Path("metrics.txt").write_text(metrics(a=[0.5] * 40, b=[8.0] * 40, c=[3.0] * 5 + [200.0] * 5))
     call = [*COSTS, "--cost-quantile", "0.9", "--least", "5"]
     out = output(capsys, *call)
-    assert all(words in out for words in ("between 5 and 10", "more than 10"))
+    assert all(words in out for words in ("between 5 and 10", "more than 100"))
     found = {each["group"]: (each["bucket"], each["cost"]) for each in document(capsys, *call)["groups"]}
     assert found["b"] == ([5.0, 10.0], 5.0 + 0.9 * 5.0)
-    assert found["c"] == ([10.0, None], 10.0)
-
-
-def test_costs_of_a_window_are_those_since_the_metrics_that_were_kept(model_desk: Path, capsys: Capture) -> None:
-    Path("metrics.txt").write_text(metrics(a=[0.5] * 40))
-    output(capsys, *COSTS, "--keep", "saved.txt")
-    Path("metrics.txt").write_text(metrics(a=[0.5] * 40 + [4.5] * 50))
-    first, *_ = document(capsys, *COSTS, "--since", "saved.txt")["groups"]
-    assert (first["cost"], first["measured"]) == (4.5, 50)
-    assert "no group of model 'm' was timed since" in refusal(capsys, *COSTS, "--since", "metrics.txt")
+    assert found["c"] == ([100.0, None], 100.0)
 
 
 def test_costs_of_a_window_are_taken_replica_by_replica(model_desk: Path, capsys: Capture) -> None:
@@ -237,6 +217,7 @@ def test_costs_of_a_window_are_taken_replica_by_replica(model_desk: Path, capsys
     group = json.loads(captured.out)["groups"][0]
     assert (group["cost"], group["measured"]) == (pytest.approx(2.0), 2100)
     assert "metrics.txt was restarted since then; all of its counts are used" in captured.err
+    assert "no group of model 'm' was timed since" in refusal(capsys, *COSTS, "--since", "metrics.txt")
     Path("one.txt").write_text(metrics(a=[1.0]))
     assert "give one --since for each --from" in refusal(capsys, *both, "--since", "one.txt")
 
@@ -295,10 +276,10 @@ def test_a_service_that_fails_is_told_from_a_call_that_it_refuses(
 def test_a_likelihood_is_estimated_without_its_data_and_ordered_with_them(desk: Path, capsys: Capture) -> None:
     trained("--family", "binomial", target="kind")
     Path("metrics.txt").write_text(DRIFTED)
-    assert "estimated from the gains of the steps, as a likelihood needs --data" in ran(capsys, *COSTS).err
+    assert "estimated from the gains of the steps, since a likelihood needs --data" in ran(capsys, *COSTS).err
     assert "estimated" not in ran(capsys, *COSTS, "--data", "train.csv").err
     trained("--no-moments")
-    assert "as the model has no moments" in ran(capsys, *COSTS).err
+    assert "since the model has no moments" in ran(capsys, *COSTS).err
 
 
 @pytest.mark.parametrize(
@@ -364,12 +345,6 @@ def test_evaluate_simulates_accuracy_too_and_the_same_seed_is_the_same_again(des
     assert prefixes[-1] > 0
 
 
-@pytest.mark.parametrize("option", ["--deadline", "--rows"])
-def test_evaluate_refuses_options_of_a_simulation_without_costs(option: str, model_desk: Path, capsys: Capture) -> None:
-    said = refusal(capsys, *SIMULATE[:3], option, "3")
-    assert f"{option} applies to simulations only; add --random-costs FILE" in said
-
-
 # Costs of calls
 
 PAGES: dict[str, Any] = GROUPS | {
@@ -379,18 +354,6 @@ PAGES: dict[str, Any] = GROUPS | {
     ]
 }
 """Group a is the most expensive for one row, and the cheapest for a page."""
-
-
-def page_metrics(started: float = 1.0, **groups: list[tuple[int, float]]) -> str:
-    """What a service exposes of calls of (rows, milliseconds), rows from 64 to 127 or 1."""
-    lines = [f"process_start_time_seconds {started}"]
-    for group, calls in groups.items():
-        for label in sorted({"1" if rows == 1 else "64-127" for rows, _ in calls}):
-            own = [(rows, ms) for rows, ms in calls if (rows == 1) == (label == "1")]
-            labels = f'model="m",group="{group}",rows="{label}"'
-            lines += histogram(labels, [ms for _, ms in own])
-            lines.append(f"anytime_group_rows_total{{{labels}}} {sum(rows for rows, _ in own)}.0")
-    return "\n".join([*lines, ""])
 
 
 def learned_parts(path: str = "learned.yaml") -> dict[str, tuple[float, float]]:
@@ -446,17 +409,6 @@ def test_costs_of_calls_of_two_sizes_have_a_fixed_part(model_desk: Path, capsys:
     assert first["cost"] == pytest.approx(0.1 + 2.0 / values["rows"])
     trained("--rows", "50")
     assert "in predictions of 50 rows" in output(capsys, *COSTS, "--out", "learned.yaml"), "the model says so"
-
-
-def test_costs_that_are_not_times_are_replaced_by_measured_ones_of_every_group(desk: Path, capsys: Capture) -> None:
-    groups = [each for each in PAGES["groups"] if each["name"] != "visit"]
-    groups = [{key: value for key, value in each.items() if key != "requires"} for each in groups]
-    Path("groups.json").write_text(json.dumps({"cost_unit": "dollars", "groups": groups}))
-    trained()
-    Path("metrics.txt").write_text(page_metrics(a=[(100, 10.0)] * 40, b=[(100, 10.0)] * 40, c=[(100, 10.0)] * 40))
-    assert "-" in output(capsys, *COSTS, "--out", "learned.yaml")
-    assert learned_parts()["b"] == (0, 0.1)
-    assert load_groups("learned.yaml").cost_unit == "ms"
 
 
 def test_a_profile_of_several_row_counts_has_a_fixed_part_and_its_deadlines_are_of_pages(

@@ -16,10 +16,10 @@ from anytime.cli.main import COMMANDS, SECTIONS, _Commands, main
 
 NAMES = [*COMMANDS, *sorted(entry_points(group="anytime.commands").names)]
 VERBS = """
-Add Allow Assign Bound Calibrate Change Clamp Compare Compute Connect Decrypt Draw Evaluate Exit Expand Fit Ignore
-Import Keep Learn Leave Limit Listen Log Measure Multiply Order Overwrite Pass Place Predict Print Read Refit
-Reorder Reproduce Require Run Search Seed Select Serve Set Show Simulate Stop Store Subtract Sum Tolerate Train
-Treat Use Visit Weight Write
+Add Allow Assign Bound Calibrate Change Clamp Compare Compute Connect Decrypt Draft Draw Evaluate Exit Expand Fit Give
+Ignore Import Join Keep Learn Leave Limit Listen Log Measure Move Multiply Order Overwrite Pass Place Predict Print Read
+Refit Reorder Reproduce Require Run Search Seed Select Serve Set Show Simulate Stop Store Subtract Sum Tolerate Train
+Treat Turn Use Visit Weight Write
 """
 
 
@@ -27,13 +27,9 @@ def command(name: str) -> Any:
     return _Commands().get_command(None, name)
 
 
-def completed(words: str, *arguments: str) -> list[str]:
-    """Return the candidates for the last word, which may be empty."""
-    completion = {"_ANYTIME_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    command = [sys.executable, *(arguments or ("-m", "anytime"))]
-    done = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.split()
+def completing(words: str) -> dict[str, str]:
+    """Return the environment by which a shell asks for the candidates for the last word, which may be empty."""
+    return {"_ANYTIME_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,8 +45,7 @@ def test_the_help_has_every_command_once_in_its_section(capsys: pytest.CaptureFi
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert [line.rstrip(":") for line in shown.splitlines() if line.rstrip(":") in SECTIONS] == [*SECTIONS]
-    listed = re.findall(r"^  ([\w-]+)  ", shown[shown.index("Train:") :], flags=re.MULTILINE)
-    assert sorted(listed) == sorted(NAMES)
+    assert sorted(re.findall(r"^  ([\w-]+)  ", shown[shown.index("Train:") :], flags=re.MULTILINE)) == sorted(NAMES)
     assert "Others:" not in shown
 
 
@@ -65,17 +60,27 @@ def test_the_example_in_the_help_of_a_command_parses(name: str, capsys: pytest.C
     command(name).make_context(name, arguments)  # raises if an option is unknown or missing, or a value invalid
 
 
-def test_a_shell_completes_commands_options_and_values() -> None:
-    expected = {
-        "": NAMES,
-        "res": ["resequence"],
-        "--v": ["--version"],
-        "train --cost": ["--cost-blind"],
-        "train --method ": ["omp", "fr", "cp", "single", "no-whiten", "sparse"],
-        "train --family b": ["binomial"],
-        "train --basis h": ["hinge"],
-    }
-    assert {words: completed(f"anytime {words}") for words in expected} == expected
+@pytest.mark.parametrize(
+    ("words", "candidates"),
+    [
+        ("", NAMES),
+        ("res", ["resequence"]),
+        ("--v", ["--version"]),
+        ("train --cost", ["--cost-blind"]),
+        ("train --method ", ["omp", "fr", "cp", "single", "no-whiten", "sparse"]),
+        ("train --family b", ["binomial"]),
+        ("train --basis h", ["hinge"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(
+    words: str, candidates: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in completing(f"anytime {words}").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    captured = capsys.readouterr()
+    assert (captured.out.split(), captured.err) == (candidates, "")
 
 
 def test_completing_a_command_imports_no_numerical_library() -> None:
@@ -87,7 +92,14 @@ try:
 except SystemExit:
     print(sorted({"numpy", "scipy"} & set(sys.modules)))
 """
-    assert completed("anytime ", "-c", code) == [*NAMES, "[]"]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | completing("anytime "),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.split(), done.stderr) == ([*NAMES, "[]"], "")
 
 
 def test_rare_options_stand_under_a_heading_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,23 +1,28 @@
-"""The metrics of a service, read as text from wherever they are."""
+"""The metrics of a service, read as text from wherever they are, and the costs of calls that they tell."""
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.optimize import minimize
 
-from anytime.costs.distributions import Histogram
+from anytime.costs.distributions import Histogram, RandomTimes, fitted_cost, rounded_cost
 from anytime.costs.scraping import (
+    CallTimes,
     Piece,
     Scrape,
     Tallies,
     added,
     call_times,
+    distributions_of,
+    group_cost,
     joined_text,
     of_model,
     paired,
@@ -28,21 +33,43 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.errors import AnytimeError
+from anytime.groups import CallCost
+from anytime.types import Float
+from anytime_service.telemetry.metrics import rows_label
 from models.refusals import assert_refused
 from system import http_server
 
+BOUNDS = ("0.001", "0.002", "0.005", "0.01", "0.1", "+Inf")
+Call = tuple[int, float]
+"""Rows, and milliseconds."""
 
-def text(*values: float, group: str = "hog", model: str = "brake") -> str:
-    """As the service tells it, of values in seconds."""
-    bounds = ("0.001", "0.002", "0.005", "+Inf")
-    labels = f'model="{model}",group="{group}"'
-    lines = ["# HELP anytime_group_seconds What.", "# TYPE anytime_group_seconds histogram"]
-    for bound in bounds:
-        below = sum(value <= float(bound) for value in values)
-        lines.append(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {float(below)}')
-    lines.append(f"anytime_group_seconds_count{{{labels}}} {float(len(values))}")
-    lines.append(f"anytime_group_seconds_sum{{{labels}}} {sum(values)}")
-    return "\n".join([*lines, "# TYPE other gauge", "other 3", ""])
+
+def histogram(labels: str, seconds: Sequence[float]) -> list[str]:
+    """What a service exposes of some durations."""
+    below = {bound: sum(each <= float(bound) for each in seconds) for bound in BOUNDS}
+    return [
+        *(f'anytime_group_seconds_bucket{{{labels},le="{bound}"}} {float(count)}' for bound, count in below.items()),
+        f"anytime_group_seconds_count{{{labels}}} {float(len(seconds))}",
+        f"anytime_group_seconds_sum{{{labels}}} {sum(seconds)}",
+    ]
+
+
+def text(*seconds: float, group: str = "hog", model: str = "brake") -> str:
+    """What a service exposes of calls of one row, with the remarks of Prometheus and another metric."""
+    head = ["# HELP anytime_group_seconds What.", "# TYPE anytime_group_seconds histogram"]
+    lines = histogram(f'model="{model}",group="{group}"', seconds)
+    return "\n".join([*head, *lines, "# TYPE other gauge", "other 3", ""])
+
+
+def scrape(calls: Sequence[Call], group: str = "hog", *, counted: bool = True) -> str:
+    """What a service exposes of calls of several rows."""
+    lines: list[str] = []
+    for label in sorted({rows_label(rows) for rows, _ in calls}):
+        own = [(rows, ms) for rows, ms in calls if rows_label(rows) == label]
+        labels = f'model="m",group="{group}",rows="{label}"'
+        lines += histogram(labels, [ms / 1e3 for _, ms in own])
+        lines += [f"anytime_group_rows_total{{{labels}}} {float(sum(rows for rows, _ in own))}"] * counted
+    return "\n".join([*lines, ""])
 
 
 def tallies(content: str) -> dict[str, Tallies]:
@@ -58,8 +85,8 @@ def histograms(timings: Tallies) -> dict[str, Histogram]:
 
 def test_histograms_are_read_in_milliseconds() -> None:
     found = histograms(tallies(text(0.0005, 0.0015, 0.0018, 0.02))["brake"])["hog"]
-    assert found.bounds == pytest.approx((1.0, 2.0, 5.0))
-    assert found.counts == (1, 2, 0, 1)
+    assert found.bounds == pytest.approx((1.0, 2.0, 5.0, 10.0, 100.0))
+    assert found.counts == (1, 2, 0, 0, 1, 0)
     assert found.mean == pytest.approx((0.5 + 1.5 + 1.8 + 20) / 4)
 
 
@@ -75,7 +102,7 @@ def test_what_was_told_before_is_taken_away() -> None:
     assert not was_reset("brake", read_scrape(later), read_scrape(earlier))
     before, after = tallies(earlier)["brake"], tallies(later)["brake"]
     found = histograms(since(after, before))
-    assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0), "lab": (0, 0, 1, 0)}
+    assert {name: each.counts for name, each in found.items()} == {"hog": (0, 1, 0, 0, 0, 0), "lab": (0, 0, 1, 0, 0, 0)}
     assert found["hog"].mean == pytest.approx(1.5)
     assert histograms(since(before, before)) == {}
 
@@ -113,8 +140,7 @@ def test_metrics_of_several_services_are_kept_apart_in_one_file(tmp_path: Path) 
     read = pieces(str(file))
     assert [piece.source for piece in read] == [piece.source for piece in several]
     assert [tallies(piece.text) for piece in read] == [tallies(piece.text) for piece in several]
-    together = histograms(tallies(file.read_text())["brake"])["hog"]
-    assert together.count == 3, "and is one of Prometheus' still"
+    assert histograms(tallies(file.read_text())["brake"])["hog"].count == 3, "and is one of Prometheus' still"
     file.write_text(text(0.1))
     assert pieces(str(file)) == [Piece(str(file), text(0.1))]
 
@@ -130,40 +156,39 @@ def test_metrics_from_before_are_those_of_the_same_service() -> None:
     ):
         assert paired(now, earlier) == expected
     why = "the earlier metrics are of 'c', the current ones of 'a', 'b'; give one --since"
-    with pytest.raises(AnytimeError, match=why):
-        paired([a, b], [c])
+    assert_refused(lambda: paired([a, b], [c]), why, error=AnytimeError)
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (text(0.1, model="breaks"), "anytime_group_seconds has no groups of model 'brake'.*; did you mean 'breaks'?"),
-        ("up 1\n", "no group of any model was timed yet"),
-        ("", "no group of any model was timed yet"),
-        ("<html>502</html>", "the metrics are not valid Prometheus text"),
+        (
+            text(0.1, model="breaks"),
+            ["anytime_group_seconds has no groups of model 'brake'", "; did you mean 'breaks'?"],
+        ),
+        ("up 1\n", ["no group of any model was timed yet"]),
+        ("", ["no group of any model was timed yet"]),
+        ("<html>502</html>", ["the metrics are not valid Prometheus text"]),
         (
             'anytime_group_seconds_bucket{model="brake",group="hog",le="1"} many\n',
-            "the metrics are not valid Prometheus",
+            ["the metrics are not valid Prometheus"],
         ),
     ],
 )
-def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: str) -> None:
-    with pytest.raises(AnytimeError, match=why) as refused:
-        of_model([tallies(content)], "brake")
-    assert "\n" not in str(refused.value)
+def test_text_that_tells_nothing_is_refused_in_a_line(content: str, why: list[str]) -> None:
+    assert_refused(lambda: of_model([tallies(content)], "brake"), *why, error=AnytimeError)
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        *((re.sub(rf".*{cut}.*\n", "", text(0.1)), "the histogram .* is incomplete") for cut in (r"\+Inf", "_sum")),
-        (text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0'), "the buckets .* are inconsistent"),
+        *((re.sub(rf".*{cut}.*\n", "", text(0.1)), "is incomplete") for cut in (r"\+Inf", "_sum")),
+        (text(0.0005, 0.0015).replace('le="0.001"} 1.0', 'le="0.001"} 3.0'), "are inconsistent"),
     ],
     ids=["without the last bucket", "without the sum", "fewer below a higher bound"],
 )
 def test_half_a_histogram_is_refused(content: str, why: str) -> None:
-    with pytest.raises(AnytimeError, match=why.replace(".*", "of group 'hog'")):
-        histograms(tallies(content)["brake"])
+    assert_refused(lambda: histograms(tallies(content)["brake"]), "of group 'hog'", why, error=AnytimeError)
 
 
 class _Metrics(BaseHTTPRequestHandler):
@@ -256,3 +281,149 @@ def test_a_service_that_is_not_there_is_told_in_a_line() -> None:
         f"cannot read http://127.0.0.1:{port}/metrics: ",
         error=AnytimeError,
     )
+
+
+# Costs of calls with several rows: per row, whatever the size of the calls.
+
+PAGES: list[Call] = [(1, 2.5), (100, 52.0), (100, 52.0), (500, 252.0), (3, 3.5)]
+"""2 ms, and half a millisecond per row."""
+
+
+def timings(*several: Sequence[Call]) -> Tallies:
+    """Of one service, or of several."""
+    return added(of_model([read_scrape(scrape(calls)).timings for calls in several], "m"))
+
+
+def cost(calls: Tallies, stated: CallCost | None = None, quantile: float | None = None, least: int = 1) -> CallCost:
+    return group_cost(call_times(calls)["hog"], stated or CallCost(per_row=1.0), quantile, least)
+
+
+def parts(cost: CallCost) -> tuple[float, float]:
+    return cost.fixed, cost.per_row
+
+
+def test_the_label_of_rows_is_a_range_from_a_power_of_two() -> None:
+    labels = {rows: rows_label(rows) for rows in (1, 2, 3, 4, 7, 8, 100, 127, 128)}
+    assert list(labels.values()) == ["1", "2-3", "2-3", "4-7", "4-7", "8-15", "64-127", "64-127", "128-255"]
+
+
+SINGLE, MANY = [(1, 2.5)] * 9, [(100, 52.0)] * 3
+FITTED: dict[str, tuple[list[list[Call]], dict[str, Any], tuple[float, float]]] = {
+    "a page costs its time over its rows": ([[(100, 10.0)] * 40], {}, (0.0, 0.1)),
+    "a row": ([[(1, 10.0)] * 40], {}, (0.0, 10.0)),
+    "one range of rows": ([[(70, 7.0), (120, 12.0)]], {}, (0.0, 0.1)),
+    "both parts where calls have different sizes": ([PAGES], {}, (2.0, 0.5)),
+    "a fixed part only": ([[(1, 4.0), (100, 4.0)]], {}, (4.0, 0.0)),
+    "rows only": ([[(1, 0.3), (100, 30.0)]], {}, (0.0, 0.3)),
+    "no part is negative where larger calls took less": ([[(1, 9.0), (100, 3.0)]], {}, (3.6, 0.0)),
+    "sizes with few calls do not decide": (
+        [[(100, 10.0)] * 40 + [(1, 9.0)] * 2],
+        {"least": 30},
+        (0.0, (400 + 18) / 4002),
+    ),
+    "services with calls of other sizes": ([SINGLE, MANY], {}, (2.0, 0.5)),
+    "a stated fixed part keeps its share where calls have one size, here twice as slow": (
+        [[(100, 104.0)] * 40],
+        {"stated": CallCost(fixed=2.0, per_row=0.5)},
+        (4.0, 1.0),
+    ),
+    "a stated cost of 0": ([[(100, 10.0)]], {"stated": CallCost(fixed=0.0, per_row=0.0)}, (0.0, 0.1)),
+    # Half of the bucket from 2 to 5 ms, and of that from 10 to 100 ms.
+    "a quantile is that of calls of one size": (
+        [[(1, 5.0)] * 50 + [(100, 50.0)] * 50],
+        {"quantile": 0.5},
+        parts(fitted_cost([1, 100], [3.5, 55.0])),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FITTED)
+def test_calls_cost_a_fixed_part_and_a_part_per_row(case: str) -> None:
+    services, options, expected = FITTED[case]
+    assert parts(cost(timings(*services), **options)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_services_add_up() -> None:
+    assert timings(PAGES[:2], PAGES[2:]) == pytest.approx(timings(PAGES))
+
+
+def test_what_was_counted_before_is_taken_away_with_its_rows() -> None:
+    before, after = timings([(100, 99.0)] * 5), timings([(100, 99.0)] * 5 + [(100, 10.0)] * 4 + [(3, 0.3)])
+    found = call_times(since(after, before))["hog"]
+    assert [(each.rows, each.calls) for each in found] == [(3, 1), (100, 4)]
+    assert [each.times.mean for each in found] == pytest.approx([0.3, 10.0])
+
+
+def test_the_fit_is_the_least_sum_of_squared_relative_errors() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = np.sort(rng.choice(np.arange(1, 500), size=4, replace=False)).astype(float)
+        times, weights = rng.uniform(0.1, 9, size=4), rng.integers(1, 90, size=4).astype(float)
+
+        def error(x: Float, rows: Float = rows, times: Float = times, weights: Float = weights) -> float:
+            return float(np.sum(weights * ((x[0] + x[1] * rows - times) / times) ** 2))
+
+        found = np.array(parts(fitted_cost(rows.tolist(), times.tolist(), weights.tolist())))
+        best = minimize(error, [1.0, 0.01], bounds=[(0, None), (0, None)], tol=1e-14)
+        assert error(found) <= error(best.x) * (1 + 1e-6)
+
+
+def test_a_distribution_is_of_the_most_frequent_rows() -> None:
+    calls = {
+        "a": call_times(timings([(100, 10.0)] * 40 + [(1, 0.1)] * 3))["hog"],
+        "b": [CallTimes(200.0, Histogram(bounds=(1.0, 10.0), counts=(0, 5, 0), sum=25.0))],
+    }
+    found = distributions_of(calls, {"a": CallCost(per_row=0.1), "b": CallCost(fixed=3.0, per_row=0.01)}, "here")
+    assert (found.rows, found.groups["a"].count) == (100, 40)
+    means = [each.mean for each in found.groups.values() if isinstance(each, Histogram)]
+    assert means == pytest.approx([10.0, 5.0 * (3 + 1) / (3 + 2)]), "as the costs say"
+
+
+@pytest.mark.parametrize(
+    ("sample", "value", "shown"),
+    [
+        ('anytime_group_seconds_sum{model="m",group="hog",rows="1"}', "NaN", "nan"),
+        ('anytime_group_seconds_bucket{model="m",group="hog",rows="1",le="+Inf"}', "+Inf", "inf"),
+        ('anytime_group_rows_total{model="m",group="hog",rows="1"}', "-1", "-1"),
+        ("process_start_time_seconds", "NaN", "nan"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_one_clear_error(sample: str, value: str, shown: str) -> None:
+    why = (
+        "the metrics have ",
+        sample.partition("{")[0],
+        f" {shown}; expected finite numbers, 0 or more; read the metrics",
+    )
+    assert_refused(lambda: read_scrape(f"{sample} {value}\n"), *why, error=AnytimeError)
+    read_scrape('other_seconds_sum{model="m",group="hog"} NaN\nother NaN\n')
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (scrape([(100, 10.0)], counted=False), r'"64-127" without anytime_group_rows_total'),
+        (scrape([(100, 10.0)]).replace("64-127", "many"), 'have calls of rows="many"; expected a range'),
+        (scrape([(1, 10.0)]).replace('le="0.01"', 'le="few"'), "the histogram of group 'hog' is incomplete"),
+    ],
+    ids=["not counted", "not a range", "incomplete"],
+)
+def test_rows_that_are_not_counted_or_not_a_range_are_refused(content: str, why: str) -> None:
+    assert_refused(lambda: call_times(read_scrape(content).timings["m"]), why, error=AnytimeError)
+
+
+def test_one_row_needs_no_count() -> None:
+    assert call_times(read_scrape(scrape([(1, 10.0)], counted=False)).timings["m"])["hog"][0].rows == 1
+
+
+def test_rows_counted_a_moment_later_stay_in_their_range() -> None:
+    content = scrape([(100, 10.0)]).replace("} 100.0", "} 300.0")
+    assert call_times(read_scrape(content).timings["m"])["hog"][0].rows == 127
+
+
+def test_costs_are_rounded_to_four_digits_and_stated_as_numbers_without_a_fixed_part() -> None:
+    assert rounded_cost(CallCost(per_row=1.23456)) == 1.235
+    assert rounded_cost(CallCost(fixed=0.123456, per_row=3.0)) == CallCost(fixed=0.1235, per_row=3.0)
+
+
+def test_times_reach_a_prefix_when_they_have_passed() -> None:
+    assert RandomTimes(np.array([[0.0, 10.0, 30.0]])).reached(np.array([5.0, 10.0, 40.0])).tolist() == [[0, 1, 2]]

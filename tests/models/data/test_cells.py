@@ -101,14 +101,13 @@ def test_cells_of_text_that_are_kept_are_the_same_text(
     assert main([*command, *(word for name in ("a", "x", "b") for word in ("--keep", name))]) == 0
     found = written(folder / f"p{out}")
     for name in "ab":
-        got = found[name].to_pylist()
         shown = [
             ""
             if cell is None
             else {True: "true", False: "false"}.get(cell, str(cell))
             if isinstance(cell, bool)
             else str(cell)
-            for cell in got
+            for cell in found[name].to_pylist()
         ]
         assert [cell.removesuffix(".0") for cell in shown] == [cell.removesuffix(".0") for cell in cells[name]]
         if source in (".parquet", ".arrow"):
@@ -148,7 +147,7 @@ def test_a_kept_column_of_any_type_has_its_values_and_its_type(
         if name in ("lists", "bytes") and out not in (".parquet", ".arrow"):
             said = refusal(capsys, *command)
             assert f"column 'kept' is {'list' if name == 'lists' else 'binary'}" in said
-            assert "cannot have its values; write Parquet or Arrow" in said
+            assert "cannot store; write Parquet or Arrow" in said
             assert not list(tmp_path.glob("*p.*"))
             continue
         assert main(command) == 0
@@ -235,8 +234,7 @@ def test_what_a_column_without_values_has_later_does_not_matter(name: str, basis
         for found in (fitted.predict(filled), *map(model.predict, (filled, "later.csv", "later.parquet"))):
             np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=kind)
         for row, values in enumerate([[x[0], value], np.array([x[1], value])] if kind in ("numbers", "whole") else []):
-            answer = opened(model, {"both": values}).answer()
-            assert answer.prediction == pytest.approx(expected[row], rel=1e-12)
+            assert opened(model, {"both": values}).answer().prediction == pytest.approx(expected[row], rel=1e-12)
 
 
 @pytest.mark.parametrize("cell", ["", "NA"])

@@ -1,4 +1,4 @@
-"""What a table means: its task, its columns, its folds; and one line for each way in which it does not fit."""
+"""What a table means: its task, its labels, its columns, its folds; and one line for whatever does not fit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from anytime.cli.main import main
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
-from anytime.data.survey import settle_target, survey
+from anytime.data.survey import check_words, settle_target, survey
 from anytime.groups import load_groups
-from anytime.target import Target
+from anytime.target import Target, labels
 from models.refusals import assert_refused
 
 N = 12
@@ -268,16 +269,6 @@ def test_a_column_that_does_not_fit_its_role_is_refused(
     assert_refused(lambda: dataset(write(tmp_path, columns(c=column)), **role).moments(2), *words)
 
 
-def test_a_row_of_weight_two_counts_as_two_rows(tmp_path: Path) -> None:
-    values = columns(w=np.where(np.arange(N) % 3, 1.0, 2.0))
-    twice = {name: np.repeat(column, values["w"].astype(int)) for name, column in values.items()}
-    weighted = dataset(write(tmp_path, values), weights="w").moments()[0]
-    repeated = dataset(write(tmp_path, twice)).moments()[0]
-    assert weighted.weight == repeated.weight
-    np.testing.assert_allclose(weighted.mean, repeated.mean, atol=1e-12)
-    np.testing.assert_allclose(weighted.scatter, repeated.scatter, atol=1e-12)
-
-
 # Moments
 
 
@@ -286,15 +277,6 @@ def large() -> dict[str, Any]:
     values["x2"][::1000] = np.nan
     values["x0"] += 1e4
     return values
-
-
-def test_moments_are_the_same_from_every_format(tmp_path: Path) -> None:
-    tables = (dataset(write(tmp_path, large(), suffix), weights="w") for suffix in (".parquet", ".csv"))
-    for a, b in zip(*(table.moments(3) for table in tables), strict=True):
-        assert (a.rows, a.missing) == (b.rows, b.missing)
-        assert a.weight == pytest.approx(b.weight)
-        np.testing.assert_allclose(a.imputed().mean, b.imputed().mean, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(a.imputed().scatter, b.imputed().scatter, rtol=1e-9, atol=1e-7)
 
 
 def test_moments_are_the_same_to_the_bit_for_any_number_of_threads(tmp_path: Path) -> None:
@@ -311,3 +293,78 @@ def test_progress_counts_every_row_once(tmp_path: Path) -> None:
     dataset(write(tmp_path, large())).moments(progress=progressed.append)
     assert sum(progressed) == 40_000
     assert len(progressed) > 1
+
+
+# Words among numbers, and labels that stay labels.
+
+ROWS = 120
+DECIMALS = [f"{value:.3f}" for value in np.random.default_rng(0).normal(size=ROWS)]
+WHOLE = [str(value) for value in np.random.default_rng(1).poisson(90, ROWS)]
+RATINGS = [str(value) for value in np.random.default_rng(2).integers(1, 8, ROWS)]
+
+
+def written(target: list[Any], suffix: str) -> Path:
+    frame = pd.DataFrame({"a": np.arange(float(ROWS)), "y": target})
+    path = Path(f"t{suffix}")
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    return path
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("word", ["unknown", "-", ".", "<0.5", "n.d."])
+@pytest.mark.parametrize("numbers", [DECIMALS, WHOLE, RATINGS], ids=["decimals", "whole numbers", "ratings"])
+@pytest.mark.parametrize("command", ["train", "moments"])
+def test_a_word_in_a_target_of_numbers_is_refused_by_its_cell(
+    command: str, numbers: list[str], word: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written([*numbers[:50], word, *numbers[51:]], suffix)
+    out = {"train": "m.safetensors", "moments": "m.moments"}[command]
+    for task in ("auto", "regression"):
+        assert main([command, str(path), "--target", "y", "--task", task, "--out", out]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert f"target 'y' holds numbers, and text, as {word!r} in row 50 (counted from 0); expected" in error
+        assert error.endswith("state --text y if they are classes")
+    assert not Path(out).exists()
+
+
+CLASSES = {
+    "words": ["u", "v", "w"] * 40,
+    "grades": ["K", "1", "2", "3"] * 30,
+    "codes": ["1", "2", "3a", "3b"] * 30,
+    "stated": [*DECIMALS[1:], "unknown"],
+    "booleans": [True, False] * 60,
+    "whole numbers": [1, 2] * 60,
+    "a dictionary": pd.Categorical([*RATINGS[1:], "unknown"]),
+}
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("target", CLASSES)
+def test_labels_of_a_table_stay_labels(target: str) -> None:
+    table = open_table(written(CLASSES[target], ".parquet"))
+    found = survey(table, ["y"], types={"y": "text"} if target == "stated" else {})
+    check_words(table, found, {"y"} if target == "stated" else {})
+    assert set(settle_target(found).classes or ()) == set(CLASSES[target])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (pd.Series([True, False], dtype="boolean"), "b"),
+        (np.array([True, False], dtype=object), "b"),
+        ([np.bool_(True), True], "b"),
+        (pd.Series([1, 2], dtype="Int64"), "i"),
+        (np.array([1, 2], dtype=object), "i"),
+        (pd.Series(["a", "b"], dtype="string"), "O"),
+        (np.array([1, 2], dtype=np.int8), "i"),
+        (np.array([1.5, 2]), "f"),
+        (np.array([True, 1], dtype=object), "O"),
+        (np.array([1, "a"], dtype=object), "O"),
+    ],
+    ids=repr,
+)
+def test_classes_keep_their_own_type(given: Any, kind: str) -> None:
+    found = labels(given)
+    assert found.dtype.kind == kind
+    assert found.tolist() == (given if isinstance(given, list) else given.tolist())

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anytime.data.dataset import check_finite, feature_matrix
-from anytime.data.formats import Batch, NumberStyle, Table, open_table
+from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.data.formats import csv as csv_format
 from anytime.data.formats import memory as memory_format
 from anytime.data.formats import table as table_format
@@ -135,24 +134,17 @@ def test_columns_come_as_asked_and_as_often_as_asked(file: Path) -> None:
     table = open_table(str(file))
     for names in (["colour", "hog.0", "flag"], ["colour", "hog.0", "flag"], ["late"]):
         assert_same(whole(table, names, rows=2), {name: EXPECTED[name] for name in names})
-    twice = next(table.batches(["late", "count", "late"]))
-    assert list(twice.columns) == ["late", "count"]
+    assert list(next(table.batches(["late", "count", "late"])).columns) == ["late", "count"]
 
 
 @pytest.mark.parametrize("between", [(0, 3), (1, None), (2, 5), (3, 3), (0, 1000), (1000, None)])
 def test_a_range_of_rows_is_what_a_whole_reading_has_there(table: Table, between: tuple[int, int | None]) -> None:
     start, stop = between
     batches = list(table.batches(["colour", "count"], 2, start=start, stop=stop))
-    ends = np.cumsum([start, *(batch.rows for batch in batches)])
-    assert [batch.start for batch in batches] == ends[:-1].tolist()
+    assert [batch.start for batch in batches] == np.cumsum([start, *(batch.rows for batch in batches)])[:-1].tolist()
     for name in ("colour", "count"):
         found = np.concatenate([EXPECTED[name][:0], *(batch.columns[name] for batch in batches)])
         np.testing.assert_array_equal(found, EXPECTED[name][start:stop])
-
-
-def test_two_readings_do_not_disturb_each_other(table: Table) -> None:
-    pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
-    assert all(np.array_equal(a.columns["count"], b.columns["count"]) for a, b in pairs)
 
 
 def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
@@ -475,8 +467,7 @@ def test_cells_are_the_same_wherever_they_are_kept(kept: str, tmp_path: Path, mo
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_separators_are_recognised_in_the_header_or_stated(separator: str, tmp_path: Path) -> None:
-    lines = ["a{0}b", "1{0}x,y", "2{0}z"]
-    path = written(tmp_path / "t.csv", "\n".join(lines).format(separator))
+    path = written(tmp_path / "t.csv", "\n".join(["a{0}b", "1{0}x,y", "2{0}z"]).format(separator))
     assert_same(whole(open_table(path)), {"a": np.array([1, 2]), "b": np.array(["x,y", "z"], dtype=object)})
     path = written(tmp_path / "u.csv", '"a;|","b"\n1,2\n')
     assert open_table(path).columns == ("a;|", "b")
@@ -693,40 +684,3 @@ def test_a_package_that_is_not_installed_is_named_with_the_extra(
         monkeypatch.setitem(sys.modules, name, None)  # what import then says is ModuleNotFoundError
     path = written(tmp_path / f"t{suffix}", "a\n")
     assert_refused(lambda: open_table(path), package, "pip install 'anytime-linear[train]'")
-
-
-# Features
-
-
-def test_features_are_side_by_side_in_the_order_asked() -> None:
-    b = Batch(0, {"i": np.array([1, 2]), "f": np.array([0.5, np.nan]), "flag": np.array([True, False])})
-    X = feature_matrix(b, ["flag", "f", "i"])
-    np.testing.assert_array_equal(X, [[1, 0.5, 1], [0, np.nan, 2]])
-    X[:] = 0
-    assert b.columns["f"][0] == 0.5
-    assert feature_matrix(b, []).shape == (2, 0)
-
-
-def test_infinities_are_named_with_their_count_and_first_row() -> None:
-    b = Batch(10, {"a": np.array([1.0, np.inf, -np.inf, np.nan]), "b": np.array([0.0, 0, 0, np.inf])})
-    assert_refused(lambda: check_finite(b, "a"), "'a' holds 2 infinite values", "row 11 (counted from 0)")
-    assert_refused(lambda: check_finite(b, "b"), "'b' holds 1 infinite value,", "row 13")
-
-
-# Real files
-
-
-@pytest.mark.shared_data
-def test_real_files_are_read_as_pyarrow_reads_them(shared_data: Path) -> None:
-    paths = sorted(shared_data.glob("*/*.parquet"))
-    assert paths
-    for path in paths:
-        table, expected = open_table(path), pq.read_table(path)
-        names = list(dict.fromkeys([*table.columns[:20], *table.columns[-3:]]))
-        got = whole(table, names, rows=10_000)
-        for name in names:
-            np.testing.assert_array_equal(got[name], expected[name].to_numpy())
-        is_number = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
-        numbers = [name for name in table.columns if any(test(expected.schema.field(name).type) for test in is_number)]
-        first = next(table.batches(numbers, 100))
-        assert feature_matrix(first, numbers).shape == (first.rows, len(numbers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -174,35 +173,7 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) 
     assert set(warned) <= set(map(in_python, stored))
 
 
-@pytest.mark.parametrize("family", ["gaussian", "poisson", "gamma", "binomial"])
-@pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3", "poly:2"])
-def test_three_wild_cells_cost_little_or_are_named(basis: str, family: str) -> None:
-    rng = np.random.default_rng(7)
-    for rows in (60, 400):
-        X = rng.normal(size=(rows + 1000, 4))
-        eta = X @ [0.5, 0.25, 0.0, 0.0]
-        y = {
-            "gaussian": eta + 0.3 * rng.normal(size=len(eta)),
-            "poisson": rng.poisson(3 * np.exp(eta)).astype(float),
-            "gamma": rng.gamma(3.0, np.exp(eta)),
-            "binomial": np.where(4 * eta + rng.logistic(size=len(eta)) > 0, 1, 0),
-        }[family]
-        wild = X.copy()
-        wild[rng.choice(rows, 3, replace=False), 0] = 10.0 ** rng.uniform(3, 6, 3)
-        kind: Any = AnytimeClassifier if family == "binomial" else AnytimeRegressor
-        order = []
-        for train in (X, wild):
-            with warnings.catch_warnings(record=True) as raised:
-                warnings.simplefilter("always")
-                model = kind(family=family, basis=basis, random_state=0).fit(train[:rows], y[:rows])
-            score = model.decision_function if family == "binomial" else model.predict
-            order.append(abs(np.corrcoef(rankdata(score(X[rows:])), rankdata(eta[rows:]))[0, 1]))
-        named = any("wild values, far from all others: 'x0'" in str(each.message) for each in raised)
-        assert named or order[1] > order[0] - 0.02, (rows, order)
-
-
 def test_classes_are_compared_with_text_and_numbers() -> None:
-    rng = np.random.default_rng(8)
-    y = rng.integers(0, 3, ROWS)
+    y = np.random.default_rng(8).integers(0, 3, ROWS)
     with pytest.warns(AnytimeWarning, match="'code' alone predicts the target"):
         AnytimeClassifier().fit(clean(8).assign(code=np.array(["p", "q", "r"])[y]), y)

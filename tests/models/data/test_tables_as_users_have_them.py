@@ -299,11 +299,10 @@ def tables_of(column: Any) -> Iterator[Any]:
 
 
 @cache
-def plainest(meaning: str, *, has_other: bool = True) -> tuple[list[str], Any]:
-    """Return the names of the terms and the predictions of the plainest column of a meaning."""
+def plainest(meaning: str, *, has_other: bool = True) -> tuple[pd.DataFrame, AnytimeRegressor]:
+    """Return the plainest column of a meaning in a table, and what is fitted to it."""
     X = pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER if has_other else 0.0})
-    fitted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y)
-    return list(fitted.get_feature_names_out()), fitted.predict(X)
+    return X, AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y)
 
 
 GROUPS = {"groups": [{"name": "one", "features": ["c"], "cost": 1}, {"name": "two", "features": ["z"], "cost": 1}]}
@@ -328,11 +327,12 @@ def test_a_column_of_any_type_is_what_it_means_or_one_line(name: str, method: st
             assert len(message.splitlines()) == 1
             continue
         fitted = getattr(estimator, method)(X, Y)
-        terms, predictions = plainest(meaning, has_other=not isinstance(X, np.ndarray) or X.dtype == object)
+        plain, expected = plainest(meaning, has_other=not isinstance(X, np.ndarray) or X.dtype == object)
+        terms = list(expected.get_feature_names_out())
         if method == "partial_fit" and meaning == "missing":
             terms = ["c", "c is missing", *terms[1:]]  # a number: later rows may have values
         assert list(fitted.get_feature_names_out()) == terms
-        np.testing.assert_allclose(fitted.predict(X), predictions, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(fitted.predict(X), expected.predict(plain), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", [name for name in COLUMNS if not name.startswith("polars")])
@@ -340,8 +340,7 @@ def test_a_model_reads_a_column_of_any_type_by_the_types_of_training(name: str) 
     """Predictions of a model of numbers, and of one of text, are right, or one line."""
     column = COLUMNS[name][0]
     for meaning in ("numbers, gaps", "text, gaps"):
-        plain = pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER})
-        fitted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(plain, Y)
+        plain, fitted = plainest(meaning)
         for X in tables_of(column):
             if isinstance(X, np.ndarray):
                 continue
@@ -403,10 +402,10 @@ def test_commands_read_a_column_of_any_type_or_say_why_not(
             assert found == 0 or (found == 2 and errors[-1].startswith("error: ")), errors
             continue
         assert found == 0, errors
-        terms, predictions = plainest(meaning)
-        assert list(load("m.safetensors").terms.features) == terms
+        plain, expected = plainest(meaning)
+        assert list(load("m.safetensors").terms.features) == list(expected.get_feature_names_out())
         evaluated = document(capsys, "evaluate", "m.safetensors", str(path))["prefixes"][-1]["mse"]
-        assert evaluated == pytest.approx(np.mean((predictions - Y) ** 2), rel=1e-9)
+        assert evaluated == pytest.approx(np.mean((expected.predict(plain) - Y) ** 2), rel=1e-9)
 
 
 # Answers
@@ -450,8 +449,7 @@ NO_CELLS = {
 
 @pytest.mark.parametrize("meaning", ["numbers, gaps", "text, gaps"])
 def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> None:
-    X = pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER})
-    fitted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, Y)
+    X, fitted = plainest(meaning)
     for name, (cell, value) in CELLS.items():
         prediction = fitted.model_.open()
         if isinstance(value, str) == (meaning == "numbers, gaps") and not pd.isna(cell):
@@ -466,7 +464,7 @@ def test_an_answer_reads_cells_as_a_prediction_reads_a_frame(meaning: str) -> No
 @pytest.mark.parametrize("cell", NO_CELLS.values(), ids=NO_CELLS)
 @pytest.mark.parametrize("meaning", ["numbers, gaps", "text, gaps"])
 def test_other_cells_of_an_answer_are_one_line(meaning: str, cell: Any) -> None:
-    model = AnytimeRegressor(GROUPS).fit(pd.DataFrame({"c": MEANINGS[meaning], "z": OTHER}), Y).model_
+    model = plainest(meaning)[1].model_
     for values, rows in (([cell], 1), ([[cell], [cell]], 2)):
         assert_refused(partial(model.open(rows=rows).add, "one", values), error=ValuesError)
 
@@ -727,10 +725,17 @@ ON_DISK: dict[str, Callable[[pa.Table, str], object]] = {
 
 
 @pytest.mark.parametrize(
-    ("basis", "folds"), [("linear", 4), ("auto", 4), ("hinge:2", 4), ("linear", 0), ("hinge:2", 0)]
+    ("basis", "folds", "has_query", "has_weights"),
+    [
+        *(("linear", 4, has_query, has_weights) for has_query in (False, True) for has_weights in (False, True)),
+        ("auto", 4, False, True),
+        ("auto", 4, True, False),
+        ("hinge:2", 4, False, False),
+        ("hinge:2", 4, True, True),
+        ("linear", 0, False, True),
+        ("hinge:2", 0, False, False),
+    ],
 )
-@pytest.mark.parametrize("has_query", [False, True])
-@pytest.mark.parametrize("has_weights", [False, True])
 def test_the_same_rows_from_every_source_are_the_same_model(
     has_weights: bool, has_query: bool, basis: str, folds: int, desk: Path
 ) -> None:
@@ -780,7 +785,7 @@ def test_a_frame_in_several_pieces_is_one_table(method: str, library: str) -> No
 
 def test_a_lazy_frame_that_fails_is_one_line() -> None:
     lazy = pl.LazyFrame({"a": CODES}).with_columns(pl.col("zz"))
-    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that gives no table: ", "zz")
+    assert_refused(lambda: AnytimeRegressor().fit(lazy, Y), "X is a LazyFrame that is not a table: ", "zz")
 
 
 @pytest.mark.parametrize("X", [{"a": list(range(500))}, 3.0, "words"], ids=["dict", "number", "text"])
@@ -793,8 +798,7 @@ def test_a_target_of_numbers_as_text_becomes_no_classes_in_silence(
 ) -> None:
     pa.parquet.write_table(pa.table({"c": CODES, "z": OTHER, "y": list(map(str, Y))}), desk / "t.parquet")
     command = ["train", "t.parquet", *TRAIN, "--out", "m.safetensors"]
-    said = "error: t.parquet: target 'y' holds numbers as text, such as '-0.09"
-    assert refusal(capsys, *command).startswith(said)
+    assert refusal(capsys, *command).startswith("error: t.parquet: target 'y' holds numbers as text, such as '-0.09")
     assert main([*command, "--task", "multiclass"]) == 0
     assert main([*command, "--number", "y"]) == 0
     found = load("m.safetensors")

@@ -26,13 +26,12 @@ from anytime.families import family_of
 from anytime.inference.conformal import confidence, conformal_level, conformal_rank, expected_calibration_error
 from anytime.inference.prediction import Answer, Prediction
 from anytime.loaded import load
-from anytime.model.manifest import FORMAT, Calibration
+from anytime.model.manifest import Calibration
 from anytime.model.model import Model
 from anytime.target import class_codes
-from anytime.training.resequencing import resequence
 from anytime.types import Float
 from lazily import Lazy
-from models.model.test_file import GOLDEN, with_manifest
+from models.model.test_file import with_manifest
 from models.opening import by_group
 from models.opening import opened as opened_by_group
 from models.present import present
@@ -92,8 +91,7 @@ def diabetes() -> pd.DataFrame:
 
 
 def cancer() -> pd.DataFrame:
-    found = load_breast_cancer(as_frame=True)
-    frame: pd.DataFrame = found.frame.rename(columns=lambda name: name.replace(" ", "_"))
+    frame: pd.DataFrame = load_breast_cancer(as_frame=True).frame.rename(columns=lambda name: name.replace(" ", "_"))
     frame["target"] = np.where(frame["target"] == 1, "benign", "malignant")
     return frame
 
@@ -227,8 +225,7 @@ def test_new_rows_are_covered_about_as_often_as_asked(given: Problem, model: Mod
         assert (law.sf(covered - 1) > 1e-4).all()
     answers = [[opened(model, x, prefix).answer() for x in given.values(NEW)[:25]] for prefix in range(model.steps + 1)]
     shares = [sum(map(covers, each, given.truths(NEW)[:25])) / 25 for each in answers]
-    few = evaluate(model, given.table(tmp_path, slice(130, 155), "few.parquet"))
-    assert present(few.coverage).tolist() == shares
+    assert present(evaluate(model, given.table(tmp_path, slice(130, 155), "few.parquet")).coverage).tolist() == shares
 
 
 def test_sizes_are_what_evaluating_the_same_rows_tells(given: Problem, model: Model, tmp_path: Path) -> None:
@@ -281,8 +278,7 @@ def test_calibrating_changes_nothing_else_and_not_the_model_given(given: Problem
     assert found.prefixes is model.prefixes
     assert found.moments is model.moments
     assert found.manifest.model_copy(update={"calibration": None}) == model.manifest
-    again = calibrate(found, given.table(tmp_path, NEW), 0.5)
-    assert the_calibration(again).coverage == 0.5
+    assert the_calibration(calibrate(found, given.table(tmp_path, NEW), 0.5)).coverage == 0.5
 
 
 # Answers
@@ -366,20 +362,6 @@ def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_oth
 # Files
 
 
-def test_a_saved_calibration_is_loaded_to_the_last_digit_and_answers_alike(
-    given: Problem, model: Model, tmp_path: Path
-) -> None:
-    saved = model.save(tmp_path / "sure.safetensors")
-    plain = given.model.save(tmp_path / "plain.safetensors")
-    loaded = load(tmp_path / "sure.safetensors")
-    assert loaded.manifest == saved.manifest
-    assert loaded.manifest.calibration == model.manifest.calibration
-    assert loaded.version not in ("", plain.version)
-    assert load(tmp_path / "plain.safetensors").manifest.calibration is None
-    one, other = (opened(each, given.values(NEW)[0], 2).answer() for each in (saved, loaded))
-    assert one == other
-
-
 def damaged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the calibration in a file."""
     path.write_bytes(with_manifest(lambda manifest: change(manifest["calibration"]))(path.read_bytes()))
@@ -420,25 +402,6 @@ def test_a_calibration_that_was_tampered_with_is_refused(
     model.save(path)
     damaged(path, change)
     assert_refused(lambda: load(path), words, error=ArtifactError)
-
-
-def test_a_stored_model_is_calibrated_saved_and_checked(tmp_path: Path) -> None:
-    old = load(GOLDEN / "model-format-1.safetensors")
-    assert old.manifest.calibration is None
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(30, 4)), columns=["a0", "a1", "b0", "y"])
-    frame.to_csv(tmp_path / "held.csv", index=False)
-    path = tmp_path / "m.safetensors"
-    found = calibrate(old, open_table(tmp_path / "held.csv"))
-    assert (found.manifest.format, found.version) == (FORMAT, "")
-    assert found.save(path).manifest == load(path).manifest
-    damaged(path, narrower)
-    assert_refused(lambda: load(path), "changed after it was written", error=ArtifactError)
-
-
-@number
-def test_other_costs_make_other_prefixes_which_are_not_calibrated(model: Model) -> None:
-    assert resequence(model, model.groups).manifest.calibration is None
 
 
 # What is wrong

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from anytime.data.dataset import Dataset
 from anytime.data.formats import open_table
 from anytime.errors import TrainingError
-from anytime.evaluation.certificate.certify import CertifiedPrefix, certify_prefixes
+from anytime.estimators import AnytimeRegressor
+from anytime.evaluation.certificate.certify import CertifiedPrefix, certify, certify_prefixes
 from anytime.evaluation.certificate.relaxation import SelectionProblem, Split, first_split, knapsack_bound, relax
 from anytime.evaluation.certificate.search import BranchAndBound, filled, improved
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
+from anytime.model.manifest import Certificate
+from anytime.model.model import Model
+from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import sequence
 from anytime.target import Target
+from anytime.training.fit import fit, provenance
 from anytime.training.guarantee import subset_values
+from anytime.training.options import Options
 from anytime.types import Bool, Float, Method
+from models import literal
+from models.literal import Rows, brute_force_best, explained_variance_of_subsets
 from models.present import present
 from models.problems import SmallTable, any_groups, grouped, messy_table, plain_groups
 from models.properties import quick
@@ -169,8 +177,7 @@ def test_free_groups_are_in_every_set() -> None:
 
 
 def test_nothing_to_explain_is_explained_in_full() -> None:
-    X = np.random.default_rng(4).normal(size=(50, 3))
-    case = Case(X, np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
+    case = Case(np.random.default_rng(4).normal(size=(50, 3)), np.ones((50, 1)), grouped([1, 2], [1, 2]), 1e-5)
     assert [(p.share, p.exact) for p in certify_prefixes(case.gram, case.groups, [1.0, 3.0], [0.0, 0.0], 1e-5)] == [
         (1, True)
     ] * 2
@@ -232,8 +239,7 @@ def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> 
     levels = tuple((10.0**-k, 10) for k in range(2, 9))
     found = relax(np.eye(5), b / np.sqrt(top), np.arange(5), costs, begin, levels, lambda _: False)
     order = np.argsort(-p / costs)
-    before = np.cumsum(costs[order]) - costs[order]
-    shares = np.clip((1.0 - before) / costs[order], 0.0, 1.0)
+    shares = np.clip((1.0 - (np.cumsum(costs[order]) - costs[order])) / costs[order], 0.0, 1.0)
     assert found.value * top == pytest.approx(shares @ p[order], rel=1e-4)
 
 
@@ -271,8 +277,7 @@ def test_gains_are_what_each_group_adds(case: Case) -> None:
     sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
     members = sets.members[len(sets.members) // 2]
     others = np.flatnonzero(~members & problem.with_columns)
-    gains = problem.given(members, ~members).gains()
-    for group, gain in zip(others, gains, strict=True):
+    for group, gain in zip(others, problem.given(members, ~members).gains(), strict=True):
         added = problem.explained(members | problem.mask([int(group)])) - problem.explained(members)
         assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
 
@@ -292,8 +297,7 @@ def test_shared_costs_of_a_set_are_at_most_its_cost(case: Case) -> None:
 @given(cases(), st.floats(0.1, 0.9), st.integers(0, 100))
 def test_sets_that_are_filled_and_improved_stay_within_the_budget(case: Case, share: float, seed: int) -> None:
     problem, limit = case.problem, share * float(case.groups.costs.sum())
-    order = np.random.default_rng(seed).permutation(len(case.groups))
-    members = filled(problem, problem.mask([]), order, limit)
+    members = filled(problem, problem.mask([]), np.random.default_rng(seed).permutation(len(case.groups)), limit)
     better, explained = improved(problem, members, limit, lambda: False)
     for some in (members, better):
         assert problem.cost(some) <= limit
@@ -357,20 +361,6 @@ def real(folder: Path, file: str, target: str) -> tuple[Gram, FeatureGroups]:
     return Gram.of(dataset.moments()[0]), groups
 
 
-@pytest.mark.parametrize(
-    ("name", "target"), [("mq2008", "relevance"), ("boston_housing", "MEDV"), ("heart_cleveland", "disease")]
-)
-def test_every_prefix_of_a_real_table_is_certified_exactly(shared_data: Path, name: str, target: str) -> None:
-    gram, groups = real(shared_data / name, "data.parquet", target)
-    sets = Sets.of(gram, groups, 1e-5)
-    methods: tuple[Method, ...] = ("fr", "omp")
-    for method in methods:
-        learned = sequence(gram, groups, method, 1e-5)
-        certified = certify_prefixes(gram, groups, learned.costs, learned.explained_variance, 1e-5, nodes=1_000)
-        assert all(prefix.exact for prefix in certified)
-        holds(certified, sets, SelectionProblem.of(gram, groups, 1e-5))
-
-
 def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data: Path) -> None:
     gram, groups = real(shared_data / "yahoo_sample", "train.parquet", "relevance")
     learned = sequence(gram, groups, "fr", 1e-5)
@@ -378,3 +368,85 @@ def test_hundreds_of_groups_are_certified_closely_without_branching(shared_data:
     certified = certify_prefixes(gram, groups, learned.costs[some], learned.explained_variance[some], 1e-5, nodes=1)
     least = (0.85, 0.94, 0.94, 0.94, 0.98, 0.995, 0.9999)
     assert all(prefix.share > share for prefix, share in zip(certified, least, strict=True))
+
+
+# A certified model.
+
+
+def trained(
+    groups: FeatureGroups, seed: int = 0, alpha: float = 1e-2, epsilon: float | None = None
+) -> tuple[Model, Rows]:
+    """A model by omp, which the best sets may well beat, and its rows."""
+    rng = np.random.default_rng(seed)
+    X = messy_table(rng, 50, len(groups.features), ("fresh", "copy", "sum", "constant"), 0.2, 0.0)
+    Y = X @ rng.normal(size=(X.shape[1], 2)) + rng.normal(size=(50, 2))
+    fitted = fit([moments_of(X, Y)], groups, Options(method="omp", alpha=alpha, epsilon=epsilon))
+    model = fitted.model("m", Target("regression", ("a", "b")), provenance(fitted, "t"))
+    return model, Rows(*literal.standardise(X, Y), alpha)
+
+
+SEVEN = grouped([1, 2, 2, 1, 3, 2, 1], [1.0, 2.0, 3.0, 1.0, 5.0, 2.0, 2.0])
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return trained(SEVEN)[0]
+
+
+@quick(max_examples=25)
+@given(any_groups, st.integers(0, 2**32 - 1), st.integers(1, 60))
+def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
+    groups: FeatureGroups, seed: int, nodes: int
+) -> None:
+    assume(len(groups) <= 7)
+    model, rows = trained(groups, seed)
+    found = present(certify(model, nodes=nodes).manifest.certificate)
+    F = explained_variance_of_subsets(rows, groups)
+    whole = {subset.union(*(groups.prerequisites[g] for g in subset)) for subset in F}
+    affordable = {subset: F[subset] for subset in whole}
+    for cost, bound, exact in zip(model.costs, found.bounds, found.exact, strict=True):
+        best = brute_force_best(affordable, groups.costs.tolist(), float(cost))
+        assert bound >= best * (1 - 1e-7) - 1e-10
+        if exact:
+            assert bound == pytest.approx(best, rel=1e-7, abs=1e-9)
+
+
+def test_shares_are_of_the_bounds_the_base_rate_first() -> None:
+    model, _ = trained(SEVEN, seed=3)
+    model = certify(model, nodes=1)
+    bounds, shares = present(model.manifest.certificate).bounds, present(model.certified_shares)
+    assert (shares[0], bounds[0]) == (1.0, 0.0)
+    F = [step.explained_variance for step in model.manifest.steps]
+    assert shares[1:] == pytest.approx(np.divide(F, bounds[1:]))
+    assert min(shares) < 0.999, "this table does not test anything"
+    assert max(shares) <= 1.0
+
+
+def test_no_share_is_above_one(model: Model) -> None:
+    assert model.certified_shares is None
+    low = Certificate(
+        bounds=(0.0, *(step.explained_variance * (1 - 1e-12) for step in model.manifest.steps)),
+        exact=(True,) * (model.steps + 1),
+        nodes=1,
+    )
+    reported = replace(model, manifest=model.manifest.model_copy(update={"certificate": low}))
+    assert reported.certified_shares == (1.0,) * (model.steps + 1)
+
+
+def test_what_is_free_is_compared_with_the_base_rate() -> None:
+    model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
+    found = certify(model)
+    assert present(found.manifest.certificate).bounds[0] == pytest.approx(model.manifest.steps[0].explained_variance)
+    assert present(found.certified_shares)[:2] == pytest.approx((0.0, 1.0))
+
+
+def test_penalties_of_prefixes_have_no_part_in_it() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 11))
+    y = X @ rng.normal(size=11) + 3 * rng.normal(size=40)
+    groups = grouped([2, 2, 2, 2, 3], [1.0, 2.0, 1.0, 3.0, 2.0])
+    model = AnytimeRegressor(groups, alpha="cv", cv=4).fit(X, y).model_
+    assert len({step.alpha for step in model.manifest.steps}) > 1
+    F = explained_variance_of_subsets(Rows(*literal.standardise(X, y), model.manifest.alpha), groups)
+    best = [brute_force_best(F, groups.costs.tolist(), float(cost)) for cost in model.costs]
+    assert present(certify(model).manifest.certificate).bounds == pytest.approx(best, rel=1e-7)

@@ -60,8 +60,8 @@ def test_the_bound_of_a_certificate_is_drawn_over_the_curve(figures: list[Any], 
     plot_model(model, Path("m.png"))
     plot_model(certified, Path("m.png"))
     without, lines = (lines_of(figure.axes[0]) for figure in figures)
-    assert lines.keys() - without.keys() == {"training, less the penalty", "best possible, certified"}
-    bound, penalised = lines["best possible, certified"], lines["training, less the penalty"]
+    assert lines.keys() - without.keys() == {"training, minus the penalty", "best possible, certified"}
+    bound, penalised = lines["best possible, certified"], lines["training, minus the penalty"]
     # Where nothing but the prefixes was certified, what a dearer one cannot exceed holds.
     assert bound.get_drawstyle() == "steps-pre"
     # The bound is on F, which includes the penalty; R² may exceed it, and so F is drawn too.
@@ -82,8 +82,7 @@ def test_long_names_do_not_narrow_the_plot_and_no_name_is_a_formula(figures: lis
     for name in ("laboratory values of the morning visit", "$v$"):
         groups = {"groups": [{"name": f"{name} {j}", "features": [str(j)], "cost": 1.0} for j in range(4)]}
         frame = pd.DataFrame(X, columns=list("0123"))
-        model = AnytimeRegressor(groups, alpha=0.1).fit(frame, X @ [1.0, 1.0, 1.0, 2.0]).model_
-        plot_model(model, Path("m.png"))
+        plot_model(AnytimeRegressor(groups, alpha=0.1).fit(frame, X @ [1.0, 1.0, 1.0, 2.0]).model_, Path("m.png"))
     for figure in figures:
         figure.draw_without_rendering()
         assert not any(text.get_parse_math() for text in figure.findobj(Text) if text.get_text())
@@ -119,11 +118,11 @@ def test_shapes_are_lines_levels_are_bars_and_missing_values_a_dashed_line(figur
 
 
 def test_the_strongest_columns_are_drawn_and_each_class_has_its_line(figures: list[Any]) -> None:
-    X = np.random.default_rng(0).normal(size=(300, 15))
-    y = np.digitize(X @ np.arange(15.0), [-10.0, 10.0])
-    estimator = AnytimeClassifier(alpha=0.01).fit(X, np.array(["a", "b", "c"])[y])
+    X = np.random.default_rng(0).normal(size=(100, 13))
+    y = np.digitize(X @ np.arange(13.0), [-10.0, 10.0])
+    estimator = AnytimeClassifier(alpha=0.01, basis="linear").fit(X, np.array(["a", "b", "c"])[y])
     titles = [shape.name for shape in column_shapes(estimator.model_)]
-    for top, count in ((None, 12), (2, 2), (100, 15)):
+    for top, count in ((None, 12), (2, 2), (100, 13)):
         figure = shapes_figure(estimator, figures, **({} if top is None else {"top": top}))
         assert [axis.get_title().split(",")[0] for axis in figure.axes] == titles[:count]
     first = shapes_figure(estimator, figures, prefix=1).axes[0]

@@ -172,8 +172,7 @@ def test_pictures_of_a_model_are_the_parts_of_its_report(
         assert Page((tmp_path / "picture.html").read_text(encoding="utf-8")).headings == []
     assert "cross-validated" in model.plot().html
     assert len(re.findall("<figure>", model.plot_shapes(top=1).html)) <= 2
-    no_columns = "prefix 0 of model 'model' has no columns"
-    assert_refused(lambda: model.plot_shapes(prefix=0), no_columns, error=ValuesError)
+    assert_refused(lambda: model.plot_shapes(prefix=0), "prefix 0 of model 'model' has no columns", error=ValuesError)
     assert_refused(
         lambda: model.plot_shapes(top=0), "top is 0; expected a number of columns, 1 or more", error=ValuesError
     )
@@ -235,8 +234,7 @@ def test_labels_do_not_cover_each_other() -> None:
 
 def test_the_page_of_300_columns_is_below_3_mb_and_shows_the_first_rows_of_its_tables() -> None:
     X = np.random.default_rng(0).normal(size=(900, 300))
-    model = AnytimeRegressor(alpha=0.01, basis="hinge:3").fit(X, X[:, :9].sum(axis=1)).model_
-    text = report(model)
+    text = report(AnytimeRegressor(alpha=0.01, basis="hinge:3").fit(X, X[:, :9].sum(axis=1)).model_)
     assert len(text.encode()) < 3e6
     assert Page(text).text.count("261 more rows") == 1  # of the steps, and the base rate
     assert Page(text).text.count("260 more rows") == 1  # of the data

@@ -126,9 +126,7 @@ def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels()
 
 def test_a_linear_column_is_a_line_over_its_raw_values() -> None:
     x = np.linspace(20, 40, 50)
-    y = 3 * x + 1
-    model = AnytimeRegressor(alpha=1e-9).fit(pd.DataFrame({"bmi": x}), y).model_
-    (shape,) = column_shapes(model)
+    (shape,) = column_shapes(AnytimeRegressor(alpha=1e-9).fit(pd.DataFrame({"bmi": x}), 3 * x + 1).model_)
     assert shape.points[0].x + shape.points[-1].x == pytest.approx(60)
     for point in shape.points:
         assert point.contribution == pytest.approx(3 * (point.x - 30), rel=1e-6)

@@ -1,8 +1,9 @@
-"""Basis "auto": the octiles are learned once, and cross-validation selects how many hinges the model has."""
+"""Basis "auto": octiles and levels are learned once, and cross-validation selects how many of them the model has."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
-from anytime.groups import FeatureGroups, load_groups
+from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.types import Float
 from models.commands import Capture, output, refusal
 from models.present import present
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -37,7 +39,7 @@ def frame(bends: int, rows: int = 500) -> pd.DataFrame:
     rng = np.random.default_rng(bends)
     found = pd.DataFrame({"bent": rng.uniform(0, 1, rows), "other": rng.normal(size=rows)})
     found["kind"] = np.where(np.arange(rows) % 100 == 7, "rare", rng.choice(["x", "y"], rows))
-    found["steps"] = rng.integers(0, 4, rows).astype(float)
+    found["steps"] = rng.integers(0, 24, rows).astype(float)
     found["y"] = np.abs((found["bent"] * (bends + 1)) % 2 - 1) + 0.1 * found["other"] + 0.05 * rng.normal(size=rows)
     found.loc[rng.random(rows) < 0.1, "bent"] = np.nan
     return found
@@ -53,13 +55,20 @@ def size_of(groups: FeatureGroups) -> str:
     return str(basis)
 
 
-@given(st.lists(st.integers(0, 6), max_size=40))
-def test_the_hinges_of_each_size_are_those_that_the_sample_alone_would_give(values: list[int]) -> None:
+@given(st.lists(st.integers(0, 6) | st.sampled_from([0, 1, 2]), max_size=60))
+def test_the_hinges_of_each_size_are_at_quantiles_or_at_the_median_of_what_is_not_common(values: list[int]) -> None:
     sample = Sample({"x": np.array(values, dtype=float)})
     auto = Expansion.of(learned_groups(ONE, sample, "auto"))
     rows = np.append(np.linspace(-1, 7, 33), np.nan)[:, np.newaxis]
+    counts = Counter(values)
+    common = {x for x, count in counts.most_common(5) if count >= 10 and count > 0.1 * len(values)}
+    rest = [x for x in values if x not in common]
     for size in SIZES[1:]:
-        direct = Expansion.of(learned_groups(ONE, sample, f"hinge:{size}", "auto"))
+        given = {}
+        if rest and common.issuperset(np.quantile(values, np.arange(1, 8) / 8).tolist()):
+            given = {"x": ColumnBasis(basis=f"hinge:{size}", knots=(float(np.median(rest)),))}
+        groups = ONE.with_bases(given if len(counts) > 2 else {})
+        direct = Expansion.of(learned_groups(groups, sample, f"hinge:{size}", "auto"))
         found, spans = auto.reduced(Choice(size))
         terms = [start for start, _ in spans]
         assert (found.columns, found.groups) == (direct.columns, direct.groups)
@@ -100,8 +109,7 @@ def test_a_likelihood_has_the_size_that_least_squares_selects_on_its_moments() -
 
 @pytest.mark.parametrize("rows", [90, 1200])
 def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows: int) -> None:
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": rng.normal(size=rows)})
+    X = pd.DataFrame({"place": np.arange(rows, dtype=float), "noise": np.random.default_rng(0).normal(size=rows)})
     classes = np.array(["a", "b", "c"])[3 * np.arange(rows) // rows]  # a line separates them, which fits none of them
     groups = {"groups": [{"name": name, "features": [name], "cost": 1} for name in X]}
     bent = np.where(np.abs(X["place"] / rows - 0.5) < 0.25, "in", "out")
@@ -117,12 +125,16 @@ def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.uniform(-1, 1, 400)})  # the response has no linear part
     y = np.abs(X["x"]) + 0.02 * rng.normal(size=400)
-    with pytest.raises(TrainingError, match="longest is 0"):
-        AnytimeRegressor(ONE, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y)
+    assert_refused(
+        lambda: AnytimeRegressor(ONE, basis="hinge:0", epsilon=0.2, cv=5).fit(X, y), "longest is 0", error=TrainingError
+    )
     found = AnytimeRegressor(ONE, basis="auto", epsilon=0.2, cv=5).fit(X, y)
     assert str(found.model_.groups.bases["x"].basis).startswith("hinge")
-    with pytest.raises(TrainingError, match="choose a smaller epsilon"):
-        AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y)
+    assert_refused(
+        lambda: AnytimeRegressor(ONE, basis="auto", epsilon=5.0, cv=5).fit(X, y),
+        "choose a smaller epsilon",
+        error=TrainingError,
+    )
 
 
 @pytest.mark.usefixtures("desk")
@@ -144,3 +156,111 @@ def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_valid
     Path("g.json").write_text(json.dumps({**GROUPS, "bases": {"bent": {"basis": "auto"}}}))
     said = refusal(capsys, "train", *base, *unfolded)
     assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in said
+
+
+# Levels next to the curve.
+
+
+def coded(rows: int = 1500, seed: int = 0, effect: float = 1.0) -> pd.DataFrame:
+    """Return a response with effects of their own for 40 codes and for the rare amounts of `paid`, and of a line."""
+    rng = np.random.default_rng(seed)
+    code = np.minimum(rng.geometric(0.06, rows), 40)
+    paid = np.where(rng.random(rows) < 0.8, 0, 100 * rng.integers(1, 13, rows))
+    found = pd.DataFrame({"code": code, "paid": paid.astype(float), "x": rng.normal(size=rows).round(3)})
+    effects = rng.normal(size=(2, 41))
+    found["y"] = effect * (effects[0, code] + (paid > 0) * effects[1, paid // 100]) + found["x"]
+    found["y"] += 0.5 * rng.normal(size=rows)
+    found["copy"] = 3 * found["code"] + 1  # what it explains, the code explains
+    return found
+
+
+NAMES = ["code", "paid", "x", "copy"]
+
+
+def test_codes_have_levels_next_to_their_curve_and_the_model_says_which() -> None:
+    table, new = coded(), coded(seed=1).assign(y=np.nan)
+    model = AnytimeRegressor().fit(table[NAMES], table["y"])
+    selected = present(model.model_.manifest.selected)
+    assert selected.levels in (10, 5, 2)
+    (line,) = [text for text in model.model_.manifest.decisions if "next to the curve" in text]
+    assert "'code' (" in line
+    assert "'paid' (12 values)" in line
+    assert "'copy'" not in line
+    names = {name for name in model.get_feature_names_out() if "=" in name}
+    assert {"code=3", "paid=0", "paid=700"} <= names
+    assert {name.split("=")[0] for name in names} == {"code", "paid"}
+    lines = AnytimeRegressor(basis="hinge:7").fit(table[NAMES], table["y"])
+    held = coded(seed=0).iloc[:500]
+    assert model.score(held[NAMES], held["y"]) > lines.score(held[NAMES], held["y"]) + 0.1
+    assert np.isfinite(model.predict(new[NAMES])).all()  # also codes that training did not have
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_smooth_column_of_few_values_has_no_levels(seed: int) -> None:
+    table = coded(seed=seed, effect=0.0)
+    table["y"] += 0.002 * (table["code"] - 12.0) ** 2
+    learned = AnytimeRegressor().fit(table[NAMES], table["y"])
+    assert not any("=" in name and not name.startswith("paid=0") for name in learned.get_feature_names_out())
+    assert present(learned.model_.manifest.selected).levels == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_levels_are_learned_from_classes_too(classes: int) -> None:
+    table = coded(3000)
+    y = np.array(["low", "mid", "high"])[np.digitize(table["y"], [-0.5, 0.5][: classes - 1])]
+    model = AnytimeClassifier(family="gaussian").fit(table[NAMES], y)
+    assert present(model.model_.manifest.selected).levels > 0
+
+
+def test_a_row_of_weight_two_counts_as_two_rows_for_levels() -> None:
+    table = coded(900)
+    times = np.random.default_rng(1).integers(1, 3, 900)
+    once = {name: table[name].to_numpy(dtype=float) for name in ("code", "paid")}
+    response = table[["y"]].to_numpy()
+    groups = load_groups({"groups": [{"name": "g", "features": list(once), "cost": 1}]})
+    weighted = Sample(once, times.astype(float), min_level_rows=(10, 5, 2), responses=response)
+    repeated = Sample(
+        {name: np.repeat(values, times) for name, values in once.items()},
+        min_level_rows=(10, 5, 2),
+        responses=np.repeat(response, times, axis=0),
+    )
+    one, other = (learned_groups(groups, sample, "auto").bases for sample in (weighted, repeated))
+    assert one == other
+    assert (one["code"].model_extra or {})["points"]
+
+
+@pytest.mark.parametrize("choice", [Choice(7), Choice(3, levels=0), Choice(7, levels=5), Choice(1, levels=2)])
+def test_the_terms_of_a_choice_are_those_of_its_own_expansion(choice: Choice) -> None:
+    table = coded()
+    values = {name: table[name].to_numpy(dtype=float) for name in ("code", "paid")}
+    sample = Sample(values, min_level_rows=(10, 5, 2), responses=table[["y"]].to_numpy())
+    groups = load_groups({"groups": [{"name": "g", "features": list(values), "cost": 1}]})
+    auto = Expansion.of(learned_groups(groups, sample, "auto"))
+    reduced, spans = auto.reduced(choice)
+    X = np.column_stack(list(values.values()))
+    terms = [start for start, _ in spans]
+    np.testing.assert_array_equal(auto.expand(X)[:, terms], reduced.expand(X))
+    np.testing.assert_array_equal(Expansion.of(reduced.groups).expand(X), reduced.expand(X))
+    levels = [sum("=" in name and name.startswith(column) for name in reduced.terms.features) for column in values]
+    counts = [table[column].value_counts() for column in values]
+    least = {None: 2, 0: 10**6}.get(choice.levels, choice.levels)
+    assert levels == [(counts[0] >= least).sum(), max((counts[1] >= least).sum(), 1)]
+
+
+@pytest.mark.usefixtures("desk")
+def test_levels_are_equal_from_a_basis_file_from_moments_and_from_a_stream(capsys: Capture) -> None:
+    table = coded()
+    table.to_csv("t.csv", index=False)
+    Path("g.json").write_text(json.dumps({"groups": [{"name": c, "features": [c], "cost": 1} for c in NAMES]}))
+    base = ["t.csv", "--groups", "g.json", "--target", "y"]
+    output(capsys, "train", *base, "--out", "m.safetensors")
+    output(capsys, "basis", *base, "--basis", "auto", "--min-level-rows", "5", "--out", "b.yaml")
+    output(capsys, "moments", "t.csv", "--groups", "b.yaml", "--target", "y", "--out", "t.moments")
+    output(capsys, "train", "t.moments", "--out", "n.safetensors")
+    assert present(load("n.safetensors").manifest.selected).levels == 5  # all that are in 5 rows or more
+    assert [name for name in load("n.safetensors").terms.features if name.startswith("code=")]
+    streamed = AnytimeRegressor().partial_fit(table[NAMES][:700], table["y"][:700])
+    streamed = streamed.partial_fit(table[NAMES][700:], table["y"][700:])
+    found, whole = load("m.safetensors"), streamed.model_
+    assert found.groups.bases == whole.groups.bases
+    np.testing.assert_allclose(found.predict(table), whole.predict(table), rtol=1e-7)

@@ -98,8 +98,7 @@ def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:
 def test_the_command_says_what_was_selected_and_selects_nothing_without_folds(desk: Path, capsys: Capture) -> None:
     X, y = table()
     X.assign(y=y).to_parquet("t.parquet")
-    groups = {"groups": [{"name": c, "features": [c], "cost": 1} for c in X]}
-    (desk / "g.json").write_text(json.dumps(groups))
+    (desk / "g.json").write_text(json.dumps({"groups": [{"name": c, "features": [c], "cost": 1} for c in X]}))
     call = ["train", "t.parquet", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]
     said = output(capsys, *call)
     assert said.count("by cross-validation (--min-level-rows): 'state' keeps") == 1

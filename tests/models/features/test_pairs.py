@@ -98,9 +98,16 @@ def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> N
         Expansion.of(type(groups).model_validate_json(json.dumps(content)))
 
 
-def test_a_groups_file_with_pairs_is_refused() -> None:
-    with pytest.raises(GroupsError, match="has 'pairs'; expected none: training selects pairs by pairs"):
-        load_groups(GROUPS | {"pairs": [["age", "fare"]]})
+def test_pairs_of_a_groups_file_are_checked() -> None:
+    knots = [{"column": "age", "knots": [1, 2]}, {"column": "fare", "knots": [1, 2]}]
+    assert len(load_groups({**GROUPS, "pairs": [knots]}).pairs) == 1
+    for pairs, why in (
+        ([["age", "fare"]], "pairs, 0, 0: input should be an object"),
+        ([knots[::-1]], "the pairs are not in the order of the groups"),
+        ([[knots[0], knots[0]]], "expected two different columns of groups"),
+    ):
+        with pytest.raises(GroupsError, match=why):
+            load_groups({**GROUPS, "pairs": pairs})
 
 
 def test_groups_may_have_the_names_of_products() -> None:
@@ -232,8 +239,7 @@ def test_quartiles_keep_the_best_pairs_of_many(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_factors_of_a_column_are_few_and_not_constant() -> None:
     expansion, X = table(0)
-    found = screened_pairs(expansion, X, np.nan_to_num(X[:, :1] * X[:, 1:2]), np.ones(ROWS), 99)
-    for pair, _ in found:
+    for pair, _ in screened_pairs(expansion, X, np.nan_to_num(X[:, :1] * X[:, 1:2]), np.ones(ROWS), 99):
         for side in pair:
             x = X[:, expansion.groups.features.index(side.column)]
             assert 2 <= len(side.knots or side.levels) <= 4

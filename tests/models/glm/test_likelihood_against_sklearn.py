@@ -5,8 +5,6 @@ scikit-learn is asked for more than it promises, and its answer is accepted only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
 from models import literal
-from models.likelihood_problems import METHODS, OPTIMUM
+from models.likelihood_problems import OPTIMUM
 from models.literal_likelihood import Family, means, residuals
 from models.problems import grouped, imputing
 
@@ -96,29 +94,6 @@ def check_every_prefix(estimator: Any, family: Family, X: Float, y: Any, weights
 def test_every_prefix_is_the_model_of_scikit_learn(family: Family, alpha: float) -> None:
     X, y = table(family)
     check_every_prefix(fitted(family, X, y, alpha=alpha), family, X, y)
-
-
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"cost_blind": True}, {"doubling": True})
-
-
-def orders() -> Iterator[Any]:
-    """Every family, method and variant; each run has each pair of a family and a method with one of the variants."""
-    for number, (family, method) in enumerate(product(KINDS, METHODS)):
-        for place, variant in enumerate(VARIANTS):
-            yield pytest.param(family, method, variant, marks=() if number % 3 == place else (pytest.mark.heavy,))
-
-
-@pytest.mark.parametrize(("family", "method", "variant"), list(orders()))
-def test_whatever_ordered_the_groups(family: Family, method: str, variant: dict[str, Any]) -> None:
-    X, y = table(family, rows=100)
-    check_every_prefix(fitted(family, X, y, alpha=1e-3, method=method, **variant), family, X, y)
-
-
-@pytest.mark.parametrize("family", KINDS)
-def test_with_weights_some_of_them_zero(family: Family) -> None:
-    X, y = table(family)
-    weights = np.random.default_rng(1).choice([0.0, 0.3, 1.0, 7.0], size=len(X))
-    check_every_prefix(fitted(family, X, y, weights=weights, alpha=1e-4), family, X, y, weights)
 
 
 @pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])

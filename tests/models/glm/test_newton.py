@@ -34,8 +34,7 @@ def solved(design: BlockDesign, alpha: float) -> Optimum:
     base, width = base_rate(design), len(design.gram.x_mean)
     view = design.view(np.arange(width))
     start = np.vstack([base.theta, np.zeros((width, base.theta.shape[1]))])
-    scale = float(np.abs(view.evaluate(view.predictors(start)).score).max())
-    return optimum(view, alpha, start, scale)
+    return optimum(view, alpha, start, float(np.abs(view.evaluate(view.predictors(start)).score).max()))
 
 
 def literal_of(family: Family, X: Float, Y: Float, alpha: float) -> Minimum:
@@ -51,7 +50,7 @@ def check_theta(design: BlockDesign, found: Optimum, wanted: Minimum) -> None:
 def estimator_of(family: Family, Y: Float) -> tuple[Any, Float]:
     """The estimator of a family, and the responses as it has them."""
     kind: Any = AnytimeRegressor if family in NUMBERS else AnytimeClassifier
-    return partial(kind, family=family), Y[:, 0] if Y.shape[1] == 1 else Y.argmax(axis=1)
+    return partial(kind, family=family, basis="linear"), Y[:, 0] if Y.shape[1] == 1 else Y.argmax(axis=1)
 
 
 # The optimum is the literal one, whatever solves for a step.
@@ -132,8 +131,7 @@ def test_without_a_penalty_the_gradient_vanishes_and_columns_that_add_nothing_ha
     view = design.view(np.arange(X.shape[1]))
     assert np.abs(view.evaluate(view.predictors(found.theta)).score).max() < 1e-6
     assert (found.theta[-3:] == 0).all()
-    wanted = solved(case.design(), 0.0)
-    np.testing.assert_allclose(found.theta[:-3], wanted.theta, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found.theta[:-3], solved(case.design(), 0.0).theta, rtol=1e-6, atol=1e-7)
 
 
 # Separation.
@@ -211,8 +209,7 @@ def test_a_penalty_of_zero_is_no_error_where_nothing_is_separated(family: Family
 def test_large_counts_are_fitted(size: float, alpha: float) -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(200, 3))
-    counts = np.floor(size * np.exp(X @ [0.5, -1.0, 0.0] + 0.3 * rng.normal(size=200)))
-    Y = counts[:, np.newaxis]
+    Y = np.floor(size * np.exp(X @ [0.5, -1.0, 0.0] + 0.3 * rng.normal(size=200)))[:, np.newaxis]
     found = solved(design_of("poisson", X, Y), alpha)
     wanted = LikelihoodRows(literal.standardise(X, Y)[0], Y / size, "poisson", alpha / size).minimum(range(3))
     np.testing.assert_allclose(found.theta[1:], wanted.theta[1:], rtol=1e-6, atol=1e-6)
@@ -272,9 +269,12 @@ def test_any_start_leads_to_the_same_optimum(family: Family) -> None:
     wanted, view = solved(design, 1e-3), design.view(np.arange(9))
     rng = np.random.default_rng(8)
     for far in (0.1, 1.0, 5.0):
-        start = wanted.theta + far * rng.normal(size=wanted.theta.shape)
-        found = optimum(view, 1e-3, start, 1.0)
-        np.testing.assert_allclose(found.theta, wanted.theta, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            optimum(view, 1e-3, wanted.theta + far * rng.normal(size=wanted.theta.shape), 1.0).theta,
+            wanted.theta,
+            rtol=1e-6,
+            atol=1e-6,
+        )
 
 
 def test_responses_may_be_shares() -> None:

@@ -18,6 +18,7 @@ from anytime.training.model_selection import Errors
 from anytime.types import Float
 from models.commands import Capture, ran
 from models.opening import opened
+from models.refusals import assert_refused
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -145,16 +146,22 @@ def test_a_model_without_errors_answers_by_prefix_and_says_so(tmp_path: Path) ->
     answer = model.answer(X, policy="best")
     assert (answer.prefix, answer.policy) == (model.steps, "prefix")
     assert answer.note == "the model has no cross-validated errors; the prefix policy answered"
-    with pytest.raises(ValuesError, match="policy is 'best', which needs errors on held-out rows"):
-        estimator.predict(X, policy="best")
+    assert_refused(
+        lambda: estimator.predict(X, policy="best"),
+        "policy is 'best', which needs errors on held-out rows",
+        error=ValuesError,
+    )
 
 
-def test_the_estimators_refuse_another_policy(estimator: AnytimeRegressor) -> None:
-    X, _ = table(3)
-    with pytest.raises(ValuesError, match="policy is 'arrived', but X has every group"):
-        estimator.predict(X, policy="arrived")
-    with pytest.raises(ValuesError, match="policy is 'worst'; expected one of prefix, best, arrived"):
-        estimator.predict(X, policy="worst")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("arrived", "policy is 'arrived', but X has every group"),
+        ("worst", "policy is 'worst'; expected one of prefix, best, arrived"),
+    ],
+)
+def test_the_estimators_refuse_another_policy(policy: Any, message: str, estimator: AnytimeRegressor) -> None:
+    assert_refused(lambda: estimator.predict(table(3)[0], policy=policy), message, error=ValuesError)
 
 
 @pytest.mark.parametrize("family", ["binomial", "gaussian"])

@@ -32,6 +32,7 @@ from anytime.inference.conformal import (
 from anytime.model.manifest import Calibration
 from anytime.types import Bool, Float, Index
 from models.properties import quick
+from models.refusals import assert_refused
 
 decimals = st.integers(1, 6).flatmap(
     lambda digits: st.integers(1, 10**digits - 1).map(lambda n: Fraction(n, 10**digits))
@@ -95,18 +96,18 @@ def test_the_level_is_at_least_the_coverage_and_less_than_a_row_above_it(rows: i
 )
 def test_too_few_rows_are_told_how_many_it_takes(coverage: float, rows: int) -> None:
     assert conformal_rank(rows, coverage) <= rows
-    with pytest.raises(TrainingError) as error:
-        conformal_rank(rows - 1, coverage)
-    assert str(error.value) == (
+    assert_refused(
+        lambda: conformal_rank(rows - 1, coverage),
         f"{rows - 1} rows are too few to calibrate a coverage of {coverage}; expected {rows} or more: add rows,"
-        " or request less coverage"
+        " or request less coverage",
+        error=TrainingError,
     )
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, 90, math.nan, math.inf])
 def test_a_coverage_is_a_share_between_0_and_1(coverage: float) -> None:
-    with pytest.raises(TrainingError, match=r"^coverage is .*; expected a share between 0 and 1, such as 0\.9$"):
-        conformal_rank(100, coverage)
+    said = f"coverage is {coverage}; expected a share between 0 and 1, such as 0.9"
+    assert assert_refused(lambda: conformal_rank(100, coverage), error=TrainingError) == said
 
 
 # Thresholds.
@@ -135,8 +136,8 @@ def test_rows_without_a_finite_score_are_the_farthest_and_never_the_threshold(ab
     scores = np.arange(19.0)
     scores[3] = absurd
     assert conformal_threshold(scores, 0.9) == 18.0
-    with pytest.raises(TrainingError, match=r"^1 of 19 rows have no finite score, too many for a coverage of 0\.95; "):
-        conformal_threshold(scores, 0.95)
+    said = "1 of 19 rows have no finite score, too many for a coverage of 0.95; "
+    assert_refused(lambda: conformal_threshold(scores, 0.95), said, error=TrainingError)
 
 
 # Scores, intervals and sets by hand.
@@ -162,20 +163,17 @@ def test_counts_deviate_in_poisson_deviations_and_are_never_negative() -> None:
 
 
 def test_classes_deviate_by_what_the_true_one_lacks_of_certainty() -> None:
-    probabilities = np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
-    assert class_scores(probabilities, np.array([0, 2])).tolist() == [0.75, 0.0]
+    assert class_scores(np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]), np.array([0, 2])).tolist() == [0.75, 0.0]
 
 
 def test_a_set_holds_the_classes_that_are_likely_enough_and_may_be_empty() -> None:
     probabilities = np.array([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.34, 0.33, 0.33], [0.5, 0.5, 0.0]])
-    members = class_members(probabilities, 0.5)
-    assert label_sets(members, ("a", "b", "c")) == [["a"], ["c"], [], ["a", "b"]]
+    assert label_sets(class_members(probabilities, 0.5), ("a", "b", "c")) == [["a"], ["c"], [], ["a", "b"]]
     assert label_sets(class_members(probabilities, 1.0), ("a", "b", "c")) == [["a", "b", "c"]] * 4
 
 
 def test_labels_come_in_the_order_of_the_model_and_as_they_are() -> None:
-    members = np.array([[True, True, False, True], [False, False, True, True]])
-    sets = label_sets(members, (True, "1", 1, 1.5))
+    sets = label_sets(np.array([[True, True, False, True], [False, False, True, True]]), (True, "1", 1, 1.5))
     assert [[type(label) for label in row] for row in sets] == [[bool, str, float], [int, float]]
     assert sets == [[True, "1", 1.5], [1, 1.5]]
 
@@ -229,8 +227,7 @@ def test_the_true_class_is_in_the_set_if_its_score_is_not_above_the_threshold(sh
 
 def test_a_prediction_that_rounds_otherwise_elsewhere_stays_covered() -> None:
     probabilities = np.tile([0.3, 0.6, 0.1], (50, 1))
-    codes = np.repeat([1, 0, 2], [30, 18, 2])
-    threshold = conformal_threshold(class_scores(probabilities, codes), 0.9)
+    threshold = conformal_threshold(class_scores(probabilities, np.repeat([1, 0, 2], [30, 18, 2])), 0.9)
     elsewhere = probabilities * (1 - 4e-16)
     assert label_sets(class_members(elsewhere, threshold), "abc")[0] == ["a", "b"]
 

@@ -212,13 +212,9 @@ def test_contributions_have_the_shape_of_the_scores() -> None:
     assert len(base.intercept) == 3
 
 
-def raw_frame() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(values) for name, values in RAW.items()})
-
-
 @pytest.mark.parametrize("family", ["gaussian", "vector", "poisson", "binomial", "multinomial", "classes"])
 def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
-    X = raw_frame()
+    X = pd.DataFrame({name: pd.Series(values) for name, values in RAW.items()})
     numbers = np.nan_to_num(X[["age", "fare"]].to_numpy())
     groups = {"groups": [{"name": "a", "features": ["fare", "port"], "cost": 1.0}, *GROUPS["groups"][:1]]}
     estimator: Any

@@ -275,7 +275,7 @@ BARE: Lazy[str, Model] = Lazy(
     [
         ("least squares", "without its moments"),
         ("binomial", "without its moments"),
-        ("multinomial", "multinomial models have optima of prefixes only"),
+        ("multinomial", "multinomial models answer for prefixes only"),
     ],
 )
 def test_a_model_without_optima_of_sets_answers_by_the_prefix_and_says_so(kind: str, why: str) -> None:

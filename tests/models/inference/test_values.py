@@ -13,6 +13,7 @@ import pytest
 
 from anytime.errors import ValuesError
 from anytime.inference.values import LabelledError, plain_values
+from models.refusals import assert_refused
 
 COLUMNS = ("a", "b")
 RECORD = np.array([(2.0, 1.0)], dtype=[("b", float), ("a", float)])
@@ -138,8 +139,7 @@ def test_a_number_is_one_row_of_one_column(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [Decimal("sNaN"), [Decimal("sNaN")], [Fraction(10**400)]])
 def test_a_number_that_no_float_holds_is_an_error(value: Any) -> None:
-    with pytest.raises(ValuesError, match="values of group 'g'"):
-        plain_values("g", ("a",), value)
+    assert_refused(lambda: plain_values("g", ("a",), value), "values of group 'g'", error=ValuesError)
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, np.ma.masked_array(BEHIND, mask=True)])
@@ -162,10 +162,8 @@ def test_a_masked_number_is_missing(value: Any) -> None:
     ],
 )
 def test_columns_with_other_names_and_units_are_refused(values: Any, message: str) -> None:
-    with pytest.raises(ValuesError, match=f"^values of group 'g' {message}"):
-        plain_values("g", COLUMNS, values)
+    assert_refused(lambda: plain_values("g", COLUMNS, values), f"values of group 'g' {message}", error=ValuesError)
 
 
 def test_names_are_refused_while_the_columns_of_the_group_are_unknown() -> None:
-    with pytest.raises(LabelledError):
-        plain_values("g", None, RECORD)
+    assert_refused(lambda: plain_values("g", None, RECORD), error=LabelledError)

@@ -61,17 +61,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the signals are those of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("extractor", "also"),
+    ("extractor", "also", "number"),
     [
-        ("sleeping", ""),
-        ("sleeping", "forked"),
-        ("ignoring_signals", ""),
-        ("idle", ""),
+        ("sleeping", "", signal.SIGKILL),
+        ("sleeping", "", signal.SIGTERM),
+        ("sleeping", "forked", signal.SIGKILL),
+        ("ignoring_signals", "", signal.SIGTERM),
+        ("idle", "", signal.SIGKILL),
         pytest.param(
             "keeping_the_interpreter",
             "",
+            signal.SIGKILL,
             marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends it without the interpreter"),
         ),
     ],

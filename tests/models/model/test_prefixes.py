@@ -80,8 +80,7 @@ def cases(draw: st.DrawFn) -> Learned:
 def test_each_prefix_is_the_direct_solve_on_its_columns(case: Learned) -> None:
     scale = case.Y.std(axis=0)
     for prefix in range(case.models.steps + 1):
-        found = case.models.predict(case.X, prefix)
-        assert np.abs((found - case.directly(prefix)) / scale).max() < 1e-7
+        assert np.abs((case.models.predict(case.X, prefix) - case.directly(prefix)) / scale).max() < 1e-7
 
 
 @quick(max_examples=60)
@@ -94,8 +93,7 @@ def test_each_prefix_is_the_ridge_of_scikit_learn_on_standardised_columns(case: 
         if columns:
             ridge = Ridge(alpha=w.sum() * case.alpha, solver="svd").fit(Xs[:, columns], case.Y, sample_weight=w)
             expected = ridge.predict(Xs[:, columns]).reshape(case.Y.shape)
-            found = case.models.predict(case.X, prefix)
-            assert np.abs((found - expected) / case.Y.std(axis=0)).max() < 1e-7
+            assert np.abs((case.models.predict(case.X, prefix) - expected) / case.Y.std(axis=0)).max() < 1e-7
             coefficients = case.models.coef(prefix) * case.models.scale[columns, np.newaxis] / case.Y.std(axis=0)
             assert np.abs(coefficients - ridge.coef_.T.reshape(len(columns), -1) / case.Y.std(axis=0)).max() < 1e-6
 

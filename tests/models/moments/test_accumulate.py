@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from anytime.errors import TableError, TrainingError
+from anytime.errors import TrainingError
 from anytime.moments.accumulate import accumulate, check_memory, fold_moments_of, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
 from models.problems import blocks_of, weighted_by
 from models.properties import quick
+from models.refusals import assert_refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +176,11 @@ READ: dict[str, Callable[[Float, Float], Moments]] = {
     "in batches of 1000": in_batches(1_000),
 }
 GAPS: dict[str, Any] = {
-    "none": np.zeros((4_000, 1), dtype=bool),
-    "a fifth": np.random.default_rng(2).random((4_000, 3)) < 0.2,
+    "none": np.zeros((2_000, 1), dtype=bool),
+    "a fifth": np.random.default_rng(2).random((2_000, 3)) < 0.2,
     **{
-        f"begins at {late}": (np.arange(4_000) < late)[:, np.newaxis] & [True, False, False]
-        for late in (100, 1_000, 3_000)
+        f"begins at {late}": (np.arange(2_000) < late)[:, np.newaxis] & [True, False, False]
+        for late in (100, 1_000, 1_500)
     },
 }
 
@@ -187,7 +188,7 @@ GAPS: dict[str, Any] = {
 @pytest.mark.parametrize("gaps", GAPS)
 @pytest.mark.parametrize("read", READ)
 def test_a_column_far_from_zero_keeps_its_digits_with_gaps_however_it_is_read(read: str, gaps: str) -> None:
-    X, y = far_from_zero(4_000)
+    X, y = far_from_zero(2_000)
     X = np.where(GAPS[gaps], np.nan, X)
     assert_digits(X, y, READ[read](X, y))
 
@@ -245,17 +246,7 @@ def test_bool_features_and_targets_are_zeros_and_ones_and_one_response_may_be_a_
 def test_half_precision_is_added_up_in_float64() -> None:
     X = np.full((4_000, 1), 0.5, dtype=np.float16)
     X[::2] = 100.0
-    moments = moments_of(X, np.arange(4_000, dtype=np.int16))
-    assert moments.mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
-
-
-@pytest.mark.parametrize("layout", [sparse.csr_array, sparse.csc_array])
-def test_gaps_in_sparse_tables_are_those_of_dense_ones(layout: Callable[[Float], Any]) -> None:
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(200, 4)) * (rng.random((200, 4)) < 0.3)
-    X[rng.random(X.shape) < 0.05] = np.nan
-    y = rng.normal(size=200)
-    assert_same(moments_of(layout(X), y, chunk_rows=30), moments_of(X, y), 1e-12)
+    assert moments_of(X, np.arange(4_000, dtype=np.int16)).mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["float64", "gaps", "Fortran order", "csr", "csc"])
@@ -352,20 +343,20 @@ def test_infinities_and_values_too_large_to_square_are_one_clear_error(
 ) -> None:
     X, y = np.random.default_rng(11).normal(size=(30, 3)), np.arange(30.0)
     X[10 : 10 + len(cells), 2] = cells
-    with pytest.raises(TableError, match=f"(?=.*{where}).*2"):
-        moments_of(X, y, np.full(30, 0.5) if weighted else None, chunk_rows=8)
+    assert_refused(lambda: moments_of(X, y, np.full(30, 0.5) if weighted else None, chunk_rows=8), where, "2")
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e200], ids=str)
 def test_a_target_that_cannot_be_squared_is_one_clear_error(value: float) -> None:
-    with pytest.raises(TableError, match="target"):
-        moments_of(np.random.default_rng(12).normal(size=(30, 3)), np.where(np.arange(30) == 7, value, 1.0))
+    assert_refused(
+        lambda: moments_of(np.random.default_rng(12).normal(size=(30, 3)), np.where(np.arange(30) == 7, value, 1.0)),
+        "target",
+    )
 
 
 @pytest.mark.parametrize("read", [lambda: accumulate(iter(())), lambda: moments_of(np.empty((0, 3)), np.empty(0))])
 def test_no_rows_are_one_clear_error(read: Callable[[], Any]) -> None:
-    with pytest.raises(TableError, match="no rows"):
-        read()
+    assert_refused(read, "no rows")
 
 
 # Constants.
@@ -442,5 +433,6 @@ def test_moments_need_a_matrix_for_each_fold_and_two_more(monkeypatch: pytest.Mo
     monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: needed)
     check_memory(100, 5)
     monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: needed - 1)
-    with pytest.raises(TrainingError, match=f"100 terms, whose moments in 5 folds need {needed} bytes"):
-        check_memory(100, 5)
+    assert_refused(
+        lambda: check_memory(100, 5), f"100 terms, whose moments in 5 folds need {needed} bytes", error=TrainingError
+    )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.model_selection import GroupKFold
 
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import TableError, TrainingError
+from anytime.types import Float
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -46,13 +52,6 @@ def test_batches_give_what_all_rows_give(edges: tuple[int, ...]) -> None:
     for budget in (0.0, 1.0, 3.0, 6.0):
         np.testing.assert_allclose(stream.predict(X, budget), whole.predict(X, budget), atol=1e-9)
     assert stream.model_.manifest.provenance.rows == 300
-
-
-def test_decay_weighs_what_is_old() -> None:
-    X, y = rows()
-    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), (0, 100, 200, 300), X, y, decay=0.25)
-    weighted = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y, sample_weight=np.repeat([1 / 16, 1 / 4, 1.0], 100))
-    np.testing.assert_allclose(stream.predict(X), weighted.predict(X), atol=1e-9)
 
 
 def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
@@ -110,19 +109,25 @@ def test_what_a_stream_cannot_take_is_refused_and_changes_nothing() -> None:
         (TableError, "too large to square", (bad, y), {}),
         (ValueError, "X has 4 features", (X[:, :4], y), {}),
     ):
-        with pytest.raises(error, match=why):
-            stream.partial_fit(*arguments, **options)
+        assert_refused(partial(stream.partial_fit, *arguments, **options), why, error=error)
         np.testing.assert_array_equal(stream.predict(X), before)
     assert not hasattr(AnytimeRegressor(GROUPS, family="poisson"), "partial_fit")
     assert not hasattr(AnytimeClassifier(GROUPS), "partial_fit")
     classifier = AnytimeClassifier(GROUPS, family="gaussian")
-    with pytest.raises(TrainingError, match="one class, 1; give all of them by classes="):
-        classifier.partial_fit(X, np.ones(300, dtype=int))
-    with pytest.raises(TrainingError, match="y has no class; give all of them by classes="):
-        classifier.partial_fit(X, np.ones(300, dtype=int), classes=[])
+    assert_refused(
+        lambda: classifier.partial_fit(X, np.ones(300, dtype=int)),
+        "one class, 1; give all of them by classes=",
+        error=TrainingError,
+    )
+    assert_refused(
+        lambda: classifier.partial_fit(X, np.ones(300, dtype=int), classes=[]),
+        "y has no class; give all of them by classes=",
+        error=TrainingError,
+    )
     classifier.partial_fit(X, (y > 0).astype(int))
-    with pytest.raises(TrainingError, match="class 2, which the first rows lack"):
-        classifier.partial_fit(X, np.full(300, 2))
+    assert_refused(
+        lambda: classifier.partial_fit(X, np.full(300, 2)), "class 2, which the first rows lack", error=TrainingError
+    )
 
 
 def test_what_is_refused_takes_no_folds_from_the_rows_after_it() -> None:
@@ -134,8 +139,7 @@ def test_what_is_refused_takes_no_folds_from_the_rows_after_it() -> None:
     with pytest.raises(ValueError, match="infin"):
         disturbed.partial_fit(broken, y[:50])
     disturbed.set_params(epsilon=1e6)
-    with pytest.raises(TrainingError, match="epsilon"):
-        disturbed.partial_fit(X[:50], y[:50])
+    assert_refused(lambda: disturbed.partial_fit(X[:50], y[:50]), "epsilon", error=TrainingError)
     disturbed.set_params(epsilon=None)
     steps = [stream.partial_fit(X[100:], y[100:]).model_.manifest.steps for stream in (disturbed, calm)]
     assert steps[0] == steps[1]
@@ -146,10 +150,86 @@ def test_a_stream_goes_on_after_a_refusal_as_if_it_had_not_been() -> None:
     stream = AnytimeRegressor(GROUPS, alpha=1e-3).partial_fit(X[:100], y[:100])
     stream.set_params(groups={"groups": GROUPS["groups"][::-1]}, epsilon=1e6)
     for learn in (stream.fit, stream.partial_fit):
-        with pytest.raises(TrainingError, match="epsilon"):
-            learn(X[:50], y[:50])
+        assert_refused(partial(learn, X[:50], y[:50]), "epsilon", error=TrainingError)
     stream.set_params(groups=GROUPS, epsilon=None).partial_fit(X[100:], y[100:])
     whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y)
     assert stream.model_.manifest.provenance.rows == 300
     assert stream.sequence_ == whole.sequence_
     np.testing.assert_allclose(stream.predict(X), whole.predict(X), atol=1e-9)
+
+
+# Rows in several calls are rows of one table, and columns of the caller never meet those that training adds.
+
+ROWS = 120
+
+
+def plain_rows(seed: int = 0) -> tuple[Float, Float]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(ROWS, 3))
+    return X, X @ [1.0, 2.0, -1.0] + 0.1 * rng.normal(size=ROWS)
+
+
+@pytest.mark.parametrize("name", ["weights", "query", "folds", "y"])
+def test_a_target_may_have_the_name_of_a_column_that_training_adds(name: str) -> None:
+    X, y = plain_rows()
+    given: dict[str, Any] = {"sample_weight": np.linspace(1, 2, ROWS), "query": np.arange(ROWS) // 2}
+    fits = [
+        AnytimeRegressor(alpha=0.1, basis="linear", cv=GroupKFold(3)).fit(X, pd.Series(y, name=each), **given)
+        for each in ("y", name)
+    ]
+    assert fits[1].score(X, y) > 0.9
+    np.testing.assert_array_equal(fits[0].predict(X), fits[1].predict(X))
+
+
+@pytest.mark.filterwarnings("ignore::anytime.AnytimeWarning")
+@pytest.mark.parametrize("basis", ["linear", "hinge:2", None])
+def test_a_column_may_be_empty_in_the_first_rows_of_a_stream(basis: str | None) -> None:
+    X, y = plain_rows()
+    X[:40, 2] = np.nan
+    whole, stream = (AnytimeRegressor(alpha=1e-3, basis=basis) for _ in range(2))
+    whole.fit(X, y)
+    stream.partial_fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
+    assert list(stream.get_feature_names_out()) == list(whole.get_feature_names_out())
+    assert stream.score(X, y) == pytest.approx(whole.score(X, y), abs=1e-2)
+
+
+def test_rows_whose_weights_have_decayed_below_the_least_count_no_more() -> None:
+    X, y = plain_rows()
+    stream = AnytimeRegressor(alpha=1e-3, basis="hinge:2")
+    for _ in range(4):
+        stream.partial_fit(X, y, decay=1e-60)
+    assert stream.score(X, y) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_later_rows_of_a_stream_go_by_the_columns_of_the_first() -> None:
+    X, y = plain_rows()
+    stream = AnytimeRegressor(alpha=1e-3, basis="linear").partial_fit(X, y)
+    stream.partial_fit(pd.DataFrame(X, columns=["a", "b", "c"]), y)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    named = AnytimeRegressor({"groups": [["a", "b"]]}, alpha=1e-3, basis="hinge:1")
+    named.partial_fit(frame, y).partial_fit(frame[["b", "a"]], y)
+    assert named.n_features_in_ == 2
+
+
+def test_numpys_booleans_are_booleans() -> None:
+    X, y = plain_rows()
+    stated: dict[str, Any] = dict.fromkeys(("cost_blind", "doubling", "nested", "one_se"), np.True_)
+    assert np.isfinite(AnytimeRegressor(alpha=0.1, basis="linear", **stated).fit(X, y).predict(X)).all()
+
+
+def test_two_targets_of_one_name_are_refused() -> None:
+    X, y = plain_rows()
+    assert_refused(
+        lambda: AnytimeRegressor().fit(X, pd.DataFrame(np.c_[y, -y], columns=["a", "a"])),
+        "y has more than one column named 'a'",
+    )
+
+
+def test_an_estimator_of_many_coefficients_can_be_pickled() -> None:
+    rng = np.random.default_rng(0)
+    classes = np.arange(400) % 12
+    X = rng.normal(size=(400, 100)) + np.eye(12, 100)[classes]
+    fitted = AnytimeClassifier([[f"x{j}" for j in range(100)]], family="multinomial", alpha=0.1, basis="linear")
+    fitted.fit(X, classes)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))

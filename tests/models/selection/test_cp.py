@@ -148,7 +148,6 @@ def test_a_criterion_of_differences_has_lengths_and_may_be_negative() -> None:
         sweep.select(group)
     scores = criterion.scores(sweep)[3:]
     assert (scores < 0).any()
-    lengths = criterion.lengths(scores)
-    assert lengths.tolist() == pytest.approx([math.sqrt(max(2 * score, 0.0)) for score in scores])
+    assert criterion.lengths(scores).tolist() == pytest.approx([math.sqrt(max(2 * score, 0.0)) for score in scores])
     stopped = AnytimeRegressor(groups, method="cp", alpha=1e-2, epsilon=0.05).fit(X, y)
     assert sorted(stopped.sequence_) == ["g0", "g1", "g2"]

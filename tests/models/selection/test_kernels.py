@@ -64,9 +64,10 @@ def wide(seed: int, *, size: int = 20, requires: bool = False, rows: int = 24, n
     if requires:
         content[1]["requires"] = ["none"]
         content[2]["requires"] = ["g3"]
-    weights = rng.uniform(0.5, 2.0, rows)
-    parts = fold_moments_of(X, Y, weights, np.arange(rows) % count, count)
-    return Wide(parts, load_groups({"groups": content}))
+    return Wide(
+        fold_moments_of(X, Y, rng.uniform(0.5, 2.0, rows), np.arange(rows) % count, count),
+        load_groups({"groups": content}),
+    )
 
 
 @quick(max_examples=20)

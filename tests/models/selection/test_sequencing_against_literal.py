@@ -77,8 +77,7 @@ def cases(
     share = draw(st.sampled_from((0.5, 1.0)))
     signal = np.nan_to_num(X) @ (rng.normal(size=(width, responses)) * (rng.random((width, 1)) < share))
     Y = signal + draw(st.sampled_from((0.1, 1.0, 5.0))) * rng.normal(size=(rows, responses)) + 3.0
-    weighting = draw(st.sampled_from(("none", "positive", "counts")))
-    return Case(X, Y, weighted_by(weighting, rng, rows), chosen, alpha)
+    return Case(X, Y, weighted_by(draw(st.sampled_from(("none", "positive", "counts"))), rng, rows), chosen, alpha)
 
 
 @pytest.mark.parametrize("doubling", [False, True], ids=["greedy", "doubling"])
@@ -160,8 +159,7 @@ def test_of_equal_densities_and_costs_the_first_in_the_file_goes_first(method: M
 def test_a_dear_visit_is_bought_for_the_tests_it_opens_and_they_follow(method: Method) -> None:
     tests = range(1, 11)
     groups = grouped([0, *(1 for _ in tests), 1], [10.0, *(1.0 for _ in tests), 1.0], {g: [0] for g in tests})
-    case = orthogonal([1.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.6], groups)
-    steps = order_of(case.learned(method))
+    steps = order_of(orthogonal([1.0, 1.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.6], groups).learned(method))
     assert steps[0] == (0, 2)
     assert sorted(steps[1:10]) == [(1,), *((g,) for g in range(3, 11))]
     assert steps[10] == (11,)
@@ -367,7 +365,10 @@ def yahoo(shared_data: Path) -> tuple[Case, NormalEquations]:
     return case, NormalEquations.of(case.rows())
 
 
-@pytest.mark.parametrize(("method", "blind", "doubling"), REAL_OPTIONS)
+@pytest.mark.parametrize(
+    ("method", "blind", "doubling"),
+    [each if each[1:] == (False, False) else pytest.param(*each, marks=pytest.mark.heavy) for each in REAL_OPTIONS],
+)
 def test_random_groups_of_a_ranking_table_get_the_literal_sequence(
     yahoo: tuple[Case, NormalEquations], method: Method, blind: bool, doubling: bool
 ) -> None:

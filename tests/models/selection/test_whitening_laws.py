@@ -32,8 +32,7 @@ def equations(blocks: Sequence[Float], y: Float) -> Gram:
 def scores(blocks: Sequence[Float], y: Float, method: Method, alpha: float = 0.0) -> Float:
     """Score of each group before anything is selected, not divided by costs."""
     gram = equations(blocks, y)
-    sweep = Sweep(gram, of_cost_one(blocks).slices, alpha, blocks=True)
-    return CRITERIA[method]().on(gram).scores(sweep)
+    return CRITERIA[method]().on(gram).scores(Sweep(gram, of_cost_one(blocks).slices, alpha, blocks=True))
 
 
 def of_cost_one(blocks: Sequence[Float]) -> FeatureGroups:
@@ -81,8 +80,7 @@ def test_copies_within_a_group_change_neither_order_nor_gains(
     method: Method, seed: int, sizes: list[int], copies: int
 ) -> None:
     blocks, y = correlated(seed, sizes)
-    again = [np.repeat(block, copies, axis=1) for block in blocks]
-    assert_same_sequence(blocks, again, y, method)
+    assert_same_sequence(blocks, [np.repeat(block, copies, axis=1) for block in blocks], y, method)
 
 
 # Features that tell something only together.

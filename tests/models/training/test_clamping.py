@@ -99,18 +99,15 @@ def test_the_manifest_says_which_terms_were_selected_and_why() -> None:
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=300)
     selected = present(AnytimeRegressor(**AUTO).fit(X, y).model_.manifest.selected)
     assert selected.hinges in (1, 3, 7)
-    line = min(each.error for each in selected.candidates if each.hinges == 0)
-    assert selected.error < 0.99 * line
+    assert selected.error < 0.99 * min(each.error for each in selected.candidates if each.hinges == 0)
     assert {(each.hinges, each.clamp) for each in selected.candidates} >= {(0, "off"), (7, "range")}
     assert AnytimeRegressor(basis="linear", clamp="off").fit(X, y).model_.manifest.selected is None
 
 
 def test_a_range_in_the_groups_file_is_kept() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.lognormal(0, 2, (200, 2))
+    X = np.random.default_rng(0).lognormal(0, 2, (200, 2))
     stated = {"groups": [{"name": "a", "features": ["x0", "x1"], "cost": 1}], "bases": {"x0": {"range": [0.0, 2.0]}}}
-    fitted = AnytimeRegressor(stated, **AUTO).fit(X, X[:, 0])
-    assert fitted.fit_.expansion.columns[0].range == (0.0, 2.0)
+    assert AnytimeRegressor(stated, **AUTO).fit(X, X[:, 0]).fit_.expansion.columns[0].range == (0.0, 2.0)
 
 
 # A line without a clamp has the coefficients of values that no clamp moves, whatever the sample says of the range.

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from anytime.errors import TrainingError
 from anytime.families import family_of
 from anytime.glm import joint, row_blocks
 from anytime.glm.newton import EXACT, Optimum, optimum
-from anytime.groups import load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
@@ -182,26 +179,6 @@ def test_few_rows_are_measured_at_every_penalty_unless_coefficients_are_many(mon
     errors = likelihood._fold_errors(design, folds, sequence.columns, sequence.ends, GRID).mean
     assert np.isfinite(errors[:, :-1]).all()
     assert np.isinf(errors[:, -1]).any()
-
-
-@pytest.mark.parametrize("n", [2_000, pytest.param(20_000, marks=pytest.mark.heavy)])
-def test_errors_of_rare_intrusions_are_those_of_refits(shared_data: Path, n: int) -> None:
-    folder = shared_data / "kddcup99"
-    frame = pd.read_parquet(folder / "train.parquet").sample(n, random_state=1)
-    groups = load_groups(folder / "groups.json")
-    X = frame[list(groups.features)].to_numpy(np.float64)
-    scale = X.std(axis=0)
-    table = Table((X - X.mean(axis=0)) / np.where(scale > 0, scale, 1.0), frame["attack"].to_numpy(), "binomial")
-    table.groups = groups
-    found = table.fitted(alpha="cv")
-    design, folds = table.held_out()
-    for prefix in (3, 4, 7, 10, 16):
-        columns, own = found.sequence.columns[: found.sequence.ends[prefix]], float(found.alphas[prefix])
-        way = [*(each for each in (0.1, 1e-3) if each > own), own]
-        deviances = [refits(design, fold, columns, way)[-1] for fold in folds]
-        mean = np.average(deviances, weights=[fold.weight for fold in folds])
-        error = np.std(deviances) / np.sqrt(len(folds) - 1)
-        assert abs(present(found.errors)[prefix] - mean) <= 0.01 * error
 
 
 @pytest.mark.parametrize("name", ["indicators", "classes"])

@@ -124,8 +124,7 @@ def test_gamma_is_the_least_eigenvalue_once_the_groups_are_whitened(problem: Pro
 
 
 def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_penalty_nothing() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(50, 3))
+    X = np.random.default_rng(0).normal(size=(50, 3))
     plain, within, across = (
         spectral_gamma(Gram.of(moments_of(X[:, columns], X @ np.ones(3))), grouped(sizes, [1, 1]), "fr", 0.0)
         for columns, sizes in (([0, 1, 2], [1, 2]), ([0, 0, 1, 2], [2, 2]), ([0, 1, 0, 2], [2, 2]))
@@ -134,8 +133,7 @@ def test_copies_within_a_group_promise_no_less_and_copies_across_groups_without_
 
 
 def test_constants_promise_no_less() -> None:
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(50, 3))
+    X = np.random.default_rng(1).normal(size=(50, 3))
     one, other = Gram.of(moments_of(X, X[:, 0])), Gram.of(moments_of(np.column_stack([X, np.ones(50)]), X[:, 0]))
     expected = spectral_gamma(one, grouped([1, 2], [1, 1]), "fr", 0.1)
     for groups in (grouped([1, 3], [1, 1]), grouped([1, 2, 1], [1, 1, 1])):
@@ -177,8 +175,7 @@ def test_doubling_explains_the_promised_share_of_any_set_of_a_quarter_of_any_bud
 
 
 def test_where_the_dearest_waits_too_long_the_promise_ends() -> None:
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(50, 3))
+    X = np.random.default_rng(2).normal(size=(50, 3))
     problem = Problem(X, X @ [[0.1], [0.1], [9.0]], grouped([1, 1, 1], [1.0, 1.0, 50.0]), 1e-5)
     learned = problem.learned("fr", doubling=True)
     found = guarantee(problem.gram, problem.groups, Options(), 1e-5, doubling_until=learned.doubling_until)

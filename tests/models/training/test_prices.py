@@ -16,7 +16,7 @@ from anytime.groups import load_groups, singletons
 from anytime.target import Target
 from anytime.training import prices
 from anytime.training.options import Options
-from anytime.training.prices import MAX_PRICE, SHORT_S, Size, affordable, family_of_classes
+from anytime.training.prices import MAX_PRICE, SHORT_S, Size, affordable, affordable_levels, family_of_classes
 
 BINARY = Target("binary", ("y",), ("no", "yes"))
 COLUMNS = [f"x{j}" for j in range(10)]
@@ -81,6 +81,31 @@ def test_the_size_counts_the_most_levels_and_a_middle_number_of_hinges() -> None
     assert (found.terms, found.selected, found.candidates) == (4 + 8, 4 + 4, 15)
 
 
+@pytest.mark.parametrize(
+    ("target", "rows", "count", "kept"),
+    [
+        (BINARY, 2_000, 200, True),
+        (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 200, False),
+        (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 0, True),
+        (Target("regression", ("y",)), 200_000, 200, True),
+    ],
+)
+def test_levels_of_numbers_are_candidates_unless_a_likelihood_takes_long(
+    target: Target, rows: int, count: int, kept: bool
+) -> None:
+    target = replace(target, family_name="binomial") if target is BINARY else target
+    values = [float(v) for v in range(count)]
+    x = {"basis": "auto", "knots": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "levels": values}
+    x |= {"points": values, "point_rows": [10] * count} if count else {}
+    groups = load_groups({"groups": {c: [c] for c in COLUMNS}, "bases": {"x0": x}})
+    found, said = affordable_levels(target, Options(), Expansion.of(groups), rows, 5)
+    assert (found == groups) == kept
+    assert Expansion.of(found).columns[0].basis.points == (tuple(values) if kept else ())
+    assert [text.startswith("numbers have no levels next to their curves: 200 more") for text in said] == [True] * (
+        not kept
+    )
+
+
 @pytest.mark.parametrize("field", [name for name in Size._fields if name != "selected"])
 def test_more_of_anything_takes_no_less_time(field: str) -> None:
     more = SIZE._replace(**{field: 2 * getattr(SIZE, field)})
@@ -119,8 +144,7 @@ def test_both_doors_say_what_was_too_expensive(
 ) -> None:
     for name in ("MAX_MEMORY", "TABLES", "MAX_PRICE", "SHORT_S"):
         monkeypatch.setattr(prices, name, 0)
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=list("abc"))
     y = np.array(["low", "high"])[(X["a"] > 0).astype(int)]
     X.assign(y=y).to_csv("t.csv", index=False)
     assert main(["train", "t.csv", "--target", "y", "--out", "m.safetensors"]) == 0

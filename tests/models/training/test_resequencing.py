@@ -17,6 +17,7 @@ from anytime.target import Target
 from anytime.training.likelihood import Observed
 from anytime.training.resequencing import Changes, Retrained, resequence
 from models import literal
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -192,13 +193,11 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     model = AnytimeClassifier(groups(), alpha=ALPHA).fit(X, y > 0).model_
     changes = Changes(first=("e",), without=("c",))
     kept = changes.options(model.manifest).remaining(model.groups)
-    data = classes_of("rows.csv", X[:, columns("a", "b", "d", "e")], y)
-    found = resequence(model, data=data, changes=changes)
+    found = resequence(model, data=classes_of("rows.csv", X[:, columns("a", "b", "d", "e")], y), changes=changes)
     assert kept.names == found.groups.names == ("a", "b", "d", "e")
     assert found.manifest.steps[0].adds == ("e",)
     assert found.manifest.provenance.data == "rows.csv"
-    with pytest.raises(TrainingError, match="is fitted on rows; add data="):
-        resequence(model, changes=changes)
+    assert_refused(lambda: resequence(model, changes=changes), "is fitted on rows; add data=", error=TrainingError)
 
 
 @pytest.mark.parametrize(
@@ -214,5 +213,4 @@ def test_a_likelihood_is_fitted_on_its_rows_again() -> None:
     ids=str,
 )
 def test_groups_and_penalties_that_cannot_be_are_refused(changes: Changes, error: type[Exception], why: str) -> None:
-    with pytest.raises(error, match=why):
-        resequence(trained(), changes=changes)
+    assert_refused(lambda: resequence(trained(), changes=changes), why, error=error)

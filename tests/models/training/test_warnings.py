@@ -47,17 +47,18 @@ def test_prefixes_worse_than_the_base_rate_are_named_with_the_budget_to_answer_w
 def test_largest_penalties_are_a_warning_with_remedies() -> None:
     rng = np.random.default_rng(2)
     X = pd.DataFrame(rng.normal(size=(80, 20)), columns=[f"x{j}" for j in range(20)])
-    texts = said(X, rng.normal(size=80))
-    assert any("prefixes have the largest penalty of the grid, 10" in each for each in texts)
+    assert any("prefixes have the largest penalty of the grid, 10" in each for each in said(X, rng.normal(size=80)))
     assert not any("largest penalty" in each for each in said(X, rng.normal(size=80), alpha=10.0, cv=5))
 
 
 @pytest.mark.parametrize("rows", [30, 300])
 def test_one_level_of_a_factor_and_columns_beyond_the_rows_are_not_called_collinear(rows: int) -> None:
     X, y = problem(rows, 40 if rows == 30 else 4)
-    X["kind"] = np.resize(["a", "b", "c"], rows)
+    X["kind"], X["same"] = np.resize(["a", "b", "c"], rows), 1.0
     found = {}
     for name, table in (("factor", X), ("copy", X.assign(copy=2 * X["x1"]))):
-        found[name] = AnytimeRegressor(alpha=0.01).fit(table, y).model_.manifest.redundant.collinear
+        redundant = AnytimeRegressor(alpha=0.01).fit(table, y).model_.manifest.redundant
+        assert redundant.constant == ("same",)
+        found[name] = redundant.collinear
     assert found["factor"] == ()
     assert bool({*found["copy"]} & {"x1", "copy"}) == bool(found["copy"]) == (rows == 300)

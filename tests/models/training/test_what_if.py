@@ -14,6 +14,7 @@ from anytime.cli.main import main
 from anytime.errors import GroupsError, TrainingError, ValuesError
 from anytime.loaded import LoadedModel
 from models.commands import Capture, document, output
+from models.refusals import assert_refused
 
 pytestmark = pytest.mark.usefixtures("linear_by_default")
 
@@ -85,8 +86,7 @@ def test_without_budgets_half_and_all_of_the_cost_are_compared(model: LoadedMode
 def test_a_change_that_does_not_fit_is_one_line(
     model: LoadedModel, changes: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=message):
-        model.what_if(**changes)
+    assert_refused(lambda: model.what_if(**changes), message, error=kind)
 
 
 @pytest.fixture
@@ -113,13 +113,11 @@ def test_the_command_prints_both_curves_and_the_budgets(desk: Path, capsys: Capt
 def test_one_group_or_budget_needs_no_list(model: LoadedModel) -> None:
     assert model.what_if(without=["c", "c"]).changes == model.what_if(without="c").changes == "without c"
     assert model.what_if(budgets=4).budgets == model.what_if(budgets=[4]).budgets
-    with pytest.raises(ValuesError, match="budget is 'all'"):
-        model.what_if(budgets="all")  # type: ignore[arg-type]
+    assert_refused(lambda: model.what_if(budgets="all"), "budget is 'all'", error=ValuesError)  # type: ignore[arg-type]
 
 
 def test_a_likelihood_needs_its_rows(desk: Path, capsys: Capture) -> None:
-    with pytest.raises(TrainingError, match="add data="):
-        load("classes.safetensors").what_if(without=["c"])
+    assert_refused(lambda: load("classes.safetensors").what_if(without=["c"]), "add data=", error=TrainingError)
     words = ["what-if", "classes.safetensors", "--without", "c", "--data", "t.csv", "--budget", "4"]
     assert "without c" in output(capsys, *words)
 

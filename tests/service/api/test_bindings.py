@@ -95,8 +95,7 @@ def by_stream(stream: Stream, name: int, case: Case) -> dict[str, Any]:
     stream.say("begin", name, rows=case["rows"], **case["options"])
     for group, values in case["groups"].items():
         stream.groups(name, {group: compact(values) if stream.form is MSGPACK else values})
-    stream.say("end", name)
-    return stream.answer(name)
+    return stream.end(name)
 
 
 def by_session(client: httpx.Client, case: Case) -> dict[str, Any]:

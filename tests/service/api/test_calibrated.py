@@ -20,7 +20,7 @@ from anytime_service.client import Client
 from anytime_service.settings import Settings
 from lazily import Lazy
 from service.inferring import TWO_ROWS, assert_refused, assert_reported, binary, infer, output, post, tensors, unpacked
-from service.serving import VALUES, Running, expected, run_service, small_model, timeless, trained_model
+from service.serving import VALUES, Running, changed, expected, run_service, small_model, timeless, trained_model
 from system import program
 
 CLASSES = ("car", "cyclist", "walker")
@@ -39,7 +39,7 @@ def sure(model: Model, *thresholds: float) -> Model:
         sizes=(1.0,) * len(thresholds),
         reliability=None if model.manifest.classes is None else (0.1,) * len(thresholds),
     )
-    return replace(model, manifest=model.manifest.model_copy(update={"calibration": found}))
+    return changed(model, calibration=found)
 
 
 MODELS: Lazy[str, Model] = Lazy(
@@ -108,17 +108,17 @@ def test_what_covers_can_be_asked_for_by_name(service: Running) -> None:
     for name, kind in (("brake", "interval"), ("kind", "prediction_set")):
         reply = infer(service, tensors(TWO_ROWS), name, outputs=[{"name": kind}])
         assert [each["name"] for each in reply["outputs"]] == [kind]
-    wanted = json.dumps({"inputs": [], "outputs": [{"name": "interval"}]}).encode()
     for name in ("plain", "kind"):
+        wanted = b'{"inputs": [], "outputs": [{"name": "interval"}]}'
         assert_refused(post(service, wanted, model=name), 422, "outputs[0].name", "no output 'interval'")
     assert "interval" not in {each["name"] for each in service.get("/v2/models/plain").json()["outputs"]}
 
 
 def test_what_is_not_known_is_left_out_of_the_outputs(service: Running) -> None:
     second = MODELS["lens"].computed[2][-1]
-    inputs, parameters = tensors({second: [VALUES[second]]}), {"policy": "arrived"}
-    for outputs in ([], [{"name": "prediction"}, {"name": "interval"}]):
-        reply = infer(service, inputs, "lens", parameters=parameters, **({"outputs": outputs} if outputs else {}))
+    for outputs in ({}, {"outputs": [{"name": "prediction"}, {"name": "interval"}]}):
+        inputs = tensors({second: [VALUES[second]]})
+        reply = infer(service, inputs, "lens", parameters={"policy": "arrived"}, **outputs)
         assert [each["name"] for each in reply["outputs"]] == ["prediction"]
 
 

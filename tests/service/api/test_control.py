@@ -7,7 +7,6 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
-from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.catalogue import plan, summary
@@ -88,14 +87,12 @@ def test_a_plan_is_what_is_missing_in_order(
 
 
 def test_a_plan_tells_what_each_step_costs_and_buys(model: Model) -> None:
-    reported = plan(model, None, ["speed", "blood"])
-    assert [(step.prefix, step.group, step.cost, step.spent) for step in reported.steps] == [
-        (2, "hog", 4.0, model.groups.costs[[0, 2]].sum() + 4.0),
-        (3, "lab", 3.0, model.groups.costs[[0, 2]].sum() + 7.0),
+    _, hog, lab = model.manifest.steps
+    reported = [
+        (step.prefix, step.group, step.cost, step.spent, step.r2, step.cv_error)
+        for step in plan(model, None, ["speed", "blood"]).steps
     ]
-    assert [(step.r2, step.cv_error) for step in reported.steps] == [
-        (step.r2, step.cv_error) for step in model.manifest.steps[1:]
-    ]
+    assert reported == [(2, "hog", 4.0, 7.0, hog.r2, hog.cv_error), (3, "lab", 3.0, 10.0, lab.r2, lab.cv_error)]
 
 
 @pytest.mark.parametrize(
@@ -117,15 +114,16 @@ def test_a_plan_for_what_cannot_be_is_a_problem(service: Running, parameters: di
 def test_a_service_with_models_is_alive_and_ready(service: Running) -> None:
     assert service.get("/livez").json() == {"status": "ok"}
     assert service.get("/readyz").json() == {"status": "ok", "sessions": "memory"}
-    assert service.get("/readyz", sessions="required").status_code == 200
-    assert service.get("/readyz", sessions="wanted").status_code == 422
+    for sessions, status in (("required", 200), ("wanted", 422)):
+        assert service.get("/readyz", sessions=sessions).status_code == status
 
 
-def test_a_service_without_models_is_alive_and_not_ready(settings: Settings) -> None:
-    with run_service([], settings) as service:
+def test_a_service_without_models_is_alive_and_on_no_port_ready(settings: Settings) -> None:
+    with run_service([], settings.model_copy(update={"metrics_port": 0})) as service:
         assert service.get("/livez").status_code == 200
-        response = service.get("/readyz")
-        assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
+        for response in (service.get("/readyz"), service.scrape("/readyz")):
+            assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
+            assert response.json()["detail"] == "no model is loaded"
         assert service.post({"groups": {}}).status_code == 404
         assert service.get("/v2/health/ready").status_code == 503
 
@@ -136,24 +134,21 @@ READY = [row.path.format(name="brake", version="v1") for row in ROUTES if "ready
 
 def readiness(service: Running) -> set[tuple[str, int]]:
     """The status of each of these routes, also of the metrics port."""
-    found = {(path, service.get(path).status_code) for path in READY}
-    head = httpx.head(f"{service.url}/readyz", timeout=30).status_code
-    return found | {("side", service.scrape("/readyz").status_code), ("head", head)}
+    others = {"side": service.scrape("/readyz"), "head": httpx.head(f"{service.url}/readyz", timeout=30)}
+    replies = {path: service.get(path) for path in READY} | others
+    return {(path, reply.status_code) for path, reply in replies.items()}
 
 
 def test_a_stopping_service_is_ready_on_no_route(model: Model, settings: Settings) -> None:
     settings = settings.model_copy(update={"metrics_port": 0})
     app = create_app(ModelRegistry.of([model]), settings)
-    service: PredictionService = app.state.service
     assert len(READY) >= 4
     with running(app, settings) as server:
-        assert {status for _, status in readiness(server)} == {200}
-        service.draining = True
-        assert {status for _, status in readiness(server)} == {503}
+        for draining, status in ((False, 200), (True, 503), (False, 200), (True, 503)):
+            app.state.service.draining = draining
+            assert {found for _, found in readiness(server)} == {status}
         assert server.get("/v2/models/none/ready").status_code == 404
         assert server.get("/v2/health/ready").json()["error"] == server.get("/readyz").json()["detail"]
         live = server.get("/v2/health/live")
         assert (live.status_code, live.json()) == (200, {"live": True, "ready": False})
         assert server.get("/livez").status_code == 200
-        service.draining = False
-        assert {status for _, status in readiness(server)} == {200}

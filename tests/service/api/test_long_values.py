@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from anytime.inference.values import ElementError, numbers_of
-from anytime_service.core.service import PredictionService
 from anytime_service.limits.turns import AT_ONCE, Turns
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.serving import Running, expected, packed, run_service, small_model, timeless
+from service.in_session import begin
+from service.serving import LINES, Running, expected, lines_of, packed, run_service, small_model, timeless
 from waiting import until
 
 MODEL = small_model()
@@ -25,7 +24,6 @@ ROWS = 4_000
 LARGE = {name: np.round(np.random.default_rng(1).normal(size=(ROWS, 2)), 12) for name in ("hog",)}
 LISTS = {"hog": LARGE["hog"].tolist()}
 LIMIT = 200_000
-LINES = "application/x-ndjson"
 SETTINGS = Settings(port=0, max_json_bytes=LIMIT, max_body_bytes=1_000_000)
 
 
@@ -42,35 +40,9 @@ def test_a_long_text_among_numbers_uses_no_memory_for_the_others() -> None:
     assert error.value.index == (10_000, 0)
 
 
-async def test_one_long_message_is_decoded_in_a_turn_of_the_loop() -> None:
-    core = PredictionService(ModelRegistry.of([MODEL]), Settings(port=0))
-    turns, done = 0, 0
-
-    async def long() -> None:
-        nonlocal done
-        await core.turn(AT_ONCE + 1)
-        done += 1
-
-    waiting = [asyncio.create_task(long()) for _ in range(5)]
-    while done < len(waiting):
-        before = done
-        await asyncio.sleep(0)
-        turns += 1
-        assert done - before <= 1
-    assert turns >= len(waiting)
-
-
 def posted(service: Running, path: str, content: Any, kind: str = JSON.media_type, **headers: str) -> httpx.Response:
     headers = {"content-type": kind, "accept": JSON.media_type, **headers}
-    return httpx.post(service.url + path, content=content, headers=headers, timeout=30)
-
-
-def session_of(service: Running) -> str:
-    return f"/sessions/{service.post_to('/sessions').json()['id']}"
-
-
-def line_of(values: Any) -> bytes:
-    return json.dumps({"group": "hog", "values": values}).encode()
+    return service.post_to(path, content=content, headers=headers)
 
 
 def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> None:
@@ -80,10 +52,10 @@ def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> 
     for content, kind in (
         (body, JSON.media_type),
         (MSGPACK.encode({"groups": LISTS}), MSGPACK.media_type),
-        (line_of(LISTS["hog"]), LINES),
+        (lines_of(LISTS), LINES),
     ):
         assert timeless(posted(service, "/predict", content, kind).json()) == reported
-    path = session_of(service)
+    path = f"/sessions/{begin(service)}"
     assert service.post_to(f"{path}/groups", LISTS).status_code == 200
     assert timeless(service.get(f"{path}/predict").json()) == reported
     for data in (LISTS["hog"], LARGE["hog"].ravel().tolist()):
@@ -94,8 +66,7 @@ def test_long_values_give_the_same_answer_on_every_binding(service: Running) -> 
         with service.stream(form) as stream:
             stream.say("begin", 1)
             stream.groups(1, LISTS)
-            stream.say("end", 1)
-            assert timeless(stream.answer(1)) == reported
+            assert timeless(stream.end(1)) == reported
 
 
 TOO_LARGE = {"hog": (LARGE["hog"].tolist() * 3)[:9_000]}
@@ -112,8 +83,8 @@ INFER = "/v2/models/brake/infer"
         ("/predict", BODY, JSON.media_type),
         ("/predict", (BODY[:LIMIT], BODY[LIMIT:]), JSON.media_type),  # without a length
         ("/predict", MSGPACK.encode({"groups": TWICE}), MSGPACK.media_type),
-        ("/predict", line_of(TOO_LARGE["hog"]), LINES),
-        ("/predict", line_of(TOO_LARGE["hog"]) + b"\n", LINES),
+        ("/predict", lines_of(TOO_LARGE)[:-1], LINES),
+        ("/predict", lines_of(TOO_LARGE), LINES),
         ("/sessions", b" " * (LIMIT + 1), JSON.media_type),
         ("{session}/groups", json.dumps(TOO_LARGE).encode(), JSON.media_type),
         ("{session}/groups", MSGPACK.encode(TWICE), MSGPACK.media_type),
@@ -123,7 +94,7 @@ INFER = "/v2/models/brake/infer"
 )
 def test_lists_above_their_limit_are_refused(service: Running, path: str, content: Any, kind: str) -> None:
     body = iter(content) if isinstance(content, tuple) else content
-    response = posted(service, path.format(session=session_of(service)), body, kind)
+    response = posted(service, path.format(session=f"/sessions/{begin(service)}"), body, kind)
     problem = response.json()
     assert (response.status_code, problem["type"]) == (413, "urn:anytime:problem:body-too-large")
     assert str(LIMIT) in problem["detail"]
@@ -133,7 +104,7 @@ def test_lists_above_their_limit_are_refused(service: Running, path: str, conten
 def test_packed_values_and_lines_together_may_be_above_the_limit_of_lists(service: Running) -> None:
     wide = {"hog": np.ones((9_000, 2)), "speed": np.ones((9_000, 1))}
     content = MSGPACK.encode({"groups": {name: packed(values) for name, values in wide.items()}})
-    many = b"\n".join([line_of(LISTS["hog"])] * 3)
+    many = lines_of(LISTS) * 3
     assert min(len(content), len(many), len(BODY)) > LIMIT
     answer = posted(service, "/predict", content, MSGPACK.media_type).json()
     assert timeless(answer) == expected(MODEL, wide, rows=None)
@@ -154,36 +125,27 @@ def test_a_message_above_the_limit_is_refused_by_its_id_and_the_prediction_goes_
         assert "send MessagePack with packed values" in problem["detail"]
         if form is MSGPACK:
             stream.groups("p", {"hog": packed(np.ones((9_000, 2))), "speed": packed(np.ones((9_000, 1)), "f4")})
-            stream.say("end", "p")
-            assert stream.answer("p")["prefix"] == 2
+            assert stream.end("p")["prefix"] == 2
 
 
-@pytest.mark.parametrize("late", ["/predict", "/v2/models/brake/infer", "lines", "stream"])
 def test_a_deadline_that_expires_before_the_turn_of_long_values_is_answered_in_time(
-    late: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def slow(_self: Turns, size: int = 0) -> None:
         await asyncio.sleep(0.1 if size > AT_ONCE else 0.0)
 
     monkeypatch.setattr(Turns, "turn", slow)
     tensor = {"name": "hog", "shape": [ROWS, 2], "datatype": "FP64", "data": LISTS["hog"]}
-    contents = {
-        "lines": ("/predict", line_of(LISTS["hog"]), LINES),
-        "/predict": ("/predict", json.dumps({"groups": LISTS}).encode(), JSON.media_type),
-        INFER: (INFER, json.dumps({"inputs": [tensor]}).encode(), JSON.media_type),
-    }
-    with run_service([MODEL], SETTINGS) as service:
-        if late == "stream":
-            with service.stream() as stream:
-                stream.say("begin", 1, deadline_ms=50)
-                stream.groups(1, LISTS)
-                answer = stream.answer(1)
-                stream.say("begin", 2, deadline_ms=0)
-                assert stream.answer(2)["reason"] == "deadline", "what came too late was no error"
-        else:
-            path, content, kind = contents[late]
+    with run_service([MODEL], SETTINGS) as service, service.stream() as stream:
+        answers = [stream.ask(1, LISTS, deadline_ms=50)]
+        assert stream.ask(2, deadline_ms=0)["reason"] == "deadline", "what came too late was no error"
+        for path, content, kind in (
+            ("/predict", lines_of(LISTS), LINES),
+            ("/predict", json.dumps({"groups": LISTS}).encode(), JSON.media_type),
+            (INFER, json.dumps({"inputs": [tensor]}).encode(), JSON.media_type),
+        ):
             reply = posted(service, f"{path}?deadline_ms=50", content, kind).json()
-            answer = reply if path == "/predict" else reply["parameters"]
-        assert (answer["reason"], answer["prefix"]) == ("deadline", 0)
+            answers.append(reply.get("parameters", reply))
+        assert {(answer["reason"], answer["prefix"]) for answer in answers} == {("deadline", 0)}
         until(lambda: service.metric("anytime_held_bytes") == 0)
         assert service.metric("anytime_open_predictions") == 0

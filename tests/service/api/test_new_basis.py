@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,20 +15,23 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeRegressor, load
-from anytime.cli.main import main
 from anytime.errors import GroupsError
 from anytime.evaluation.shapes import column_shapes
 from anytime.features.bases import BASES, NUMERIC, Basis, ColumnSample, Kind, register
 from anytime.features.operations import VALUE, Operands, Operation, Term
 from anytime.groups import ColumnBasis
-from anytime.model.export import c_source, document
+from anytime.model.export import document
 from anytime.types import Float
 from anytime_service.client import Client
 from anytime_service.settings import Settings
+from models.commands import Capture, ran, refusal
+from models.exporting import Event, asked, compiled
+from models.present import present
+from models.refusals import assert_refused
 from service.serving import run_service
-from system import program
 
 ROOT = Path(__file__).parents[3]
+TABLE = ("t.csv", "--groups", "g.json", "--target", "y")
 REQUIRED = {"name", "fits", *Basis.__abstractmethods__}
 
 
@@ -82,39 +85,34 @@ def _registered() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(desk: Path) -> Path:
     """A table with the columns x and z of a group each, and a groups file in which x has the basis."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.normal(size=300), "z": rng.normal(size=300)})
     X.loc[::10, "x"] = np.nan
     Y = np.tanh(3 * X["x"].fillna(0)) + 0.2 * X["z"] + 0.01 * rng.normal(size=300)
     X.assign(y=Y).to_csv("t.csv", index=False)
     groups = [{"name": name, "features": [name], "cost": 1} for name in ("x", "z")]
-    Path("g.json").write_text(json.dumps({"groups": groups, "bases": {"x": "saturated"}}))
-    return tmp_path
+    (desk / "g.json").write_text(json.dumps({"groups": groups, "bases": {"x": "saturated"}}))
+    return desk
 
 
-def ok(*arguments: str) -> None:
-    assert main(list(arguments)) == 0
-
-
-def test_a_new_basis_works_everywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_basis_works_everywhere(folder: Path, capsys: Capture) -> None:
     table = pd.read_csv("t.csv")
     X, Y = table[["x", "z"]], table["y"].to_numpy()
-    ok("train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors")
+    ran(capsys, "train", *TABLE, "--out", "m.safetensors")
     model = load("m.safetensors")
     width = float(np.median(np.abs(X["x"].dropna())))
     assert model.terms.features == ("x", "x saturated", "x is missing", "z")
     assert model.groups.bases["x"].model_extra == {"width": pytest.approx(width)}
 
     # The command line, moments and a groups file with the learned basis.
-    ok("evaluate", "m.safetensors", "t.csv")
-    ok("compare", "t.csv", "--groups", "g.json", "--target", "y")
-    ok("basis", "t.csv", "--groups", "g.json", "--target", "y", "--out", "learned.yaml")
+    ran(capsys, "evaluate", "m.safetensors", "t.csv")
+    ran(capsys, "compare", *TABLE)
+    ran(capsys, "basis", *TABLE, "--out", "learned.yaml")
     assert f"width: {width}"[:12] in Path("learned.yaml").read_text()
-    ok("moments", "t.csv", "--groups", "learned.yaml", "--target", "y", "--out", "t.moments")
-    ok("train", "t.moments", "--out", "m2.safetensors")
+    ran(capsys, "moments", "t.csv", "--groups", "learned.yaml", "--target", "y", "--out", "t.moments")
+    ran(capsys, "train", "t.moments", "--out", "m2.safetensors")
     np.testing.assert_allclose(load("m2.safetensors").prefixes.packed, model.prefixes.packed, rtol=1e-9)
 
     # Estimators, also with the basis for every column.
@@ -129,76 +127,56 @@ def test_a_new_basis_works_everywhere(folder: Path, capsys: pytest.CaptureFixtur
         opened.add(group, each)
     answer = opened.answer(explain=True)
     np.testing.assert_allclose(np.ravel(answer.prediction), predictions, rtol=1e-9)
-    parts = answer.contributions
-    assert parts is not None
+    parts = present(answer.contributions)
     total = np.ravel(parts.intercept) + sum(np.ravel(value) for value in parts.features.values())
     np.testing.assert_allclose(total, predictions, rtol=1e-9)
 
     # Exports.
-    exported = document(model)
-    terms = next(feature["terms"] for feature in exported["features"] if feature["name"] == "x")
+    terms = next(feature["terms"] for feature in document(model)["features"] if feature["name"] == "x")
     assert [term["form"] for term in terms] == ["value", "saturated", "missing"]
-    Path("m.h").write_text(c_source(model))
-    words = [program("cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-I.", "-o", "ask"]
-    source = ROOT / "tests" / "models" / "exported" / "ask.c"
-    subprocess.run([*words, str(source), "-lm"], check=True)
-    order = list(model.places)
-    for row, expected in zip(X.iloc[:20].to_numpy(), predictions, strict=False):
-        lines = [
-            "begin",
-            *(
-                f"add {order.index(name)} {row[j]!r}".replace("np.float64(", "").replace(")", "")
-                for j, name in enumerate(("x", "z"))
-            ),
-            "answer inf",
-        ]
-        done = subprocess.run(["./ask"], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True)
-        (found,) = [line for line in done.stdout.splitlines() if " " in line]
-        assert float(found.split()[-1]) == pytest.approx(expected, rel=1e-9)
+    added = [[Event("x", (x,)), Event("z", (z,)), Event()] for x, z in X.iloc[:20].to_numpy().tolist()]
+    found = asked(model, compiled(model, folder, "ask.c"), chain(*added))
+    np.testing.assert_allclose([output for _, [output] in found], predictions[:20], rtol=1e-9)
 
     # Shapes, the plot and the report.
     shape = next(each for each in column_shapes(model) if each.name == "x")
     assert (shape.basis, len(shape.points) >= 2, shape.missing is not None) == ("saturated", True, True)
-    ok("plot", "m.safetensors", "--shapes", "--out", "shapes.svg")
-    ok("show", "m.safetensors")
+    ran(capsys, "plot", "m.safetensors", "--shapes", "--out", "shapes.svg")
+    ran(capsys, "show", "m.safetensors")
 
     # The server, its client and the console.
-    settings = Settings(port=0, max_rows=300)
-    with run_service([model], settings) as service:
+    with run_service([model], Settings(port=0, max_rows=300)) as service:
         with Client(service.url) as client:
             np.testing.assert_allclose(np.ravel(client.predict(values).prediction), predictions, rtol=1e-9)
         assert service.get("/models/m").json()["columns"][0]["type"] == "number"
         assert service.get("/models/m/shape", column="x").json()["basis"] == "saturated"
-        row = service.get("/models/m/sample").json()["groups"]
-        assert service.post({"groups": row}).status_code == 200
+        assert service.post({"groups": service.get("/models/m/sample").json()["groups"]}).status_code == 200
 
 
-def test_what_a_groups_file_states_of_it_is_checked_by_the_basis(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_groups_file_states_of_it_is_checked_by_the_basis(folder: Path, capsys: Capture) -> None:
     groups = json.loads(Path("g.json").read_text())
     for stated, said in (
         ({"width": -1}, "column 'x': its width is -1; expected a number > 0"),
         ({"width": [1]}, "column 'x': its width is (1,); expected a number > 0"),
-        ({"depth": 1}, "column 'x': it states depth and has basis 'saturated'; expected of width, range, missing"),
-        ({"knots": [1]}, "column 'x': it states knots and has basis 'saturated'; expected of width, range, missing"),
+        (
+            {"depth": 1},
+            "column 'x': it states depth, which basis 'saturated' lacks; expected some of width, range, missing",
+        ),
+        (
+            {"knots": [1]},
+            "column 'x': it states knots, which basis 'saturated' lacks; expected some of width, range, missing",
+        ),
     ):
-        bases = {"x": {"basis": "saturated", **stated}}
-        Path("g.json").write_text(json.dumps(groups | {"bases": bases}))
-        assert main(["train", "t.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors"]) == 2
-        assert capsys.readouterr().err.splitlines()[-1] == f"error: {said}"
+        (folder / "g.json").write_text(json.dumps(groups | {"bases": {"x": {"basis": "saturated", **stated}}}))
+        assert refusal(capsys, "train", *TABLE, "--out", "m.safetensors") == f"error: {said}"
 
 
 @pytest.mark.parametrize("basis", ["poly:2", "hinge", "date", "saturated"])
 def test_what_a_basis_learns_is_checked_before_it_is_stored(basis: str) -> None:
     """Values whose statistics overflow are one line about the column."""
-    x = np.array([1.0, 2.0, 1.7e308, -1.7e308] * 20)
-    with pytest.raises(ValueError, match="column 'x'") as caught:
-        AnytimeRegressor({"groups": [{"name": "x", "features": ["x"], "cost": 1}], "bases": {"x": basis}}).fit(
-            pd.DataFrame({"x": x}), np.arange(80.0)
-        )
-    assert "pydantic" not in str(caught.value)
-    assert "\n" not in str(caught.value)
+    X = pd.DataFrame({"x": [1.0, 2.0, 1.7e308, -1.7e308] * 20})
+    groups = {"groups": [{"name": "x", "features": ["x"], "cost": 1}], "bases": {"x": basis}}
+    assert_refused(lambda: AnytimeRegressor(groups).fit(X, np.arange(80.0)), "column 'x'", error=ValueError)
 
 
 @pytest.mark.parametrize("absent", sorted(REQUIRED))

@@ -34,11 +34,9 @@ def triton_inputs(groups: Mapping[str, Any], in_bytes: bool, dtype: str = "f8") 
 
 
 def test_a_public_client_finds_its_way(triton: Any) -> None:
-    assert triton.is_server_live()
-    assert triton.is_server_ready()
-    assert triton.is_model_ready("brake")
-    assert triton.is_model_ready("brake", "v1")
-    assert not triton.is_model_ready("break")
+    assert (triton.is_server_live(), triton.is_server_ready()) == (True, True)
+    models = (("brake",), ("brake", "v1"), ("break",))
+    assert [triton.is_model_ready(*model) for model in models] == [True, True, False]
     assert "binary_tensor_data" in triton.get_server_metadata()["extensions"]
     inputs = triton.get_model_metadata("kind", "v1")["inputs"]
     assert [each["name"] for each in inputs] == ["speed", "hog", "lab"]
@@ -69,10 +67,11 @@ def test_a_public_client_chooses_outputs_and_deadlines(triton: Any) -> None:
     answer = expected(MODELS["brake"], TWO_ROWS, rows=2, ranking=True)
     assert result.as_numpy("ranking").tolist() == answer["ranking"]
     assert result.as_numpy("prediction").ravel().tolist() == answer["prediction"]
-    result = triton.infer("brake", triton_inputs(TWO_ROWS, True), parameters={"deadline_ms": 0})
-    assert result.as_numpy("prediction").tolist() == [[BASE_RATE]] * 2
-    result = triton.infer("brake", [], query_params={"rows": "2"}, timeout=1_000_000)
-    assert result.as_numpy("prediction").tolist() == [[BASE_RATE]] * 2
+    for result in (
+        triton.infer("brake", triton_inputs(TWO_ROWS, True), parameters={"deadline_ms": 0}),
+        triton.infer("brake", [], query_params={"rows": "2"}, timeout=1_000_000),
+    ):
+        assert result.as_numpy("prediction").tolist() == [[BASE_RATE]] * 2
 
 
 def test_a_public_client_reads_our_errors(triton: Any) -> None:

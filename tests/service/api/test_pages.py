@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +15,23 @@ from anytime_service.client import Client
 from anytime_service.schemas.catalogue import plan
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
+from lazily import Lazy
 from service.in_session import begin, post_groups
-from service.serving import GROUPS, VALUES, Running, packed, run_service, small_model
+from service.serving import GROUPS, LINES, VALUES, Running, changed, chunk, lines_of, packed, small_model
 from waiting import until
 
-LIMITS = Settings(port=0)
+SETTINGS = Settings(port=0)
 COSTS: dict[str, Any] = {"speed": 1.0, "hog": {"fixed": 60.0, "per_row": 3.4}, "blood": {"fixed": 200.0}, "lab": 3.0}
 ROWS = 100
 
 
 def page_model(name: str = "brake") -> Model:
     """The small model at costs of calls, which are those of its steps for pages of a hundred rows."""
-    model = small_model(name)
     groups = [{**each, "cost": COSTS[each["name"]]} for each in GROUPS["groups"]]
-    content = GROUPS | {"rows": ROWS, "groups": groups}
-    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(content)}))
+    return changed(small_model(name), groups=load_groups(GROUPS | {"rows": ROWS, "groups": groups}))
 
 
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Running]:
-    with run_service([page_model()], LIMITS) as service:
-        yield service
-
-
-@pytest.fixture
-def fresh() -> Iterator[Running]:
-    """A service that has measured nothing yet."""
-    with run_service([page_model()], LIMITS) as service:
-        yield service
+MODELS = Lazy({"brake": page_model})
 
 
 def page(group: str, rows: int) -> list[list[float]]:
@@ -68,25 +54,25 @@ def test_costs_of_the_model_are_per_row_for_its_rows() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, ROWS])
-def test_an_answer_states_the_cost_of_all_rows(pages: Running, rows: int) -> None:
+def test_an_answer_states_the_cost_of_all_rows(service: Running, rows: int) -> None:
     values = {name: page(name, rows) for name in VALUES}
     for budget, groups in ((0, ()), (5, ("speed", "hog")), (10, ("speed", "hog", "blood", "lab"))):
-        answer = pages.post({"groups": values}, budget=budget).json()
+        answer = service.post({"groups": values}, budget=budget).json()
         assert (answer["cost"], answer["cost_total"]) == (budget, pytest.approx(total(*groups, rows=rows)))
 
 
-def test_a_plan_states_the_costs_of_the_rows_that_are_requested(pages: Running) -> None:
+def test_a_plan_states_the_costs_of_the_rows_that_are_requested(service: Running) -> None:
     for rows in (1, 7, ROWS):
-        steps = pages.get("/models/brake/plan", rows=rows, have="speed").json()["steps"]
+        steps = service.get("/models/brake/plan", rows=rows, have="speed").json()["steps"]
         totals = [total("hog", rows=rows), total("blood", "lab", rows=rows)]
         assert [step["cost_total"] for step in steps] == pytest.approx(totals)
         spent = [total("speed", "hog", rows=rows), total("speed", "hog", "blood", "lab", rows=rows)]
         assert [step["spent_total"] for step in steps] == pytest.approx(spent)
         assert [step["cost"] for step in steps] == pytest.approx([4.0, 5.0]), "per row, as budgets are"
-    reply = pages.get("/models/brake/plan").json()
+    reply = service.get("/models/brake/plan").json()
     assert reply["rows"] == ROWS, "the number that the model's costs are for"
     assert reply["steps"][1]["cost_total"] == pytest.approx(ROWS * reply["steps"][1]["cost"])
-    with Client(pages.url) as client:
+    with Client(service.url) as client:
         found = client.plan(rows=7)
         assert (found.rows, found.steps[0].cost_total) == (7, 7.0)
         assert client.plan() == plan(page_model(), None, ())
@@ -105,18 +91,15 @@ def test_rows_of_groups_are_counted_on_a_stream_also_of_late_ones(fresh: Running
     with fresh.stream(form) as stream:
         stream.say("begin", 1)
         stream.say("group", 1, group="speed", values=page("speed", 5), took_ms=1)
-        stream.say("end", 1)
-        stream.answer(1)
+        stream.end(1)
         stream.say("group", 1, group="lab", values=[], took_ms=1)
         until(lambda: measured(fresh, "lab", "4-7") == (1, 5))
-        stream.say("begin", 2, deadline_ms=0)
-        stream.answer(2)
+        stream.ask(2, deadline_ms=0)
         stream.say("group", 2, group="speed", values=page("speed", 9), took_ms=1)
         stream.say("group", 2, group="hog", values=[], took_ms=1)
         until(lambda: measured(fresh, "hog", "8-15") == (1, 9))
         late = packed(page("hog", 17)) if form is MSGPACK else {"values": []}
-        stream.say("begin", 3, rows=17, deadline_ms=0)
-        stream.answer(3)
+        stream.ask(3, rows=17, deadline_ms=0)
         stream.say("group", 3, group="hog", took_ms=1, **late)
         until(lambda: measured(fresh, "hog", "16-31") == (1, 17))
     assert (measured(fresh, "speed", "4-7"), measured(fresh, "speed", "8-15")) == ((1, 5), (1, 9))
@@ -124,10 +107,9 @@ def test_rows_of_groups_are_counted_on_a_stream_also_of_late_ones(fresh: Running
 
 def test_rows_of_groups_are_counted_in_lines_and_sessions(fresh: Running) -> None:
     with fresh.connect() as connection:
-        connection.head("budget=1", content_type="application/x-ndjson")
+        connection.head("budget=1", content_type=LINES)
         for name in VALUES:
-            line = json.dumps({"group": name, "values": page(name, 3), "took_ms": 1}).encode() + b"\n"
-            connection.send(b"%x\r\n%s\r\n" % (len(line), line))
+            connection.send(chunk(lines_of({name: page(name, 3)}, took_ms=1)))
         connection.send(b"0\r\n\r\n")
         assert connection.response()[2]["cost_total"] == 3.0
         until(lambda: measured(fresh, "lab", "2-3") == (1, 3))
@@ -144,14 +126,13 @@ def test_costs_are_learned_per_row_from_calls_of_any_size(fresh: Running, tmp_pa
             for name, took_ms in {"speed": 0.1 * rows, "hog": 3 + 0.02 * rows, "lab": 7.0}.items():
                 stream.say("group", i, group=name, values=page(name, rows), took_ms=took_ms)
             stream.answer(i)
-    learned, table = tmp_path / "learned.yaml", tmp_path / "times.json"
-    arguments = ["--from", fresh.url, "--model", str(tmp_path / "brake.safetensors"), "--out", str(learned)]
-    assert main(["costs", *arguments, "--distributions", str(table)]) == 0
+    model, learned, table = (str(tmp_path / name) for name in ("brake.safetensors", "learned.yaml", "times.json"))
+    arguments = ["--from", fresh.url, "--model", model, "--out", learned]
+    assert main(["costs", *arguments, "--distributions", table]) == 0
     found = load_groups(learned)
     costs = {group.name: group.call_cost for group in found.groups}
     assert (costs["speed"].fixed, costs["speed"].per_row) == pytest.approx((0, 0.1), abs=1e-4)
     assert (costs["hog"].fixed, costs["hog"].per_row) == pytest.approx((3, 0.02), rel=1e-3)
     assert (costs["lab"].fixed, costs["lab"].per_row) == pytest.approx((7, 0), abs=1e-4)
-    assert costs["blood"].fixed == 200, "it has no features"
-    assert found.rows == ROWS
+    assert (costs["blood"].fixed, found.rows) == (200, ROWS), "blood has no features"
     assert CostDistributions.load(table).rows in (1, 100, 500)

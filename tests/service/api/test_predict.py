@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import VALUES, Running
+from service.serving import VALUES, Running, chunk
 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "Application/JSON; charset=utf-8"])
@@ -27,11 +26,14 @@ def test_json_is_read_with_and_without_a_content_type(service: Running, kind: st
         ({"budget": "inf"}, "budget"),
         ({"budget": "cheap"}, "budget"),
         ({"budget": "1_0"}, "budget"),
+        ({"budget": "0x10"}, "budget"),
+        ({"budget": "\u0665"}, "budget"),
         ({"budget": ["1", "2"]}, "budget"),
         ({"deadline_ms": "-0.1"}, "deadline_ms"),
         ({"deadline_ms": "NaN"}, "deadline_ms"),
         ({"deadline_ms": "soon"}, "deadline_ms"),
         ({"policy": "better"}, "policy"),
+        ({"overload": "panic"}, "overload"),
         ({"deadline": "10"}, "deadline"),
         ({"rows": "0"}, "rows"),
         ({"rows": "51"}, "rows"),
@@ -82,13 +84,13 @@ def test_a_body_that_cannot_be_names_the_place(
 
 
 def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Running, model: Model) -> None:
-    large = (1.7e308 * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
-    response = service.post({"groups": {"speed": large[:1], "hog": large[1:3], "lab": large[3:]}})
-    assert_problem(service, response, 422)
-    assert "beyond 1e+100" in response.json()["detail"]
-    largest = (1e100 * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
-    response = service.post({"groups": {"speed": largest[:1], "hog": largest[1:3], "lab": largest[3:]}})
-    assert np.isfinite(response.json()["prediction"])
+    replies = []
+    for size in (1.7e308, 1e100):
+        values = (size * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
+        replies.append(service.post({"groups": {"speed": values[:1], "hog": values[1:3], "lab": values[3:]}}))
+    assert_problem(service, replies[0], 422)
+    assert "beyond 1e+100" in replies[0].json()["detail"]
+    assert np.isfinite(replies[1].json()["prediction"])
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
@@ -105,36 +107,29 @@ def test_a_body_above_the_limit_is_413_however_it_comes(service: Running, size: 
         assert (status, headers["connection"]) == (413, "close")
     with service.connect() as chunked:
         chunked.head()
-        chunked.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
+        chunked.send(chunk(b" " * 100_001))
         assert chunked.response()[0] == 413
 
 
 def test_a_client_goes_on_after_a_body_above_the_limit(service: Running) -> None:
-    def chunks() -> Iterator[bytes]:
-        yield from (b" " * 1_000 for _ in range(150))
-
     with httpx.Client(base_url=service.url, timeout=30) as client:
-        assert_problem(service, client.post("/predict", content=b" " * 150_000), 413)
-        assert_problem(service, client.post("/predict", content=chunks()), 413)
+        for content in (b" " * 150_000, iter([b" " * 1_000] * 150)):
+            assert_problem(service, client.post("/predict", content=content), 413)
         assert client.post("/predict", json={"groups": {}}).status_code == 200
 
 
 def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running) -> None:
     assert_problem(service, service.get("/nowhere"), 404)
-    response = httpx.post(f"{service.url}/models")
-    assert_problem(service, response, 405)
-    assert response.headers["allow"] == "GET, HEAD"
-    assert "allowed: GET" in response.json()["detail"]
-    for path, allowed in (("/predict", "GET, HEAD, POST"), ("/sessions/none", "DELETE"), ("/stream", "GET, HEAD")):
+    for path, allowed in {
+        "/models": "GET, HEAD",
+        "/predict": "GET, HEAD, POST",
+        "/sessions/none": "DELETE",
+        "/stream": "GET, HEAD",
+    }.items():
         response = httpx.patch(service.url + path)
         assert_problem(service, response, 405)
         assert response.headers["allow"] == allowed
-
-
-def test_a_failure_of_the_server_tells_nothing_of_its_insides(service: Running) -> None:
-    response = service.get("/fail")
-    assert_problem(service, response, 500)
-    assert "secret" not in response.text
+        assert f"allowed: {allowed}" in response.json()["detail"]
 
 
 def test_with_several_models_a_request_names_one(several: Running) -> None:
@@ -148,8 +143,7 @@ def assert_problem(service: Running, response: httpx.Response, status: int) -> N
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == MEDIA_TYPE
     problem = response.json()
-    members = {"type", "title", "status", "detail"}
-    assert members <= set(problem) <= {*members, "request_id" if status == 500 else "field"}
+    assert problem.keys() - {"field"} == {"type", "title", "status", "detail"}
     assert problem["status"] == status
     assert service.post({"groups": {}}, model=service.get("/models").json()[0]["name"]).status_code == 200
 
@@ -165,18 +159,15 @@ def test_a_redirect_trusts_no_header_and_keeps_the_prefix(service: Running) -> N
         response = httpx.request("POST" if "predict" in path else "GET", f"{service.url}{path}", headers=headers)
         assert (response.status_code, response.headers["location"]) == (307, location)
         assert response.url.join(location).path == path.partition("?")[0].removesuffix("/")
-    assert httpx.get(f"{service.url}/nothing/").status_code == 404
-    assert httpx.get(f"{service.url}//evil.example/").status_code == 404
+    for path in ("/nothing/", "//evil.example/"):
+        assert httpx.get(service.url + path).status_code == 404
 
 
 @pytest.mark.parametrize("path", sorted({row.path for row in ROUTES if row.method == "GET" and "{" not in row.path}))
 def test_head_is_answered_like_get_without_a_body(service: Running, path: str) -> None:
-    got, asked = httpx.get(f"{service.url}{path}"), httpx.head(f"{service.url}{path}")
-    assert (asked.status_code, asked.headers.get("content-type"), asked.content) == (
-        got.status_code,
-        got.headers.get("content-type"),
-        b"",
-    )
+    got, asked = (httpx.request(method, f"{service.url}{path}") for method in ("GET", "HEAD"))
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers.get("content-type") == got.headers.get("content-type")
 
 
 @pytest.mark.parametrize(

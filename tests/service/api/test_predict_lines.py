@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from time import sleep
-from typing import Any
 
 import httpx
 import pytest
 
 from anytime.model.model import Model
 from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import VALUES, Connection, Running, expected, logged, timeless
+from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, logged, timeless
 from waiting import until
 
-KIND = "application/x-ndjson"
-LINES = {name: json.dumps({"group": name, "values": values}).encode() for name, values in VALUES.items()}
+KIND = {"content-type": LINES}
+OF = {name: lines_of({name: values})[:-1] for name, values in VALUES.items()}
 
 
-def post(service: Running, content: bytes | Iterator[bytes], **query: Any) -> httpx.Response:
-    return httpx.post(
-        f"{service.url}/predict", content=content, headers={"content-type": KIND}, params=query, timeout=30
-    )
-
-
-def chunk(content: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(content), content)
-
-
-def head(connection: Connection, query: str = "") -> None:
-    connection.head(query, content_type=KIND)
-
-
-@pytest.mark.parametrize("kind", [KIND, "application/jsonl", "Application/X-NDJSON; charset=utf-8"])
+@pytest.mark.parametrize("kind", [LINES, "application/jsonl", "Application/X-NDJSON; charset=utf-8"])
 def test_lines_are_answered_like_a_body_that_came_whole(service: Running, model: Model, kind: str) -> None:
-    response = httpx.post(f"{service.url}/predict", content=b"\n".join(LINES.values()), headers={"content-type": kind})
+    response = httpx.post(f"{service.url}/predict", content=b"\n".join(OF.values()), headers={"content-type": kind})
     assert timeless(response.json()) == expected(model, VALUES)
     assert response.json()["reason"] == "complete"
 
@@ -44,39 +27,39 @@ def test_each_line_counts_when_it_comes_and_the_deadline_does_not_wait_for_the_n
     service: Running, model: Model
 ) -> None:
     with service.connect() as connection:
-        head(connection, "deadline_ms=500")
+        connection.head("deadline_ms=500", content_type=LINES)
         for name in ("speed", "hog"):
-            connection.send(chunk(LINES[name] + b"\n"))
+            connection.send(chunk(OF[name] + b"\n"))
             sleep(0.01)
-        connection.send(chunk(LINES["lab"][:10]))
+        connection.send(chunk(OF["lab"][:10]))
         _, _, answer = connection.response()
         assert (answer["reason"], answer["complete"], answer["missing"]) == ("deadline", False, ["lab"])
         assert timeless(answer) == expected(model, {name: VALUES[name] for name in ("speed", "hog")})
-        connection.send(chunk(LINES["lab"][10:]) + b"0\r\n\r\n")
-        head(connection)
-        connection.send(chunk(LINES["speed"]) + b"0\r\n\r\n")
+        connection.send(chunk(OF["lab"][10:]) + b"0\r\n\r\n")
+        connection.head(content_type=LINES)
+        connection.send(chunk(OF["speed"]) + b"0\r\n\r\n")
         assert connection.response()[2]["groups"] == ["speed"], "the connection serves the next request"
 
 
 def test_the_line_that_completes_the_budgets_prefix_brings_the_answer(service: Running) -> None:
     with service.connect() as connection:
-        head(connection, "budget=5")
-        connection.send(chunk(LINES["hog"] + b"\n") + chunk(LINES["speed"] + b"\n"))
+        connection.head("budget=5", content_type=LINES)
+        connection.send(chunk(OF["hog"] + b"\n") + chunk(OF["speed"] + b"\n"))
         answer = connection.response()[2]
         assert (answer["reason"], answer["groups"]) == ("budget", ["speed", "hog"])
 
 
 def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Model) -> None:
-    content = b"\n" + LINES["hog"] + b"\r\n \n" + LINES["speed"] + b"\n"
+    content = b"\n" + OF["hog"] + b"\r\n \n" + OF["speed"] + b"\n"
     reported = expected(model, {name: VALUES[name] for name in ("speed", "hog")})
     with service.connect() as connection:
         for at in range(1, len(content)):
-            head(connection)
+            connection.head(content_type=LINES)
             for piece in (content[:at], content[at:]):
                 connection.send(chunk(piece))
             connection.send(b"0\r\n\r\n")
             assert timeless(connection.response()[2]) == reported, at
-        head(connection)
+        connection.head(content_type=LINES)
         connection.send(b"".join(chunk(content[i : i + 1]) for i in range(len(content))) + b"0\r\n\r\n")
         assert timeless(connection.response()[2]) == reported
 
@@ -101,7 +84,7 @@ def test_lines_may_be_split_across_chunks_anywhere(service: Running, model: Mode
         (b'{"group": "hag", "values": [1]}', 422, "groups.hag", "line 3: there is no group 'hag'"),
         (b'{"group": "blood", "values": []}', 422, "groups.blood", "line 3"),
         (b'{"group": "hog", "values": [[1, 2], [3]]}', 422, "groups.hog", "line 3"),
-        (LINES["hog"] + LINES["lab"], 400, None, "line 3 is not JSON"),
+        (OF["hog"] + OF["lab"], 400, None, "line 3 is not JSON"),
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
@@ -109,7 +92,9 @@ def test_a_line_that_cannot_be_is_a_problem_that_names_it(
     service: Running, line: bytes, status: int, field: str | None, words: str, last: bool
 ) -> None:
     with logged() as records:
-        response = post(service, LINES["speed"] + b"\n\n" + line + (b"" if last else b"\n" + LINES["lab"]))
+        response = service.post_to(
+            "/predict", content=OF["speed"] + b"\n\n" + line + (b"" if last else b"\n" + OF["lab"]), headers=KIND
+        )
     assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE)
     assert response.json().get("field") == field, response.text
     assert words in response.json()["detail"]
@@ -120,34 +105,34 @@ def test_a_line_that_cannot_be_is_a_problem_that_names_it(
 
 def test_a_bad_line_is_told_at_once_and_the_connection_lives(service: Running) -> None:
     with service.connect() as connection:
-        head(connection)
-        connection.send(chunk(LINES["speed"] + b"\nnonsense\n"))
+        connection.head(content_type=LINES)
+        connection.send(chunk(OF["speed"] + b"\nnonsense\n"))
         assert connection.response()[0] == 400
-        connection.send(chunk(LINES["hog"]) + b"0\r\n\r\n")
-        head(connection)
-        connection.send(chunk(LINES["speed"]) + b"0\r\n\r\n")
+        connection.send(chunk(OF["hog"]) + b"0\r\n\r\n")
+        connection.head(content_type=LINES)
+        connection.send(chunk(OF["speed"]) + b"0\r\n\r\n")
         assert connection.response()[0] == 200
 
 
 def test_lines_above_the_limit_are_a_body_above_the_limit(service: Running) -> None:
     with service.connect() as connection:
-        head(connection)
+        connection.head(content_type=LINES)
         connection.send(chunk(b" " * 50_000 + b"\n") * 2 + chunk(b"\n" * 5))
         assert connection.response()[0] == 413
 
 
 def test_more_lines_than_are_read_at_a_time_leave_the_deadline_its_turn(service: Running) -> None:
-    content = (LINES["speed"] + b"\n") * 2_000
-    answer = post(service, content).json()
-    assert answer["replaced"] == ["speed"]
-    assert post(service, content, deadline_ms=1).json()["reason"] in ("deadline", "end")
+    content = (OF["speed"] + b"\n") * 2_000
+    assert service.post_to("/predict", content=content, headers=KIND).json()["replaced"] == ["speed"]
+    reply = service.post_to("/predict?deadline_ms=1", content=content, headers=KIND)
+    assert reply.json()["reason"] in ("deadline", "end")
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Running) -> None:
     with logged() as records:
         for _ in range(5):
             with service.connect() as connection:
-                head(connection)
-                connection.send(chunk(LINES["speed"] + b'\n{"group'))
+                connection.head(content_type=LINES)
+                connection.send(chunk(OF["speed"] + b'\n{"group'))
         until(lambda: service.metric("anytime_open_predictions") == 0)
     assert not records

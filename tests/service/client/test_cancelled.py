@@ -14,7 +14,7 @@ from anytime_service.client import AsyncClient
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from service.certificates import certificate
+from service.certificates import Certificate
 from service.serving import VALUES, running, small_model
 from waiting import until_async
 
@@ -23,16 +23,14 @@ LONG_MS = 50_000.0
 
 
 @pytest.fixture(scope="module", params=["plain", "TLS"])
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[PredictionService, str, Any]]:
-    own = certificate(tmp_path_factory.mktemp("certificates"), "own") if request.param == "TLS" else None
-    tls: dict[str, Any] = {} if own is None else {"ssl_certfile": own.file, "ssl_keyfile": own.key}
+def served(request: pytest.FixtureRequest, own: Certificate) -> Iterator[tuple[PredictionService, str, Any]]:
+    encrypted = request.param == "TLS"
+    tls: dict[str, Any] = {"ssl_certfile": own.file, "ssl_keyfile": own.key} if encrypted else {}
     settings = Settings(port=0, max_deadline_ms=60_000, max_lateness_ms=5_000, **tls)
     app = create_app(ModelRegistry.of([small_model()]), settings)
     with running(app, settings) as server:
-        scheme = "http" if own is None else "https"
-        yield app.state.service, f"{scheme}://127.0.0.1:{server.port}", None if own is None else own.trusted()
+        url = f"{'https' if encrypted else 'http'}://127.0.0.1:{server.port}"
+        yield app.state.service, url, own.trusted() if encrypted else None
 
 
 RELEASED = Event()
@@ -48,26 +46,22 @@ EXTRACTORS = {"speed": lambda _: VALUES["speed"], "hog": waits, "lab": lambda _:
 
 @pytest.mark.parametrize("budget", [None, 6.0])
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_a_call_that_has_ended_is_freed_on_the_server_at_once(
+async def test_a_call_that_has_ended_is_freed_on_the_server_at_once(
     served: tuple[PredictionService, str, Any], budget: float | None, end: str
 ) -> None:
     service, url, ssl = served
     RELEASED.clear()
-
-    async def main() -> None:
-        async with AsyncClient(url, ssl=ssl) as client:
-            await client.warm_up(EXTRACTORS)
-            tasks = [asyncio.create_task(client.run(EXTRACTORS, None, LONG_MS, budget=budget)) for _ in range(5)]
-            await until_async(lambda: len(service.active) == 5, "the predictions are open")
-            if end == "close":
-                await client.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await until_async(lambda: not service.active, "the predictions are freed")
-            RELEASED.set()
-            if end == "cancel":
-                assert (await client.predict(VALUES, deadline_ms=LONG_MS)).complete, "the connection is still used"
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
+    async with AsyncClient(url, ssl=ssl) as client:
+        await client.warm_up(EXTRACTORS)
+        tasks = [asyncio.create_task(client.run(EXTRACTORS, None, LONG_MS, budget=budget)) for _ in range(5)]
+        await until_async(lambda: len(service.active) == 5, "the predictions are open")
+        if end == "close":
+            await client.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until_async(lambda: not service.active, "the predictions are freed")
+        RELEASED.set()
+        if end == "cancel":
+            assert (await client.predict(VALUES, deadline_ms=LONG_MS)).complete, "the connection is still used"
+    assert asyncio.all_tasks() == {asyncio.current_task()}

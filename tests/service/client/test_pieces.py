@@ -15,14 +15,11 @@ from anytime.inference.prediction import Prediction
 from anytime_service.client import engine
 from anytime_service.client.engine import MAX_MARGIN_MS, MAX_OUTCOMES, Call, Connection, NetworkMargin
 from anytime_service.client.errors import ClientError, ConnectionLostError, ProblemError
-from anytime_service.client.messages import encode_values, problem_of, seconds_of
+from anytime_service.client.messages import problem_of, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import Network
 from anytime_service.schemas.catalogue import summary
-from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
-from anytime_service.schemas.values import ListLimits
 from service.serving import LIKELIHOODS, likelihood_model
 from waiting import until_async
 
@@ -40,21 +37,6 @@ from waiting import until_async
 def test_one_address_gives_both_the_routes_and_the_stream(url: str, http: str, stream: str) -> None:
     network = Network(url, None, 30.0)
     assert (network.http, network.stream) == (http, stream)
-
-
-LIMITS = ListLimits(1_000, 100)
-
-
-def test_the_server_reads_messages_without_their_defaults() -> None:
-    begin = BeginFrame(
-        id=3, model="m", rows=2, budget=1.5, deadline_ms=20.0, policy="arrived", updates=True, ranking=True
-    )
-    assert read_frame(MSGPACK, MSGPACK.encode(begin), LIMITS) == begin
-    assert read_frame(MSGPACK, MSGPACK.encode(BeginFrame(id=0)), LIMITS) == BeginFrame(id=0)
-    assert len(MSGPACK.encode(BeginFrame(id=0))) < 20
-    sent = encode_values("hog", [1.0, None])
-    group = MSGPACK.encode(PackedGroupFrame(0, "hog", sent.values, 2.5, sent.dtype))
-    assert read_frame(MSGPACK, group, LIMITS) == PackedGroupFrame(0, "hog", [1.0, None], 2.5)
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
@@ -109,19 +91,15 @@ def refusal(number: int) -> ProblemError:
     return ProblemError(422, "Invalid", str(number), "groups.hog")
 
 
-def test_replies_are_returned_in_order_until_the_deadline() -> None:
-    async def main() -> None:
-        answer = Prediction(likelihood_model("poisson")).answer()
-        waiting = call(20)
-        asyncio.get_running_loop().call_later(0.01, waiting.receive, answer)
-        waiting.receive(refusal(0))
-        assert [str(await waiting._next()), await waiting._next()] == ["0 (422)", answer]
-        late = call(-1)
-        late.receive(answer)
-        assert await late._next() is answer, "it had arrived"
-        assert await call(0.05)._next() is None
-
-    asyncio.run(main())
+async def test_replies_are_returned_in_order_until_the_deadline() -> None:
+    answer = Prediction(likelihood_model("poisson")).answer()
+    waiting, late = call(20), call(-1)
+    asyncio.get_running_loop().call_later(0.01, waiting.receive, answer)
+    waiting.receive(refusal(0))
+    assert [str(await waiting._next()), await waiting._next()] == ["0 (422)", answer]
+    late.receive(answer)
+    assert await late._next() is answer, "it had arrived"
+    assert await call(0.05)._next() is None
 
 
 def test_a_timer_that_fires_early_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:

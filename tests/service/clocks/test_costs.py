@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anytime_service.limits.table import HEADERS, NAMES, PAGES, TABLE
-from drills.costs import DRIVES, HELD_MIB, run
-from drills.costs_models import save_models
-from drills.costs_server import costs_server
+from drills.costs import DRIVES, driving
 
 ROWS = next(limit for limit in TABLE if limit.limit == "max_rows")
 SHORT = {(HEADERS.element, "HTTP"), (NAMES.element, "POST"), (ROWS.element, "WebSocket"), (PAGES.element, "pages")}
@@ -16,6 +14,6 @@ SHORT = {(HEADERS.element, "HTTP"), (NAMES.element, "POST"), (ROWS.element, "Web
 def test_elements_at_their_limits_neither_stop_the_loop_nor_exceed_the_memory(tmp_path: Path) -> None:
     chosen = [drive for drive in DRIVES if (drive.element, drive.binding) in SHORT]
     assert {(drive.element, drive.binding) for drive in chosen} == SHORT
-    with costs_server(save_models(tmp_path), HELD_MIB) as server:
-        broken = [fault for drive in chosen for fault in run(server, drive, 1)]
+    with driving(tmp_path) as run:
+        broken = [fault for drive in chosen for fault in run(drive, 1)]
     assert [fault for fault in broken if "ms late" not in fault] == []

@@ -12,10 +12,9 @@ from time import monotonic, perf_counter
 import pytest
 
 from anytime_service.settings import Settings
-from service.api.test_predict_lines import LINES, chunk, head
 from service.limits.test_fairness import RATE, SENT, messages, pieces, pings
 from service.raw_stream import raw, read_frame, text
-from service.serving import Connection, Running, run_service, small_model
+from service.serving import LINES, VALUES, Connection, Running, chunk, lines_of, run_service, small_model
 
 MIN_S = 0.95 * (SENT - RATE / 10) / RATE
 """A message after a flood waits so long: a burst is read at once, and the rest at the rate."""
@@ -43,9 +42,7 @@ def lateness_of_messages(service: Running, count: int) -> list[float]:
     with service.stream() as stream:
         for i in range(count):
             begun = perf_counter()
-            stream.say("begin", i, deadline_ms=20)
-            stream.groups(i, {"speed": [2.0]})
-            assert stream.answer(i)["reason"] == "deadline"
+            assert stream.ask(i, {"speed": [2.0]}, deadline_ms=20)["reason"] == "deadline"
             late.append((perf_counter() - begun) * 1000 - 20)
     return late
 
@@ -62,8 +59,8 @@ def lateness_of_posts(service: Running, count: int) -> list[float]:
     with service.connect() as connection:
         for _ in range(count):
             begun = perf_counter()
-            head(connection, "deadline_ms=20")
-            connection.send(chunk(LINES["speed"] + b"\n"))
+            connection.head("deadline_ms=20", content_type=LINES)
+            connection.send(chunk(lines_of({"speed": VALUES["speed"]})))
             answer = connection.response()[2]
             late.append((perf_counter() - begun) * 1000 - 20)
             assert (answer["reason"], answer["groups"]) in (("deadline", ["speed"]), ("deadline", []))
@@ -76,7 +73,7 @@ def flood_with_chunks(service: Running, stop: Event) -> None:
     chunks = chunk(b" ") * 2_000
     while not stop.is_set():
         with service.connect() as connection, suppress(OSError):
-            head(connection)
+            connection.head(content_type=LINES)
             for _ in range(100):
                 connection.send(chunks)
             connection.send(b"0\r\n\r\n")

@@ -1,24 +1,13 @@
-"""The relay of the drills delays what it forwards."""
+"""The relay of the drills stalls what it forwards; drills fail if its delays let answers arrive too early."""
 
 from __future__ import annotations
 
 import time
 
-import httpx
-
 from drills.attacks.wire import connect, receive, replies, send_all
 from drills.relay import Relay
 from service.drills.test_tools import REQUEST
 from service.serving import Running
-
-
-def test_a_relay_delays_bytes(service: Running) -> None:
-    with Relay([service.port], probe=False) as relay:
-        relay.delay_s = 0.05
-        started = time.perf_counter()
-        response = httpx.get(f"http://127.0.0.1:{relay.port}/livez")
-        assert response.json() == {"status": "ok"}
-        assert time.perf_counter() - started >= 0.1
 
 
 def test_a_stalled_relay_loses_nothing(service: Running) -> None:

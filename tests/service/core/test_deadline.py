@@ -11,9 +11,10 @@ from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, VALUES, Collecting, Running, small_model
+from service.serving import BASE_RATE, LIMITS, VALUES, Collecting, Running, chunk, small_model
 from waiting import until_async
 
+SETTINGS = LIMITS.model_copy(update={"max_deadline_ms": 600})
 BODY = json.dumps({"groups": VALUES}).encode()
 HALF = len(BODY) // 2
 
@@ -42,26 +43,14 @@ def test_a_body_that_ends_after_its_answer_leaves_the_connection_in_use(service:
         assert connection.response()[2]["reason"] == "complete"
 
 
-def test_a_body_that_never_ends_is_closed_after_its_answer(service: Running) -> None:
-    with service.connect() as connection:
-        connection.head("deadline_ms=10", len(BODY))
-        connection.send(BODY[:HALF])
-        assert connection.response()[0] == 200
-        assert connection.at_end()
-
-
 def test_a_flood_after_the_answer_is_cut(service: Running) -> None:
     with service.connect() as connection:
         connection.head("deadline_ms=10")
         status, _, answer = connection.response()
         assert (status, answer["reason"]) == (200, "deadline")
-        chunk = b"%x\r\n%s\r\n" % (65_536, b" " * 65_536)
-        sent = 0
         with pytest.raises(OSError):  # noqa: PT012
-            while sent < 500_000_000:
-                connection.send(chunk)
-                sent += len(chunk)
-    assert sent < 50_000_000
+            for _ in range(800):  # 50 MB
+                connection.send(chunk(b" " * 65_536))
 
 
 def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
@@ -76,26 +65,21 @@ def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
 @pytest.mark.parametrize(
     ("query", "headers"),
     [
-        ("deadline_ms=1900", {"Request_Timeout_Ms": "40"}),
-        ("deadline_ms=40", {"Request_Timeout_Ms": "1900"}),
+        ("deadline_ms=500", {"Request_Timeout_Ms": "40"}),
+        ("deadline_ms=40", {"Request_Timeout_Ms": "500"}),
         ("", {"Request_Timeout_Ms": "40"}),
         ("", {"grpc_timeout": "40m"}),
         ("", {"grpc_timeout": "2S", "Request_Timeout_Ms": "40.5"}),
+        ("", {}),
+        ("deadline_ms=1e9", {}),
     ],
 )
-def test_of_several_deadlines_the_smallest_counts(service: Running, query: str, headers: dict[str, str]) -> None:
+def test_the_smallest_deadline_counts_of_several_and_of_the_server(
+    service: Running, query: str, headers: dict[str, str]
+) -> None:
     with service.connect() as connection:
         connection.head(query, len(BODY), **headers)
-        answer = connection.response()[2]
-    assert answer["reason"] == "deadline"
-
-
-@pytest.mark.parametrize("query", ["", "deadline_ms=1e9"])
-def test_no_deadline_is_longer_than_the_servers(service: Running, query: str) -> None:
-    with service.connect() as connection:
-        connection.head(query, len(BODY))
-        answer = connection.response()[2]
-    assert answer["reason"] == "deadline"
+        assert connection.response()[2]["reason"] == "deadline"
 
 
 async def test_the_deadline_of_the_server_counts_from_the_begin_of_a_request_that_is_opened_later() -> None:

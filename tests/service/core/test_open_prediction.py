@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from anytime.model.model import Model
 from anytime_service.core.open_prediction import OVERLOADED, TRANSITIONS, Limits, OpenPrediction, State
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.schemas.options import PredictionOptions
+from models.present import present
 from models.properties import quick
 from service.serving import BASE_RATE, VALUES, small_model, trained_model
 
@@ -48,10 +48,6 @@ def reach(state: State, policy: Any = "arrived") -> OpenPrediction:
         opened.drain(2.0)
     assert opened.state is state
     return opened
-
-
-def test_the_table_names_events_that_exist() -> None:
-    assert {event for _, event in TRANSITIONS} == set(EVENTS)
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -167,6 +163,16 @@ ARRIVED: dict[str, tuple[dict[str, Any], Log, dict[str, Any]]] = {
         [*HOG_AND_END, ("solved", 3.0, (frozenset({"speed"}), False)), ("solved", 4.0, (None, False))],
         {"reason": "end", "policy": "arrived", "groups": ("hog",)},
     ),
+    "groups that want a set that is solved already": (
+        {"budget": 6.0},
+        [
+            HOG_AND_END[0],
+            ("solved", 1.5, (frozenset({"lab"}), False)),
+            HOG_AND_END[1],
+            ("groups", 3.0, (some("lab"),)),  # which costs too much to be added to hog
+        ],
+        {"reason": "end", "policy": "arrived", "groups": ("lab",)},
+    ),
     "groups while the optimum is solved change what is solved": (
         {},
         [
@@ -207,10 +213,9 @@ def test_a_log_of_events_has_one_answer(name: str) -> None:
         assert answer is None
         answer = apply(opened, event, now, arguments)
     assert answer is not None
-    note = expected.get("note")
-    assert note is None or note in str(answer.note)
+    assert (expected.get("note") or "") in str(answer.note)
     found = {field: getattr(answer, field) for field in expected}
-    assert found == expected | ({} if note is None else {"note": answer.note})
+    assert found == expected | ({"note": answer.note} if expected.get("note") else {})
     assert opened.unsolved is None
     if answer.policy == "arrived":
         literal = Prediction(model)
@@ -236,25 +241,19 @@ def test_an_answer_with_too_many_contributions_has_none_and_says_why(limit: int,
 
 
 def test_the_base_rate_of_an_overloaded_server_has_the_intercept_alone() -> None:
-    answer = OpenPrediction(MODEL).begin(0.0, PredictionOptions(explain=True), overloaded=True)
-    assert answer is not None
+    answer = present(OpenPrediction(MODEL).begin(0.0, PredictionOptions(explain=True), overloaded=True))
     assert (answer.contributions, answer.note) == (Contributions(BASE_RATE, {}, {}), OVERLOADED)
 
 
-def test_a_shared_group_after_the_deadline_is_used_and_named() -> None:
+def test_a_shared_group_after_the_deadline_is_used_and_named_and_one_that_does_not_exist_is_an_error() -> None:
     shared = Prediction(MODEL)
     opened = began(shared=shared, deadline_ms=10.0)
     shared.add("speed", VALUES["speed"])
     assert opened.took(10.1, ["speed"]) is None
+    with pytest.raises(FieldError, match="did you mean 'speed'"):
+        opened.groups(10.1, {"sped": [1.0]})
     answer = opened.deadline(10.2)
     assert (answer.groups, answer.late_groups) == (("speed",), ("speed",))
-
-
-def test_a_late_group_that_does_not_exist_is_still_an_error() -> None:
-    opened = began(deadline_ms=1.0)
-    with pytest.raises(FieldError, match="did you mean 'speed'"):
-        opened.groups(2.0, {"sped": [1.0]})
-    assert opened.deadline(2.0).late_groups == ()
 
 
 @pytest.mark.parametrize("before", [{}, {"lab": [0.5]}])
@@ -264,9 +263,7 @@ def test_groups_that_arrive_together_are_accepted_all_or_none(before: dict[str, 
     with pytest.raises(FieldError):
         opened.groups(2.0, {"speed": [2.0], "hog": [1.0]})
     assert opened.prediction.received == tuple(before)
-    answer = opened.groups(3.0, VALUES)
-    assert answer is not None
-    assert answer.groups == ("speed", "hog", "lab")
+    assert present(opened.groups(3.0, VALUES)).groups == ("speed", "hog", "lab")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,9 @@ def test_options_that_amend_a_prediction_count_as_if_it_had_begun_with_them(opti
 
 def test_the_first_values_set_the_number_of_rows() -> None:
     opened = began(rows=None)
-    assert opened.prediction.rows == 1
+    with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2"):
+        opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
+    assert (opened.prediction.rows, opened.prediction.received) == (1, ())
     opened.groups(1.0, {"speed": [[1.0], [2.0], [3.0]]})
     assert opened.prediction.rows == 3
     with pytest.raises(FieldError, match="expected 3 x 2"):
@@ -320,22 +319,13 @@ def test_the_first_values_set_the_number_of_rows() -> None:
     assert len(opened.drain(3.0).prediction) == 3
 
 
-def test_groups_that_arrive_together_have_one_number_of_rows() -> None:
-    opened = began(rows=None)
-    with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
-        opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
-    assert (error.value.field, opened.prediction.received) == ("groups", ())
-
-
 def test_rows_are_ranked_by_their_scores_on_request() -> None:
     opened = began(rows=4, ranking=True)
     opened.groups(1.0, {"speed": [[1.0], [4.0], [4.0], [-2.0]]})
-    answer = opened.end(2.0)
-    assert answer is not None
+    answer = present(opened.end(2.0))
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
-    with pytest.raises(FieldError, match="cannot rank rows") as error:
+    with pytest.raises(FieldError, match="cannot rank rows"):
         OpenPrediction(small_model(responses=2)).begin(0.0, PredictionOptions(rows=4, ranking=True))
-    assert error.value.field == "ranking"
 
 
 def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
@@ -345,10 +335,7 @@ def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
     opened.groups(1.0, {"speed": [100.0]})
     for each in (opened, once):
         each.groups(2.0, {"speed": [2.0]})
-    answer, expected = opened.end(3.0), once.end(3.0)
-    assert answer is not None
-    assert expected is not None
-    assert answer == replace(expected, replaced=("speed",))
+    assert opened.end(3.0) == replace(present(once.end(3.0)), replaced=("speed",))
 
 
 def test_an_update_is_returned_when_the_answer_changes() -> None:
@@ -359,13 +346,11 @@ def test_an_update_is_returned_when_the_answer_changes() -> None:
     opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.update(1.0) is None, "no longer prefix is complete"
     opened.groups(2.0, {"speed": VALUES["speed"]})
-    better = opened.update(2.0)
-    assert better is not None
+    better = present(opened.update(2.0))
     assert (better.prefix, better.reason, better.elapsed_ms) == (2, None, 2.0)
     assert opened.update(3.0) is None, "reported already"
     opened.groups(4.0, {"speed": [3.0]})
-    again = opened.update(4.0)
-    assert again is not None
+    again = present(opened.update(4.0))
     assert (again.prefix, again.replaced) == (2, ("speed",))
     assert again.prediction != better.prediction
     assert opened.end(5.0) is not None
@@ -377,38 +362,31 @@ def test_an_update_under_arrived_is_never_worse_than_the_one_before() -> None:
     opened.groups(1.0, {"hog": VALUES["hog"]})
     assert opened.update(1.0) is None, "nothing is solved, and no prefix is complete"
     opened.solved(2.0, HOG, arrived_model(trained_model(), HOG))
-    better = opened.update(2.0)
-    assert better is not None
+    better = present(opened.update(2.0))
     assert (better.policy, better.groups) == ("arrived", ("hog",))
     opened.groups(3.0, {"speed": VALUES["speed"]})
     assert opened.update(3.0) is None, "the prefix stands in, and is worse than the reported answer"
     both = HOG | {"speed"}
     opened.solved(4.0, both, arrived_model(trained_model(), both))
-    best = opened.update(4.0)
-    assert best is not None
-    assert best.groups == ("hog", "speed")
+    assert present(opened.update(4.0)).groups == ("hog", "speed")
 
 
 def test_groups_of_a_shared_prediction_count() -> None:
     shared = Prediction(MODEL)
     shared.add("speed", VALUES["speed"])
-    opened = OpenPrediction(MODEL, shared)
-    assert opened.begin(0.0, PredictionOptions(budget=5.0, deadline_ms=100.0)) is None
+    opened = began(shared=shared, budget=5.0, deadline_ms=100.0)
     assert opened.prediction.received == ("speed",)
     shared.add("lab", VALUES["lab"])
     assert opened.took(1.0, ["lab"]) is None
     shared.add("hog", VALUES["hog"])
-    answer = opened.took(2.0, ["hog"])
-    assert answer is not None
+    answer = present(opened.took(2.0, ["hog"]))
     assert (answer.reason, answer.groups, answer.elapsed_ms) == ("budget", ("speed", "hog"), 2.0)
 
 
 def test_a_prediction_whose_groups_are_all_received_is_answered_at_once() -> None:
     shared = Prediction(trained_model())
     shared.add_all({name: np.array([values]) for name, values in VALUES.items()})
-    answer = OpenPrediction(trained_model(), shared).begin(0.0)
-    assert answer is not None
-    assert answer.reason == "complete"
+    assert present(OpenPrediction(trained_model(), shared).begin(0.0)).reason == "complete"
     assert began(trained_model(), shared, policy="arrived").state is State.SOLVING
 
 
@@ -450,7 +428,7 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
     return answer
 
 
-def replay(log: Log, seen: set[tuple[State, str, State]] | None = None) -> list[Answer | str | None]:
+def replay(log: Log) -> list[Answer | str | None]:
     opened = OpenPrediction(trained_model())
     results: list[Answer | str | None] = []
     for name, now, arguments in log:
@@ -458,8 +436,6 @@ def replay(log: Log, seen: set[tuple[State, str, State]] | None = None) -> list[
         try:
             results.append(apply(opened, name, now, arguments))
             assert opened.state in TRANSITIONS[before[0], name].values()
-            if seen is not None:
-                seen.add((before[0], name, opened.state))
         except AnytimeError as error:
             results.append(str(error))
             assert (opened.state, opened.prediction.received, opened.unsolved, opened.deadline_at) == before
@@ -468,68 +444,12 @@ def replay(log: Log, seen: set[tuple[State, str, State]] | None = None) -> list[
 
 @quick()
 @given(logs)
-def test_the_same_log_gives_the_same_answers(log: Log) -> None:
+def test_the_same_log_gives_the_same_answers_also_without_its_rejected_events(log: Log) -> None:
     results = replay(log)
     assert results == replay(log)
     assert sum(isinstance(each, Answer) for each in results) <= 1
-
-
-@quick()
-@given(logs)
-def test_rejected_events_do_not_change_later_answers(log: Log) -> None:
-    results = replay(log)
     accepted = [event for event, answer in zip(log, results, strict=True) if not isinstance(answer, str)]
     assert replay(accepted) == [answer for answer in results if not isinstance(answer, str)]
-
-
-def about_to_want_a_set_that_is_solved() -> OpenPrediction:
-    """A prediction that waits for the optimum of hog and has that of lab, which costs too much to be added to hog."""
-    shared = Prediction(trained_model())
-    shared.add("hog", VALUES["hog"])
-    opened = began(trained_model(), shared, budget=6.0, policy="arrived")
-    lab = frozenset({"lab"})
-    opened.solved(1.0, lab, arrived_model(trained_model(), lab))
-    opened.end(2.0)
-    assert (opened.state, opened.unsolved) == (State.SOLVING, HOG)
-    shared.add("lab", VALUES["lab"])
-    return opened
-
-
-def test_every_transition_of_the_table_occurs() -> None:
-    """Every transition is seen in some short log."""
-    steps: list[tuple[str, tuple[Any, ...]]] = [
-        *(("groups", ({name: VALUES[name]},)) for name in VALUES),
-        ("groups", (VALUES,)),
-        ("groups", ({"hog": VALUES["hog"], "lab": VALUES["lab"]},)),
-        ("took", (["hog"],)),
-        ("took", (list(VALUES),)),
-        ("solved", (None, False)),
-        ("solved", (frozenset({"speed"}), False)),
-        *((event, ()) for event in ("end", "deadline", "drain")),
-    ]
-    begins = itertools.product((1,), (None, 0.0, 5.0), (None, 0.0, 1.5), EVERY_POLICY)
-    seen: set[tuple[State, str, State]] = set()
-    for begin in begins:
-        for size in range(3):
-            for chosen in itertools.product(steps, repeat=size):
-                log = [("begin", 0.0, begin), *((name, i + 1.0, args) for i, (name, args) in enumerate(chosen))]
-                replay(log, seen)
-    full = Prediction(trained_model())
-    full.add_all({name: np.array([values]) for name, values in VALUES.items()})
-    seen.add((State.NEW, "begin", began(trained_model(), full, policy="arrived").state))
-    for options in ({}, {"budget": 0.0}, {"policy": "arrived"}):
-        opened = OpenPrediction(trained_model(), Prediction(trained_model()))
-        opened.begin(0.0)
-        for name in VALUES if options else ():
-            opened.prediction.add(name, VALUES[name])
-        opened.amend(1.0, PredictionOptions(**options))
-        seen.add((State.OPEN, "amend", opened.state))
-    for event, received in (("groups", {"lab": VALUES["lab"]}), ("took", ["lab"])):
-        opened = about_to_want_a_set_that_is_solved()
-        assert getattr(opened, event)(4.0, received).policy == "arrived"
-        seen.add((State.SOLVING, event, opened.state))
-    listed = {(state, event, to) for (state, event), targets in TRANSITIONS.items() for to in targets.values()}
-    assert seen == listed
 
 
 @quick()
@@ -548,11 +468,6 @@ def test_the_order_of_arrival_does_not_change_the_answer(
         if answer is None and opened.state is State.OPEN:
             reference.add(name, VALUES[name])
             answer = opened.groups(1.0, {name: VALUES[name]})
-    if answer is None:
-        answer = opened.end(2.0)
-    wanted = opened.unsolved
-    if answer is None and wanted is not None:
-        answer = opened.solved(3.0, wanted, arrived_model(trained_model(), wanted))
-    assert answer is not None
+    answer = answer or opened.end(2.0) or apply(opened, "solved", 3.0, (None, False))
     expected = reference.answer(budget, policy)
-    assert replace(answer, reason=None, elapsed_ms=0.0) == replace(expected, reason=None, elapsed_ms=0.0)
+    assert replace(present(answer), reason=None, elapsed_ms=0.0) == replace(expected, reason=None, elapsed_ms=0.0)

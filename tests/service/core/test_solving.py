@@ -20,8 +20,8 @@ from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.solver import MAX_SMALL, Solver
 from anytime_service.limits.tuning import Tuning
-from service.loops import run
 from service.serving import logged, trained_model
+from waiting import until_async
 
 WIDTH = 40
 
@@ -64,128 +64,90 @@ class Gate:
         return arrived_model(model, groups)
 
 
-async def filled(results: list[Any], count: int) -> None:
-    while len(results) < count:
-        await asyncio.sleep(0.001)
+def found(here: Solver, model: Model, groups: frozenset[str], times: int = 1) -> list[Any]:
+    """Results of as many requests, as they arrive."""
+    results: list[Any] = []
+    for _ in range(times):
+        here.find(model, groups, results.append)
+    return results
 
 
 async def test_prefixes_and_what_was_solved_before_are_told_at_once() -> None:
     model = fresh()
     known = arrived_model(model, some(1, 2))
-
     with solver(0.0) as here:
-        for groups in (frozenset(), some(0), frozenset("abcd"), some(1, 2)):
-            results: list[Any] = []
-            here.find(model, groups, results.append)
-            assert [found.groups for found in results] == [groups]
-        assert results == [known]
+        for groups in (frozenset[str](), some(0), frozenset("abcd"), some(1, 2)):
+            assert [each.groups for each in found(here, model, groups)] == [groups]
+        assert found(here, model, some(1, 2)) == [known]
 
 
 async def test_small_sets_are_solved_at_once_whatever_waits() -> None:
     model = fresh()
-    small = some(2)
     assert model.places[order()[2]].stop - model.places[order()[2]].start <= MAX_SMALL
-
     with solver(0.0, max_solving=0) as here:
-        results: list[Any] = []
-        here.find(model, small, results.append)
-        assert results == [cached_arrived_model(model, small)]
+        assert found(here, model, some(2)) == [cached_arrived_model(model, some(2))]
+        assert found(here, model, some(1, 2)) == [None], "a wide one is refused"
 
 
 async def test_wide_sets_are_solved_beside_the_loop() -> None:
     model = fresh()
-
     with solver() as here:
-        results: list[ArrivedModel | None] = []
-        here.find(model, some(1, 2), results.append)
+        results = found(here, model, some(1, 2))
         assert not results
-        await asyncio.wait_for(filled(results, 1), 20)
-        found = results[0]
-        assert found is not None
-        np.testing.assert_array_equal(found.coef, arrived_model(fresh(), some(1, 2)).coef)
-        assert cached_arrived_model(model, some(1, 2)) is found
-        here.find(model, some(1, 2), results.append)
-        assert results == [found, found]
+        await until_async(lambda: results)
+        np.testing.assert_array_equal(results[0].coef, arrived_model(fresh(), some(1, 2)).coef)
+        assert cached_arrived_model(model, some(1, 2)) is results[0]
+        assert found(here, model, some(1, 2)) == results
 
 
 async def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, model = Gate(monkeypatch), fresh()
-
+    gate = Gate(monkeypatch)
     with solver() as here:
-        results: list[Any] = []
-        for _ in range(5):
-            here.find(model, some(1, 2), results.append)
+        results = found(here, fresh(), some(1, 2), times=5)
         gate.open.set()
-        await asyncio.wait_for(filled(results, 5), 20)
+        await until_async(lambda: len(results) == 5)
         assert len(set(map(id, results))) == 1
     assert gate.solved == [some(1, 2)]
-
-
-async def test_a_set_that_would_take_too_long_is_refused_at_once() -> None:
-    model = fresh()
-
-    with solver(0.0) as here:
-        results: list[Any] = []
-        here.find(model, some(1, 2), results.append)
-        assert results == [None]
-    assert cached_arrived_model(model, some(1, 2)) is None
 
 
 async def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate, model = Gate(monkeypatch), fresh()
-
     with solver(max_solving=2) as here:
-        results: dict[str, list[Any]] = {"first": [], "second": [], "third": []}
-        here.find(model, some(1, 2), results["first"].append)
-        here.find(model, some(2, 3), results["second"].append)
-        here.find(model, some(1, 3), results["third"].append)
-        assert results == {"first": [], "second": [], "third": [None]}
-        here.find(model, some(1, 2), results["first"].append)
+        waiting = [found(here, model, groups) for groups in (some(1, 2), some(2, 3), some(1, 3), some(1, 2))]
+        assert waiting == [[], [], [None], []]
         gate.open.set()
-        await asyncio.wait_for(filled(results["first"], 2), 20)
-        await asyncio.wait_for(filled(results["second"], 1), 20)
-        here.find(model, some(1, 3), results["third"].append)
-        await asyncio.wait_for(filled(results["third"], 2), 20)
-        assert None not in results["first"] + results["second"] + results["third"][1:]
+        await until_async(lambda: all(waiting))
+        waiting[2] = found(here, model, some(1, 3))
+        await until_async(lambda: all(waiting))
+        assert not [results for results in waiting if None in results]
 
 
-def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_model: Model, _groups: frozenset[str]) -> ArrivedModel:
         raise FloatingPointError("no optimum")
 
     model = fresh()
-
-    async def main() -> None:
-        with solver() as here:
-            results: list[Any] = []
-            with monkeypatch.context() as patched:
-                patched.setattr(solving, "arrived_model", fail)
-                here.find(model, some(1, 2), results.append)
-                here.find(model, some(1, 2), results.append)
-                await asyncio.wait_for(filled(results, 2), 20)
-            assert results == [None, None]
-            here.find(model, some(1, 2), results.append)
-            await asyncio.wait_for(filled(results, 3), 20)
-            assert results[2] is not None, "the next one may be solved"
-
-    with logged() as records:
-        run(main())
+    with logged() as records, solver() as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(solving, "arrived_model", fail)
+            results = found(here, model, some(1, 2), times=2)
+            await until_async(lambda: results == [None, None])
+        results = found(here, model, some(1, 2))
+        await until_async(lambda: results)
+        assert results[0] is not None, "the next one may be solved"
     assert [record.exc_info is not None and "failed" in record.getMessage() for record in records] == [True]
 
 
 async def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, model = Gate(monkeypatch), fresh()
-
-    results: list[Any] = []
     with solver() as here:
-        here.find(model, some(1, 2), results.append)
-        here.find(model, some(2, 3), results.append)
+        waiting = [found(here, model, groups) for groups in (some(1, 2), some(2, 3))]
         here.close()
         gate.open.set()
     await asyncio.sleep(0.05)
-    assert not results
+    assert waiting == [[], []]
 
 
 def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:

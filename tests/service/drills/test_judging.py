@@ -16,14 +16,14 @@ import pytest
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
+from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
-from drills.calls import OVERLOADED, AnswerRecord, Call, inputs
+from drills.calls import AnswerRecord, Call, inputs
 from drills.clients import ClientReport
-from drills.drill import broken_promises, client_leaks, inconclusive, unexpected
+from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.load import trend
-from drills.machine import Footprint, StallMonitor, leaks, pause
-from drills.networks import too_few
+from drills.machine import Footprint, leaks, pause, watching_stalls
 from drills.trials import Bounds, Trial, faults_of, unexpected_replies
 from service.serving import small_model
 from waiting import until
@@ -58,11 +58,6 @@ def oracle(model: Model) -> Oracle:
     return Oracle([Served(model)])
 
 
-def test_a_right_answer_has_no_fault(model: Model, oracle: Oracle) -> None:
-    for groups in ((), ("speed",), ("speed", "hog")):
-        assert oracle.fault(call(model, groups=groups)) is None
-
-
 @pytest.mark.parametrize(
     ("answered", "words"),
     [
@@ -75,34 +70,32 @@ def test_a_right_answer_has_no_fault(model: Model, oracle: Oracle) -> None:
         ({"version": "v2"}, "never served"),
     ],
 )
-def test_a_wrong_answer_is_found(model: Model, oracle: Oracle, answered: dict[str, Any], words: str) -> None:
+def test_a_wrong_answer_is_found_and_a_right_one_has_no_fault(
+    model: Model, oracle: Oracle, answered: dict[str, Any], words: str
+) -> None:
     assert words in (oracle.fault(call(model, answered=answered)) or "")
-
-
-def test_an_answer_to_another_call_is_found(model: Model, oracle: Oracle) -> None:
-    assert oracle.fault(call(model, answer=right_answer(model, 8, ["speed", "hog"]))) is not None
+    assert not any(oracle.fault(call(model, groups=groups)) for groups in ((), ("speed",), ("speed", "hog")))
+    assert oracle.fault(call(model, answer=right_answer(model, 8, ["speed", "hog"]))), "the answer to another call"
 
 
 def test_an_answer_without_a_deadline_uses_all_groups(model: Model, oracle: Oracle) -> None:
-    assert oracle.fault(call(model, groups=("speed",))) is None
     for changed in ({"accepted": True}, {"answered": {"reason": "end"}}):
         assert oracle.fault(call(model, groups=("speed",), **changed)) is not None
         assert oracle.fault(call(model, **changed)) is None
 
 
 def test_a_version_answers_only_while_it_is_served(model: Model) -> None:
+    old = Oracle([Served(model, until=99.5)])
+    early, updated = call(model, opened=99.0), call(model, groups=(), answered={"note": NOTE})
     assert Oracle([Served(model, since=100.5)]).fault(call(model)) is not None
-    assert Oracle([Served(model, until=99.5)]).fault(call(model)) is not None
-    assert Oracle([Served(model, until=99.5)]).fault(call(model, opened=99.0)) is None
-    marked = call(model, groups=(), answered={"note": NOTE})
-    assert Oracle([Served(model, until=99.5)]).fault(marked) is None, "a client's last update may be older"
+    found = [old.fault(each) is None for each in (call(model), early, updated)]
+    assert found == [False, True, True], "a client's last update may be older"
 
 
 def test_the_note_tells_server_answers_from_fallbacks(model: Model) -> None:
-    assert outcome(call(model)) is Outcome.SERVER
-    assert outcome(call(model, answered={"note": NOTE})) is Outcome.FALLBACK
-    assert outcome(call(model, answer=None, status=503)) is Outcome.REFUSED
-    assert outcome(call(model, answer=None, error="it broke")) is Outcome.BROKEN
+    refused, broken = (call(model, answer=None, **why) for why in ({"status": 503}, {"error": "it broke"}))
+    outcomes = [outcome(each) for each in (call(model), call(model, answered={"note": NOTE}), refused, broken)]
+    assert outcomes == [Outcome.SERVER, Outcome.FALLBACK, Outcome.REFUSED, Outcome.BROKEN]
 
 
 def test_late_answers_are_counted_unless_a_stall_explains_them(model: Model, oracle: Oracle) -> None:
@@ -143,38 +136,36 @@ def test_calls_are_lost_only_with_their_own_replica_and_wrong_answers_always_cou
 def test_figures_break_promises() -> None:
     fine = Figures(requests=1000)
     assert not broken_promises(replace(fine, late=1, excused=20), "after")
-    assert not inconclusive(replace(fine, excused=20), "after")
-    assert inconclusive(replace(fine, excused=21), "after")
+    assert [bool(inconclusive(replace(fine, excused=excused), "after")) for excused in (20, 21)] == [False, True]
     bad: list[dict[str, Any]] = [{"wrong": 1}, {"late": 2}, {"requests": 0}, {"requests": 100, "late": 1}]
-    for changed in bad:
-        assert broken_promises(replace(fine, **changed), "after")
+    assert all(broken_promises(replace(fine, **changed), "after") for changed in bad)
 
 
 def test_an_expected_refusal_is_allowed_if_it_has_a_reason(model: Model) -> None:
     allowed = {"session": frozenset({Outcome.REFUSED})}
     clear = call(model, answer=None, kind="session", status=503, detail="it is gone")
-    assert not unexpected([clear], allowed, {}, "during", Stalls())
-    for changed in ({"detail": None}, {"status": 500}, {"kind": "post"}):
-        assert unexpected([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
+    for changed in ({}, {"detail": None}, {"status": 500}, {"kind": "post"}):
+        found = unexpected([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
+        assert bool(found) == bool(changed)
     assert unexpected([clear], {}, {}, "after", Stalls())
 
 
 def test_a_few_calls_may_be_shed_and_no_more(model: Model) -> None:
-    fine = [call(model)] * 495
     shed = call(model, answer=None, status=503, type=OVERLOADED, detail="too busy")
-    assert not unexpected([*fine, *[shed] * 5], {}, {}, "during", Stalls())
-    assert unexpected([*fine, *[shed] * 20], {}, {}, "during", Stalls())
-    assert unexpected([msgspec.structs.replace(shed, detail=None)], {}, {}, "during", Stalls()), "without a reason"
+    for calls, harm in (([shed] * 5, False), ([shed] * 20, True), ([msgspec.structs.replace(shed, detail=None)], True)):
+        assert bool(unexpected([*[call(model)] * 495, *calls], {}, {}, "during", Stalls())) == harm
 
 
 def test_a_refusal_during_a_stall_counts_as_shed(model: Model) -> None:
-    fine = [call(model)] * 495
     refused = call(model, answer=None, kind="session", status=503, detail="no answer within 20 ms")
-    stalled = Stalls([(refused.started, refused.received)])
-    assert unexpected([*fine, refused], {}, {}, "during", Stalls())
-    assert not unexpected([*fine, refused], {}, {}, "during", stalled)
-    assert unexpected([*fine, *[refused] * 20], {}, {}, "during", stalled)
-    assert unexpected([msgspec.structs.replace(refused, status=500)], {}, {}, "during", stalled)
+    stalled, failed = Stalls([(refused.started, refused.received)]), msgspec.structs.replace(refused, status=500)
+    for calls, stalls, harm in (
+        ([refused], Stalls(), True),
+        ([refused], stalled, False),
+        ([refused] * 20, stalled, True),
+        ([failed], stalled, True),
+    ):
+        assert bool(unexpected([*[call(model)] * 495, *calls], {}, {}, "during", stalls)) == harm
 
 
 def test_a_session_that_a_balancer_routed_to_a_failed_replica_is_lost(model: Model) -> None:
@@ -191,10 +182,8 @@ def test_recovery_counts_until_the_server_answers_as_before(model: Model) -> Non
             record = call(model, started=started, received=started + 0.01)
             yield record if started >= broken_until else msgspec.structs.replace(record, answer=None, error="reset")
 
-    assert recovery_s(calls(10.0), 10.0, 1.0, 14.0) == 0.0
-    assert recovery_s(calls(11.1), 10.0, 1.0, 14.0) == pytest.approx(1.25)
-    assert recovery_s(calls(13.9), 10.0, 1.0, 14.0) is None
-    assert recovery_s([], 10.0, 1.0, 14.0) is None
+    found = [recovery_s(calls(broken_until), 10.0, 1.0, 14.0) for broken_until in (10.0, 11.1, 13.9)]
+    assert [*found, recovery_s([], 10.0, 1.0, 14.0)] == [0.0, pytest.approx(1.25), None, None]
     stalled = Stalls([(call.started, call.received) for call in calls(11.1) if call.answer is None])
     assert recovery_s(calls(11.1), 10.0, 1.0, 14.0, stalled) == 0.0
 
@@ -205,32 +194,28 @@ def test_leaks_are_found() -> None:
     assert not leaks(before, [Footprint(3, 900.0, 900, 900)]), "another process"
     for grown in ({"mib": 140.0}, {"descriptors": 40}, {"threads": 20}):
         assert len(leaks(before, [before[0], replace(before[1], **grown)])) == 1
-    assert not client_leaks(ClientReport([], (5, 5), (9, 9), 0))
-    for report in (
-        ClientReport([], (5, 6), (9, 9), 0),
-        ClientReport([], (5, 5), (9, 10), 0),
-        ClientReport([], (5, 5), (9, 9), 1),
-    ):
-        assert len(client_leaks(report)) == 1
+    for tasks, threads, calls in ((5, 9, 0), (6, 9, 0), (5, 10, 0), (5, 9, 1)):
+        found = client_leaks(ClientReport([], (5, tasks), (9, threads), calls))
+        assert len(found) == int((tasks, threads, calls) != (5, 9, 0))
 
 
 def test_memory_that_grows_is_not_flat() -> None:
     times = np.arange(0.0, 600.0, 5.0)
-    noise = np.random.default_rng(0).normal(0.0, 0.5, len(times))
-    assert trend(times.tolist(), (100.0 + noise).tolist()).flat
-    assert not trend(times.tolist(), (100.0 + noise + times / 60.0).tolist()).flat, "a mebibyte a minute"
-    spike = 100.0 + noise
-    spike[50] = 120.0
-    assert not trend(times.tolist(), spike.tolist()).flat
-    assert not trend([0.0, 5.0], [100.0, 100.0]).flat, "two samples are too few"
-    assert not trend([], []).flat
+    noise = 100.0 + np.random.default_rng(0).normal(0.0, 0.5, len(times))
+    assert trend(times.tolist(), noise.tolist()).flat
+    for grown in (noise + times / 60.0, noise + 20.0 * (times == 250.0)):
+        assert not trend(times.tolist(), grown.tolist()).flat, "a mebibyte a minute, or a spike"
+    assert not any(trend(times[:n].tolist(), noise[:n].tolist()).flat for n in (0, 2)), "two samples are too few"
 
 
-def test_answers_faster_than_the_network_are_detected() -> None:
-    by = dict.fromkeys(Outcome, 0)
-    assert not too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 10}), 0.0, 20.0, "far")
-    assert too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 9, Outcome.SERVER: 1}), 0.0, 20.0, "far")
-    assert too_few(Figures(requests=10, by={**by, Outcome.FALLBACK: 5, Outcome.SERVER: 5}), 0.8, 500.0, "far")
+@pytest.mark.parametrize(
+    ("answered", "share", "deadline_ms", "few"), [(0, 0.0, 20.0, False), (1, 0.0, 20.0, True), (5, 0.8, 500.0, True)]
+)
+def test_answers_faster_than_the_network_are_detected(
+    answered: int, share: float, deadline_ms: float, few: bool
+) -> None:
+    by = dict.fromkeys(Outcome, 0) | {Outcome.FALLBACK: 10 - answered, Outcome.SERVER: answered}
+    assert bool(too_few(Figures(requests=10, by=by), share, deadline_ms, "far")) == few
 
 
 def trial(**changed: Any) -> Trial:
@@ -270,22 +255,19 @@ def test_harm_by_an_attack_is_reported(changed: dict[str, Any]) -> None:
 
 
 def test_resets_and_open_connections_are_allowed_only_for_some_attacks() -> None:
-    assert not unexpected_replies(Counter(["RST"]), may_reset=True, may_stay_open=False)
-    assert not unexpected_replies(Counter(["open"]), may_reset=False, may_stay_open=True)
-    assert not unexpected_replies(
-        Counter(["200", "101", "problem 503", "error 422", "close 1009"]), may_reset=False, may_stay_open=False
-    )
+    fine = ["200", "101", "problem 503", "error 422", "close 1009"]
+    for replies, reset, stay_open in ((["RST"], True, False), (["open"], False, True), (fine, False, False)):
+        assert not unexpected_replies(Counter(replies), may_reset=reset, may_stay_open=stay_open)
 
 
 def test_memory_bounds_grow_with_connections() -> None:
     bounds = Bounds(value_mib=64, connection_mib=0.04, sending_mib=4, slack_mib=48)
-    assert bounds.max_mib(100.0, 1) == pytest.approx(216.04)
-    assert bounds.max_mib(100.0, 10_000) == pytest.approx(1012.0)
+    assert [bounds.max_mib(100.0, n) for n in (1, 10_000)] == pytest.approx([216.04, 1012.0])
 
 
-def test_the_stall_monitor_records_stalls() -> None:
+def test_stalls_are_recorded() -> None:
     before = sys.getswitchinterval()
-    with StallMonitor() as watch:
+    with watching_stalls() as stalls:
         pause(0.01)
         try:
             sys.setswitchinterval(0.2)
@@ -294,7 +276,7 @@ def test_the_stall_monitor_records_stalls() -> None:
                 pass
         finally:
             sys.setswitchinterval(before)
-        until(lambda: Stalls(watch.stalls).within_ms(started, started + 0.1) > 50.0)
+        until(lambda: Stalls(stalls).within_ms(started, started + 0.1) > 50.0)
 
 
 def test_models_with_the_same_groups_have_the_same_inputs() -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import socket
+import time
+from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
 from benchmarks.load.child import Child
+from benchmarks.load.computing import computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
-from drills.disk import small_disk
-from drills.load import judge
+from drills.load import Sample, SteadyLoad, judge
+from drills.overload import Offering, drills
 from drills.relay import Relay
-from drills.steady_load import Sample, SteadyLoad
+from drills.testbed import small_disk
 from service.serving import Running
 from system import free_port
 
@@ -52,11 +58,13 @@ def test_replies_are_classified() -> None:
     problem = b'{"detail": "why"}'
     head = b"HTTP/1.1 %d X\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
     problem_response = head % (413, b"application/problem+json", len(problem)) + problem
-    assert list(replies(problem_response)) == ["problem 413"]
-    assert list(replies(head % (413, b"text/plain", 3) + b"why")) == ["plain 413"]
-    assert list(replies(head % (413, b"application/problem+json", 2) + b"{}")) == ["plain 413"]
-    assert list(replies(b"HTTP/1.1 100 Continue\r\n\r\n" + head % (200, b"text/plain", 0))) == ["100", "200"]
-    assert list(replies(problem_response + problem_response + b"what?")) == ["problem 413", "problem 413", "nonsense"]
+    for sent, classes in (
+        (head % (413, b"text/plain", 3) + b"why", ["plain 413"]),
+        (head % (413, b"application/problem+json", 2) + b"{}", ["plain 413"]),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + head % (200, b"text/plain", 0), ["100", "200"]),
+        (problem_response * 2 + b"what?", ["problem 413", "problem 413", "nonsense"]),
+    ):
+        assert list(replies(sent)) == classes
     error = b'{"type": "error", "problem": {"status": 422, "detail": %b}}'
     frames = [error % b'"why"', error % b'""', b'{"type": "answer"}']
     content = b"".join(bytes([0x81, len(each)]) + each for each in frames)
@@ -75,34 +83,13 @@ def test_a_full_disk_rejects_writes_until_it_is_freed(tmp_path: Path) -> None:
         (tmp_path / "more").write_bytes(bytes(4096))
 
 
-SAMPLE = Sample(
-    at_s=0.0,
-    requests=100,
-    answered=100,
-    errors=0,
-    sent_p50=0.1,
-    sent_p99=0.1,
-    sent_p999=0.1,
-    sent_bare_p99=0.1,
-    received_p50=0.2,
-    received_p99=0.2,
-    received_p999=0.2,
-    received_bare_p99=0.2,
-    load_p99=0.1,
-    busy=0.7,
-    mib=100.0,
-    descriptors=30,
-    own_descriptors=20,
-    threads=9,
-    gc_ms=0.0,
-    stall_ms=0.0,
-)
+SAMPLE: Sample = {"at_s": 0.0, "load_p99": 0.1, "mib": 100.0, "descriptors": 30, "own_descriptors": 20}
 
 
 def steady_load(model: Model, **changed: Any) -> SteadyLoad:
     """Return a load of ten minutes without faults, with changes."""
     load = SteadyLoad(model, Child(os.getpid(), 0), 100.0)
-    load.samples = [SAMPLE._replace(at_s=5.0 * i) for i in range(120)]
+    load.samples = [SAMPLE | {"at_s": 5.0 * i} for i in range(120)]
     load.requests = load.answered = 12_000
     for late_ms in (load.sent_ms, load.sent_bare_ms, load.received_bare_ms, load.received_ms["websocket"]):
         late_ms.extend([0.1] * 1000)
@@ -113,23 +100,19 @@ def steady_load(model: Model, **changed: Any) -> SteadyLoad:
 
 def test_the_judge_of_a_steady_load_detects_faults(model: Model) -> None:
     assert not judge(steady_load(model), 180.0)
-    growing = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + i / 10) for i in range(120)]
-    unmatched = [SAMPLE._replace(at_s=5.0 * i, descriptors=30 + i) for i in range(120)]
-    slow = [sample._replace(load_p99=5.0) for sample in steady_load(model).samples]
-    late = steady_load(model).sent_ms
-    late.extend([2.0] * 100)
+    warming = [SAMPLE | {"at_s": 5.0 * i, "mib": 100.0 + min(i, 30)} for i in range(120)]
+    assert not judge(steady_load(model, samples=warming), 180.0), "growth during warm-up is not a leak"
     wrong: list[dict[str, Any]] = [
-        {"samples": growing},
-        {"samples": unmatched},
-        {"samples": slow},
+        {"samples": [SAMPLE | {"at_s": 5.0 * i, "mib": 100.0 + i / 10} for i in range(120)]},
+        {"samples": [SAMPLE | {"at_s": 5.0 * i, "descriptors": 30 + i} for i in range(120)]},
+        {"samples": [SAMPLE | {"at_s": 5.0 * i, "load_p99": 5.0} for i in range(120)]},
         {"found": Counter({"prediction 1, the library's is 2": 1})},
         {"found": Counter({"stalled": 100})},
-        {"sent_ms": late},
+        {"sent_ms": steady_load(model).sent_ms + array("d", [2.0] * 100)},
     ]
     for changed in wrong:
         assert len(judge(steady_load(model, **changed), 180.0)) == 1, changed
-    assert judge(steady_load(model, samples=[]), 180.0)
-    assert judge(steady_load(model, answered=0), 180.0)
+    assert all(judge(steady_load(model, **{name: none}), 180.0) for name, none in (("samples", []), ("answered", 0)))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +134,33 @@ def test_a_load_that_came_too_late_does_not_count_refusals(
     assert (result.kept, result.wrong) == (kept, wrong)
 
 
-def test_growth_during_warm_up_is_not_a_leak(model: Model) -> None:
-    warming = [SAMPLE._replace(at_s=5.0 * i, mib=100.0 + min(i, 30)) for i in range(120)]
-    assert not judge(steady_load(model, samples=warming), 180.0)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_server_that_computes_groups_answers_before_the_deadline_or_not_at_all(model: Model, whole: bool) -> None:
+    app = computing(model, whole=whole)
+
+    def reply(left_s: float) -> tuple[int, int]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"body": str(time.perf_counter() + left_s).encode()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def ask() -> None:
+            await app({}, receive, send)
+
+        asyncio.run(ask())
+        return sent[0]["status"], json.loads(sent[1]["body"])["prefix"]
+
+    assert reply(60.0) == (200, model.steps)
+    assert reply(-1.0) == (503, 0)
+
+
+@pytest.mark.parametrize("kind", ["post", "prior", "websocket", "brutal"])
+def test_an_offered_load_is_answered_and_counted(service: Running, model: Model, kind: str) -> None:
+    make = drills(model)[kind].make
+    found = Offering(Child(os.getpid(), service.port), make, 0.3, np.random.default_rng(0)).offer(40.0)
+    assert found["in time"] + found["late"] + found["refused"] > 0
+    assert found["odd"] == 0
+    assert found["probe"] > 0

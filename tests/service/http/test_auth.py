@@ -65,11 +65,10 @@ def status(client: httpx.Client, method: str, path: str, key: str | None = None)
 
 
 def test_every_route_is_listed_once_with_its_scope() -> None:
-    written = [str(row) for row in ROUTES]
-    assert set(written) == {str(door) for door in DOORS if door.method != "HEAD"}, "see ROUTES"
-    assert len(written) == len(set(written)), "each once"
-    assert all(find(row.method, re.sub("{[a-z]+}", "x", row.path))[0] is row for row in ROUTES)
-    assert all(find("HEAD", re.sub("{[a-z]+}", "x", row.path))[0] is row for row in ROUTES if row.method == "GET")
+    assert sorted(map(str, ROUTES)) == sorted({str(door) for door in DOORS if door.method != "HEAD"}), "see ROUTES"
+    for row in ROUTES:
+        for method in (row.method, "HEAD" if row.method == "GET" else row.method):
+            assert find(method, re.sub("{[a-z]+}", "x", row.path))[0] is row
     assert {str(row) for row in ROUTES if row.scope == "open"} == {
         "GET /",
         "GET /console/{file}",
@@ -80,9 +79,6 @@ def test_every_route_is_listed_once_with_its_scope() -> None:
         "GET /v2/health/ready",
     }
     assert {str(row) for row in ROUTES if row.scope == "admin"} == {"GET /metrics", "POST /models/{name}/reload"}
-
-
-def test_a_route_that_is_not_listed_does_not_exist() -> None:
     with pytest.raises(LookupError, match="secret is not in ROUTES"):
         check_routes([Route("/models/{name}/secret", lambda _: None, methods=["GET"])])
 
@@ -95,13 +91,10 @@ def test_every_route_by_every_method_without_a_key_with_a_wrong_one_and_with_eac
         need = required_scope(method, path)
         reported = [status(client, method, path, key) for key in (None, WRONG, PREDICTING, HASHED, MANAGING)]
         if need == "open":
-            assert reported[0] in (200, 405), method
-            assert set(reported) == {reported[0]}, method
+            assert set(reported) in ({200}, {405}), method
         else:
-            assert reported[:2] == [401, 401], method
-            assert 403 not in reported[4:], method
-            assert 401 not in reported[2:], method
-            assert (reported[2] == 403) == (reported[3] == 403) == (need == "admin"), method
+            assert (reported[:2], 401 in reported[2:]) == ([401, 401], False), method
+            assert [each == 403 for each in reported[2:]] == [need == "admin"] * 2 + [False], method
 
 
 def test_unknown_routes_are_refused_like_known_ones(client: httpx.Client) -> None:
@@ -115,9 +108,8 @@ def test_unknown_routes_are_refused_like_known_ones(client: httpx.Client) -> Non
         "/.env",
         "/v2/health",
     ):
-        assert status(client, "GET", path) == 401
-        assert status(client, "GET", path, PREDICTING) == 403
-        assert status(client, "GET", path, MANAGING) in (307, 404)
+        reported = [status(client, "GET", path, key) for key in (None, PREDICTING, MANAGING)]
+        assert reported in ([401, 403, 307], [401, 403, 404])
 
 
 @pytest.mark.parametrize("mounted", [False, True])
@@ -206,10 +198,8 @@ def test_no_route_is_reached_through_a_websocket_handshake(guarded: Running, pat
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_no_spelling_of_a_path_bypasses_authentication(guarded: Running, method: str, target: str) -> None:
     code, headers, problem = sent(guarded, f"{method} {target}", "Content-Length: 0")
-    assert (code, headers["www-authenticate"]) == (401, "Bearer")
-    assert problem["status"] == 401
-    code, _, _ = sent(guarded, f"{method} {target}", "Content-Length: 0", f"Authorization: Bearer {WRONG}")
-    assert code == 401
+    assert (code, problem["status"], headers["www-authenticate"]) == (401, 401, "Bearer")
+    assert sent(guarded, f"{method} {target}", "Content-Length: 0", f"Authorization: Bearer {WRONG}")[0] == 401
 
 
 @pytest.mark.parametrize(
@@ -271,7 +261,7 @@ def test_a_key_in_the_query_is_ignored(guarded: Running) -> None:
         assert sent(guarded, f"GET /models?{name}={PREDICTING}")[0] == 401
 
 
-def test_a_refusal_is_sent_before_the_body_and_the_connection_stays_open(guarded: Running) -> None:
+def test_a_refusal_is_sent_before_the_body_and_the_connection_stays_open_until_a_flood(guarded: Running) -> None:
     with guarded.connect() as connection:
         connection.head(length=1000)
         code, headers, _ = connection.response()
@@ -279,13 +269,9 @@ def test_a_refusal_is_sent_before_the_body_and_the_connection_stays_open(guarded
         connection.send(b"x" * 1000)
         code, _, cards = exchanged(connection, "GET /models", f"Authorization: Bearer {PREDICTING}")
         assert (code, cards[0]["name"]) == (200, "brake")
-
-
-def test_a_flood_after_a_refusal_is_cut(guarded: Running) -> None:
-    with guarded.connect() as connection:
         connection.head()
         assert connection.response()[0] == 401
-        flood(connection)
+        flood(connection)  # and is cut
 
 
 def test_every_binding_answers_clients_with_a_key(guarded: Running, client: httpx.Client) -> None:
@@ -318,8 +304,7 @@ def test_a_websocket_opens_with_a_key_as_a_header_or_as_a_subprotocol(guarded: R
         with guarded.stream(**way) as stream:
             assert stream.wire.subprotocol == ("anytime.v1" if "subprotocols" in way else None)
             assert not any("key" in value for value in stream.wire.response.headers.values())  # type: ignore[union-attr]
-            stream.say("begin", 1, deadline_ms=0)
-            assert stream.answer(1)["prediction"] == BASE_RATE
+            assert stream.ask(1, deadline_ms=0)["prediction"] == BASE_RATE
 
 
 @pytest.mark.parametrize(
@@ -365,11 +350,9 @@ def test_without_keys_a_key_is_ignored_and_not_echoed(service: Running) -> None:
 
 
 def test_the_page_and_its_files_are_open_and_contain_no_model_data(client: httpx.Client) -> None:
-    page = client.get("/")
-    assert page.status_code == 200
-    files = [client.get(f"/console/{name}") for name in ("console.js", "service.js", "console.css", "icon.svg")]
-    assert all(each.status_code == 200 for each in files)
-    assert not any("brake" in each.text or "hog" in each.text for each in (page, *files))
+    names = ("console/console.js", "console/service.js", "console/console.css", "console/icon.svg", "")
+    for page in (client.get(f"/{name}") for name in names):
+        assert (page.status_code, "brake" in page.text or "hog" in page.text) == (200, False)
 
 
 def test_the_document_states_which_routes_require_a_key(app: AnytimeAPI) -> None:
@@ -386,8 +369,7 @@ def test_the_document_states_which_routes_require_a_key(app: AnytimeAPI) -> None
 
 def test_all_routes_are_found() -> None:
     app, _ = keyed_app()
-    other, _ = keyed_app()
-    app.mount("/under", other)
+    app.mount("/under", APP)
     assert {
         Door("GET", "/under/metrics"),
         Door("POST", "/under/predict"),

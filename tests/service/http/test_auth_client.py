@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,8 @@ from anytime_service.client import Client, ProblemError
 from anytime_service.client.transport import Network
 from anytime_service.limits.tuning import Tuning
 from service.doors import HASHED, MANAGING, PREDICTING, WRONG, bearer, keyed
-from service.serving import BASE_RATE, VALUES, Running
+from service.serving import BASE_RATE, EXTRACTORS, VALUES, Running
 from waiting import until
-
-EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +59,12 @@ def test_a_valid_key_works_over_http_and_websocket(guarded: Running) -> None:
                 assert session.predict().prefix == 1
 
 
-def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
-    async def reload(key: str) -> None:
+async def test_an_insufficient_scope_is_a_problem(guarded: Running) -> None:
+    for key, words in ((PREDICTING, r"scope of the API key is predict.*\(403\)"), (MANAGING, r"from files.*\(409\)")):
         network = Network(guarded.url, key, 10.0)
-        try:
+        with pytest.raises(ProblemError, match=words):
             await network.request("POST", "/models/brake/reload")
-        finally:
-            await network.close()
-
-    with pytest.raises(ProblemError, match="scope of the API key is predict") as refused:
-        asyncio.run(reload(PREDICTING))
-    assert refused.value.status == 403
-    with pytest.raises(ProblemError) as loaded:
-        asyncio.run(reload(MANAGING))
-    assert loaded.value.status == 409, "the model has no file"
+        await network.close()
 
 
 def test_the_removal_of_a_key_during_a_run_is_reported_by_the_next_call(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -29,12 +28,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def console(file: Path) -> Iterator[Running]:
+def service(file: Path) -> Iterator[Running]:
     file.write_text(f"{HASHED}\n")
     settings = Settings(port=0, api_keys=KEYS.split(",")[0], api_keys_file=file)
-    with running(
-        create_app(ModelRegistry.of([regression()]), settings, tuning=Tuning(key_check_s=0.05)), settings
-    ) as service:
+    app = create_app(ModelRegistry.of([regression()]), settings, tuning=Tuning(key_check_s=0.05))
+    with running(app, settings) as service:
         yield service
 
 
@@ -45,11 +43,11 @@ def browser() -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def visit(console: Running, browser: BrowserContext) -> Iterator[Visit]:
-    page = browser.new_page()
-    page.goto(console.url)
-    yield Visit(page, console.url)
-    page.close()
+def visit(service: Running, browser: BrowserContext) -> Iterator[Visit]:
+    visit = Visit(browser.new_page(), service.url)
+    visit.page.goto(service.url)
+    yield visit
+    visit.leave()
 
 
 def tell(visit: Visit, key: str) -> None:
@@ -69,13 +67,13 @@ def test_the_page_requests_a_key_and_works_with_it(visit: Visit, key: str) -> No
     asked = visit.page.get_by_role("heading", name="This service requires an API key")
     expect(asked).to_be_visible()
     expect(visit.play).to_be_hidden()
-    expect(visit.page.locator("#key-problem")).to_be_empty()
+    visit.shows(key_problem="")
     assert visit.page.get_by_label("Key", exact=True).get_attribute("type") == "password"
     tell(visit, key)
     begun(visit)
     expect(asked).to_be_hidden()
     visit.tick("speed")
-    expect(visit.facts.first).to_have_text("step 1 of 3, 1 of 10 ms")
+    visit.shows(step="step 1 of 3, 1 of 10 ms")
     assert key not in visit.page.url
     expect(visit.page.get_by_role("link", name="Routes of this service")).to_be_hidden()
     visit.page.reload()
@@ -85,8 +83,7 @@ def test_the_page_requests_a_key_and_works_with_it(visit: Visit, key: str) -> No
 def test_the_key_is_stored_for_its_tab_only(visit: Visit, browser: BrowserContext) -> None:
     tell(visit, PREDICTING)
     begun(visit)
-    assert browser.cookies() == []
-    assert visit.page.evaluate("localStorage.length") == 0
+    assert (browser.cookies(), visit.page.evaluate("localStorage.length")) == ([], 0)
     assert PREDICTING not in visit.page.content()
     other = browser.new_page()
     other.goto(visit.url)
@@ -98,8 +95,7 @@ def test_the_key_is_stored_for_its_tab_only(visit: Visit, browser: BrowserContex
 def test_a_wrong_key_is_reported_and_can_be_replaced(visit: Visit, wrong: str) -> None:
     tell(visit, wrong)
     expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
-    field = visit.page.get_by_label("Key", exact=True)
-    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(visit.page.get_by_label("Key", exact=True)).to_have_attribute("aria-invalid", "true")
     assert visit.page.evaluate("sessionStorage.length") == 0
     tell(visit, PREDICTING)
     begun(visit)
@@ -113,7 +109,7 @@ def test_the_page_requests_a_new_key_after_the_key_is_replaced(visit: Visit, fil
     tell(visit, f"{PREDICTING}0")
     begun(visit)
     visit.tick("speed", "hog")
-    expect(visit.facts.first).to_have_text("step 2 of 3, 5 of 10 ms")
+    visit.shows(step="step 2 of 3, 5 of 10 ms")
 
 
 def test_the_routes_are_shown_and_tried_out_with_a_key_that_no_other_site_gets(visit: Visit) -> None:
@@ -125,10 +121,4 @@ def test_the_routes_are_shown_and_tried_out_with_a_key_that_no_other_site_gets(v
         expect(visit.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
     tell(visit, PREDICTING)
     expect(asked).to_be_hidden()
-    operation = visit.page.locator("#operations-predictions-predict")
-    operation.get_by_role("button").first.click()
-    operation.get_by_role("button", name="Try it out").click()
-    operation.locator("textarea").fill('{"groups": {}}')
-    operation.get_by_role("button", name="Execute").click()
-    operation.locator(".live-responses-table").get_by_text('"prediction"').wait_for()
-    assert visit.origins == {urlsplit(visit.url).netloc}
+    visit.predict_by_the_documentation()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
-import httpx
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,87 +15,76 @@ from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.settings import Settings
+from service.in_session import begin, post_groups, wait
 from service.inferring import binary, post
-from service.serving import Running, Stream, packed, run_service, small_model
-from waiting import WAIT_S, until
+from service.serving import LINES, Running, Stream, lines_of, packed, run_service, small_model
+from waiting import until
 
 ROWS = 3_000
 ANSWER = ROWS * BYTES_A_NUMBER
 COLUMN = ROWS * 8
 SPEED = np.ones((ROWS, 1))
-DEADLINE_MS = 2_000
+DEADLINE_MS = 1_000
 
 
-def served(most: int) -> Iterator[Running]:
-    limits: dict[str, Any] = {
-        "max_held_bytes": most,
-        "max_deadline_ms": 20_000,
-        "max_lateness_ms": 5_000,
-        "max_body_bytes": 200_000,
-    }
-    with run_service([small_model()], Settings(port=0, **limits)) as service:
-        yield service
+def served(most: int) -> AbstractContextManager[Running]:
+    limits: dict[str, Any] = {"max_deadline_ms": 20_000, "max_lateness_ms": 5_000, "max_body_bytes": 200_000}
+    return run_service([small_model()], Settings(port=0, max_held_bytes=most, **limits))
 
 
 @pytest.fixture(scope="module")
 def tight() -> Iterator[Running]:
     """A server with memory for the values of five columns, and for one answer, which is made of them."""
-    yield from served(ANSWER + 5 * COLUMN + COLUMN // 2)
+    with served(ANSWER + 5 * COLUMN + COLUMN // 2) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Running]:
     """A server with memory for values, and for none of the answers."""
-    yield from served(ANSWER - 1)
+    with served(ANSWER - 1) as service:
+        yield service
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(tight: Running) -> Iterator[None]:
+def _nothing_is_left(tight: Running, tiny: Running) -> Iterator[None]:
     yield
-    until(lambda: tight.metric("anytime_held_bytes") == 0)
+    until(lambda: tight.metric("anytime_held_bytes") + tiny.metric("anytime_held_bytes") == 0)
 
 
 def ends(stream: Stream, count: int) -> tuple[set[Any], set[Any]]:
     """Return the ids that were refused, and those that were answered; both may be."""
-    refused: set[Any] = set()
-    answered: set[Any] = set()
+    refused, answered = set[Any](), set[Any]()
     while len(answered) < count:
         message = stream.hear()
-        if message["type"] == "error":
-            assert message["problem"]["status"] == 503
-            assert message["id"] not in answered
-            refused.add(message["id"])
-        else:
-            answered.add(message["id"])
+        assert message["id"] not in answered
+        assert message.get("problem", {"status": 503})["status"] == 503
+        (answered if message["type"] == "answer" else refused).add(message["id"])
     return refused, answered
-
-
-def sent(service: Running, path: str, body: Any) -> int:
-    """Post a body in MessagePack; return the status of the response."""
-    content, headers = msgspec.msgpack.encode(body), {"content-type": MSGPACK.media_type}
-    return httpx.post(service.url + path, content=content, headers=headers, timeout=WAIT_S).status_code
 
 
 def test_an_account_reserves_the_largest_of_its_answers() -> None:
     total = Account(100)
     one, other = Account(100, total=total), Account(100, total=total)
-    one.reserve_answer(40)
-    one.reserve_answer(60)
-    one.reserve_answer(60)
+    for account, size, before, held in (
+        (one, 40, 0, 40),
+        (one, 60, 0, 60),
+        (one, 60, 0, 60),
+        (other, 10, 0, 70),
+        (one, 0, 60, 70),
+        (one, 70, 40, 80),
+        (one, 0, 70, 70),
+        (one, 0, 60, 10),
+        (other, 0, 10, 0),
+    ):
+        account.reserve_answer(size, before=before)
+        assert (total.bytes, one.bytes + other.bytes) == (held, held)
     other.reserve_answer(10)
-    assert (one.bytes, other.bytes, total.bytes) == (60, 10, 70)
+    one.reserve_answer(60)
     one.check_answer(60, more=30)
     for size, more in ((91, 0), (60, 31)):
         with pytest.raises(OverloadedError):
             one.check_answer(size, more)
-    one.reserve_answer(0, before=60)
-    one.reserve_answer(70, before=40)
-    assert (one.bytes, total.bytes) == (70, 80)
-    one.reserve_answer(0, before=70)
-    assert one.bytes == 60
-    one.reserve_answer(0, before=60)
-    other.reserve_answer(0, before=10)
-    assert (one.bytes, total.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -126,55 +113,44 @@ def test_an_answer_for_which_there_is_no_memory_is_refused_before_it_begins(tiny
     """What a client states before its values is refused at the begin, and what its values state with them."""
     few = [[1.0]]
     with tiny.stream(MSGPACK) as stream:
-        stream.say("begin", 1, rows=ROWS, deadline_ms=0)
-        assert stream.problem()["status"] == 503
+        for options in ({"rows": ROWS}, {"rows": ROWS // 4, "explain": True}):  # contributions need memory too
+            stream.say("begin", 1, deadline_ms=0, **options)
+            assert stream.problem()["status"] == 503
+        assert stream.ask(1, rows=ROWS // 4, deadline_ms=0)["prefix"] == 0
         stream.say("begin", 2, deadline_ms=DEADLINE_MS)
         stream.say("group", 2, group="speed", **packed(SPEED))
         assert stream.problem()["status"] == 503
         stream.say("group", 2, group="speed", values=few)
         assert stream.answer(2)["groups"] == ["speed"], "the prediction has no rows yet, as before the refusal"
-    assert sent(tiny, "/predict", {"groups": {"speed": packed(SPEED)}}) == 503
+    lines = {"content": lines_of({"speed": SPEED.tolist()}), "headers": {"content-type": LINES}}
+    for reply in (
+        tiny.post_packed("/predict", {"groups": {"speed": packed(SPEED)}}),
+        tiny.post_to("/predict", **lines),
+        post(tiny, *binary({"speed": SPEED})),
+    ):
+        assert reply.status_code == 503
     assert tiny.get("/metrics").status_code == 200
-    line = json.dumps({"group": "speed", "values": SPEED.tolist()}).encode() + b"\n"
-    lines = {"content-type": "application/x-ndjson"}
-    assert httpx.post(f"{tiny.url}/predict", content=line, headers=lines).status_code == 503
-    assert post(tiny, *binary({"speed": SPEED})).status_code == 503
     assert tiny.post({"groups": {"speed": few}}, rows=1).status_code == 200
-    until(lambda: tiny.metric("anytime_held_bytes") == 0)
 
 
 def test_a_session_refuses_the_groups_whose_answer_would_not_fit(tiny: Running) -> None:
-    session = tiny.post_to("/sessions").json()["id"]
-    url = f"{tiny.url}/sessions/{session}"
+    session = begin(tiny)
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60)
-        until(lambda: tiny.metric("anytime_open_predictions") == 1)
-        assert sent(tiny, f"/sessions/{session}/groups", {"speed": packed(SPEED)}) == 503
-        assert httpx.post(f"{url}/groups", json={"speed": [[1.0]]}).status_code == 200
-        httpx.delete(url)
+        waiting = wait(thread, tiny, session, deadline_ms=20_000)
+        assert tiny.post_packed(f"/sessions/{session}/groups", {"speed": packed(SPEED)}).status_code == 503
+        assert post_groups(tiny, session, {"speed": [[1.0]]}).status_code == 200
+        tiny.delete(f"/sessions/{session}")
         answer = waiting.result(60)
     assert (answer.status_code, answer.json()["groups"]) == (200, ["speed"])
-    until(lambda: tiny.metric("anytime_held_bytes") == 0)
 
 
 def test_a_session_that_fits_answers_all_who_wait(tight: Running) -> None:
-    session = tight.post_to("/sessions").json()["id"]
-    url = f"{tight.url}/sessions/{session}"
+    session = begin(tight)
     with ThreadPoolExecutor(6) as threads:
-        waiting = [threads.submit(httpx.get, f"{url}/predict?deadline_ms=20000", timeout=60) for _ in range(6)]
-        until(lambda: tight.metric("anytime_open_predictions") == 6)
-        assert sent(tight, f"/sessions/{session}/groups", {"speed": packed(SPEED)}) == 200
-        httpx.delete(url)
+        waiting = [wait(threads, tight, session, deadline_ms=20_000) for _ in range(6)]
+        assert tight.post_packed(f"/sessions/{session}/groups", {"speed": packed(SPEED)}).status_code == 200
+        tight.delete(f"/sessions/{session}")
         assert {each.result(60).status_code for each in waiting} == {200}
-
-
-def test_contributions_need_memory_too(tiny: Running) -> None:
-    rows = ROWS // 4
-    with tiny.stream(MSGPACK) as stream:
-        stream.say("begin", 1, rows=rows, explain=True, deadline_ms=0)
-        assert stream.problem()["status"] == 503
-        stream.say("begin", 2, rows=rows, deadline_ms=0)
-        assert stream.answer(2)["prefix"] == 0
 
 
 def test_a_partial_message_that_does_not_fit_waits_until_begun_predictions_are_answered(tight: Running) -> None:

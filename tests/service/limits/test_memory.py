@@ -20,7 +20,7 @@ from anytime_service.errors import OverloadedError
 from anytime_service.limits.memory import Account
 from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
-from service.loops import run
+from service.in_session import begin, post_groups, wait
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
 from service.serving import Running, expected, run_service, timeless, trained_model
@@ -51,17 +51,14 @@ def held(service: Running) -> float:
 
 def test_values_are_counted_until_their_prediction_is_answered(tight: Running) -> None:
     with tight.stream() as stream:
-        stream.say("begin", 1)
-        stream.groups(1, {"speed": SPEED})
-        until(lambda: held(tight) == 50 * 8)
-        stream.groups(1, {"speed": SPEED})
-        stream.groups(1, {"hog": HOG})
-        until(lambda: held(tight) == 3 * 50 * 8)
-        stream.say("begin", 2)
+        for name in (1, 2):
+            stream.say("begin", name)
+        for name, group, values, columns in ((1, "speed", SPEED, 1), (1, "speed", SPEED, 1), (1, "hog", HOG, 3)):
+            stream.groups(name, {group: values})
+            until(lambda n=columns: held(tight) == n * 50 * 8)  # type: ignore[misc]
         stream.groups(2, {"lab": SPEED})
         until(lambda: held(tight) == 4 * 50 * 8)
-        stream.say("end", 1)
-        assert stream.answer(1)["replaced"] == ["speed"]
+        assert stream.end(1)["replaced"] == ["speed"]
         assert held(tight) == 50 * 8
 
 
@@ -80,8 +77,7 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_continues(tight
             assert (problem["id"], problem["status"], problem["field"]) == (2, 503, f"groups.{group}")
             assert f"its limit of {MOST}" in problem["detail"]
         stream.groups(2, {"hog": HOG})  # the same again takes no more
-        stream.say("end", 1)
-        assert timeless(stream.answer(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
+        assert timeless(stream.end(1)) == expected(model, {"hog": HOG, "lab": SPEED}, rows=None)
         stream.groups(2, {"speed": SPEED, "lab": SPEED})
         reported = expected(model, {"hog": HOG, "speed": SPEED, "lab": SPEED}, rows=None) | {"replaced": ["hog"]}
         assert timeless(stream.answer(2)) == reported
@@ -89,53 +85,45 @@ def test_a_group_that_does_not_fit_is_refused_and_the_prediction_continues(tight
 
 
 def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(tight: Running) -> None:
-    with httpx.Client(base_url=tight.url, timeout=30) as client:
-        first, second = (client.post("/sessions").json()["id"] for _ in range(2))
-        for session in (first, second):
-            assert client.post(f"/sessions/{session}/groups", json={"hog": HOG}).status_code == 200
-        refused = client.post(f"/sessions/{second}/groups", json={"speed": SPEED, "lab": SPEED})
-        assert (refused.status_code, refused.json()["field"]) == (503, "groups")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert client.get(f"/sessions/{second}/predict").json()["missing"] == ["speed", "lab"]
-        client.delete(f"/sessions/{first}")
-        taken = client.post(f"/sessions/{second}/groups", json={"speed": SPEED, "lab": SPEED})
-        assert (taken.status_code, taken.json()["prefix"]) == (200, 3)
-        assert held(tight) == 4 * 50 * 8
-        client.delete(f"/sessions/{second}")
+    first, second = begin(tight), begin(tight)
+    for session in (first, second):
+        assert post_groups(tight, session, {"hog": HOG}).status_code == 200
+    refused = post_groups(tight, second, {"speed": SPEED, "lab": SPEED})
+    assert (refused.status_code, refused.json()["field"], refused.headers["retry-after"]) == (503, "groups", "1")
+    assert tight.get(f"/sessions/{second}/predict").json()["missing"] == ["speed", "lab"]
+    tight.delete(f"/sessions/{first}")
+    assert post_groups(tight, second, {"speed": SPEED, "lab": SPEED}).json()["prefix"] == 3
+    assert held(tight) == 4 * 50 * 8
+    tight.delete(f"/sessions/{second}")
 
 
-def test_an_expired_session_releases_its_bytes(model: Model) -> None:
-    async def main() -> None:
-        account = Account(1_000)
-        sessions = MemorySessions(10, 0.05)
-        session = await sessions.get(await sessions.create(model, None, account))
-        await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
-        assert account.bytes == 240
-        with pytest.raises(OverloadedError, match="limit of 1000"):
-            await (await sessions.get(await sessions.create(model, None, account))).add_groups(
-                {"hog": [[1.0, 2.0]] * 50}
-            )
-        await until_async(lambda: account.bytes == 0)
-        await sessions.close()
-
-    run(main())
+async def test_an_expired_session_releases_its_bytes(model: Model) -> None:
+    account = Account(1_000)
+    sessions = MemorySessions(10, 0.05)
+    session = await sessions.get(await sessions.create(model, None, account))
+    await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
+    assert account.bytes == 240
+    with pytest.raises(OverloadedError, match="limit of 1000"):
+        await (await sessions.get(await sessions.create(model, None, account))).add_groups({"hog": [[1.0, 2.0]] * 50})
+    await until_async(lambda: account.bytes == 0)
+    await sessions.close()
 
 
 def test_values_read_from_redis_for_a_waiting_request_are_counted(model: Model, shared_redis: RedisServer) -> None:
     settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
     with ThreadPoolExecutor(1) as threads, run_service([model], settings) as service:
-        sessions = [service.post_to("/sessions").json()["id"] for _ in range(2)]
-        for session in sessions:
-            assert service.post_to(f"/sessions/{session}/groups", {"hog": HOG}).status_code == 200
+        first, second = begin(service), begin(service)
+        for session in (first, second):
+            assert post_groups(service, session, {"hog": HOG}).status_code == 200
         assert held(service) == 0, "they are in Redis"
-        first, second = (f"/sessions/{session}" for session in sessions)
-        waiting = threads.submit(service.get, f"{first}/predict", deadline_ms=9_000)
+        waiting = wait(threads, service, first, deadline_ms=9_000)
         until(lambda: held(service) == 800)
-        refused = service.get(f"{second}/predict", deadline_ms=9_000)
+        refused = service.get(f"/sessions/{second}/predict", deadline_ms=9_000)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "the server stores 800 bytes" in refused.json()["detail"]
-        assert service.get(f"{second}/predict").json()["missing"] == ["speed", "lab"], "who does not wait is answered"
-        service.delete(first)
+        at_once = service.get(f"/sessions/{second}/predict").json()
+        assert at_once["missing"] == ["speed", "lab"], "who does not wait is answered"
+        service.delete(f"/sessions/{first}")
         assert waiting.result(20).json()["missing"] == ["speed", "lab"]
         assert held(service) == 0
 
@@ -161,8 +149,7 @@ def test_many_slow_senders_share_the_limit(tight: Running) -> None:
 
 
 def test_a_body_that_does_not_fit_is_refused(tight: Running) -> None:
-    response = tight.post({"groups": {"speed": SPEED}, "rows": 50})
-    assert response.status_code == 200
+    assert tight.post({"groups": {"speed": SPEED}, "rows": 50}).status_code == 200
     refused = httpx.post(f"{tight.url}/predict", content=b" " * 60_000)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
@@ -229,15 +216,13 @@ def test_columns_that_never_arrive_use_no_memory() -> None:
 
 def test_the_memory_limit_is_that_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
     assert memory_limit(tmp_path) is None
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "meminfo").write_text("MemFree: 1 kB\nMemTotal: 8 kB\n")
-    assert memory_limit(tmp_path) == 8192
-    newer, older = tmp_path / "sys/fs/cgroup", tmp_path / "sys/fs/cgroup/memory"
-    older.mkdir(parents=True)
-    (newer / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) == 8192
-    (newer / "memory.max").write_text("4096\n")
-    assert memory_limit(tmp_path) == 4096
-    (newer / "memory.max").unlink()
-    (older / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert memory_limit(tmp_path) == 8192
+    for folder in ("proc", "sys/fs/cgroup/memory"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file, content, limit in (
+        ("proc/meminfo", "MemFree: 1 kB\nMemTotal: 8 kB\n", 8192),
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n", 8192),
+        ("sys/fs/cgroup/memory.max", "max\n", 8192),
+        ("sys/fs/cgroup/memory.max", "4096\n", 4096),
+    ):
+        (tmp_path / file).write_text(content)
+        assert memory_limit(tmp_path) == limit

@@ -6,10 +6,10 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,56 +21,38 @@ from anytime_service.limits.worker import Slot, Worker
 from waiting import WAIT_S
 
 
-def run(act: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
-    async def running() -> None:
-        worker = Worker()
-        try:
-            await asyncio.wait_for(act(worker), WAIT_S)
-        finally:
-            worker.close()
-
-    asyncio.run(running())
-
-
-def test_slots_end_by_their_deadlines_and_do_not_overlap() -> None:
-    async def act(worker: Worker) -> None:
-        assert worker.reserve(100.0, 10.0) == (90.0, 100.0)
-        assert worker.reserve(100.0, 10.0) == (80.0, 90.0)
-        assert worker.reserve(97.0, 5.0) == (75.0, 80.0)
-        assert worker.reserve(130.0, 10.0) == (120.0, 130.0)
-        assert worker.begin_ms(120.0, 20.0) == 100.0, "it fits between two"
-        assert worker.begin_ms(125.0, 15.0) == 105.0
-        assert worker.begin_ms(125.0, 21.0) == 54.0
-        worker.free((80.0, 90.0))
-        assert worker.begin_ms(99.0, 10.0) == 80.0
-        for slot in ((90.0, 100.0), (75.0, 80.0), (120.0, 130.0)):
-            worker.free(slot)
-        assert worker.begin_ms(125.0, 21.0) == 104.0
-
-    run(act)
+@asynccontextmanager
+async def working() -> AsyncIterator[Worker]:
+    worker = Worker()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield worker
+    finally:
+        worker.close()
 
 
-def test_a_random_timetable_has_disjoint_slots_before_their_deadlines() -> None:
-    async def act(worker: Worker) -> None:
+def latest(slots: list[Slot], due_ms: float, took_ms: float) -> float:
+    """The latest begin of so long a time by a deadline that overlaps no slot."""
+    begins = [due_ms - took_ms, *(begin_ms - took_ms for begin_ms, _ in slots if begin_ms <= due_ms)]
+    return max(at for at in begins if all(end <= at or at + took_ms <= begin for begin, end in slots))
+
+
+async def test_slots_end_by_their_deadlines_as_late_as_they_can_and_do_not_overlap() -> None:
+    async with working() as worker:
         rng, made = np.random.default_rng(0), list[Slot]()
         for _ in range(300):
-            due, took = float(rng.uniform(0, 500)), float(rng.uniform(0.1, 5))
+            due, took = float(rng.integers(0, 500)), float(rng.integers(1, 6))  # so that sums are exact
+            assert worker.begin_ms(due, took) == latest(made, due, took)
             made.append(worker.reserve(due, took))
-            assert made[-1][1] <= due + 1e-9
+            assert made[-1] == (latest(made[:-1], due, took), latest(made[:-1], due, took) + took)
             if rng.random() < 0.3:
                 worker.free(made.pop(int(rng.integers(len(made)))))
-        made.sort()
-        assert all(before[1] <= after[0] + 1e-9 for before, after in pairwise(made))
-        assert worker._slots == made
-
-    run(act)
 
 
-def test_the_answer_with_the_nearest_deadline_is_next_and_no_page_holds_it_up() -> None:
+async def test_the_answer_with_the_nearest_deadline_is_next_and_no_page_holds_it_up() -> None:
     order: list[str] = []
     page, first = threading.Event(), threading.Event()
-
-    async def act(worker: Worker) -> None:
+    async with working() as worker:
         slow = asyncio.create_task(worker.page(lambda: order.extend(["page"] * page.wait(60))))
         await asyncio.sleep(0)
         later: list[Any] = [worker.answer(lambda: first.wait(60), 1.0, 3.0)]
@@ -84,50 +66,41 @@ def test_the_answer_with_the_nearest_deadline_is_next_and_no_page_holds_it_up() 
         assert (worker.queued_ms, worker.waiting) == (0.0, 0)
         page.set()
         await asyncio.gather(slow, last)
-
-    run(act)
     assert order == ["second", "also second", "third", "last", "page", "another page"]
 
 
-def test_a_cancelled_answer_is_not_made_and_does_not_count() -> None:
+async def test_a_cancelled_answer_is_not_made_and_does_not_count() -> None:
     gate, made = threading.Event(), list[int]()
-
-    async def act(worker: Worker) -> None:
+    async with working() as worker:
         running = worker.answer(lambda: gate.wait(60), 1.0, 5.0)
         worker.answer(partial(made.append, 1), 2.0, 5.0).cancel()
         after = worker.answer(partial(made.append, 2), 3.0, 5.0)
         gate.set()
         await asyncio.gather(running, after)
-        assert worker.queued_ms == 0.0
-
-    run(act)
-    assert made == [2]
+        assert (worker.queued_ms, made) == (0.0, [2])
 
 
 class Result:
     """A result that can be watched."""
 
 
-def test_a_result_is_released_at_once() -> None:
-    async def act(worker: Worker) -> None:
-        jobs = [worker.answer(Result)]
-        await asyncio.wait(jobs)
-        result = weakref.ref(jobs[0].result())
-        jobs.clear()
-        await asyncio.sleep(0)
-        assert result() is None
-
+async def test_a_result_is_released_at_once() -> None:
     gc.disable()
     try:
-        run(act)
+        async with working() as worker:
+            jobs = [worker.answer(Result)]
+            await asyncio.wait(jobs)
+            result = weakref.ref(jobs[0].result())
+            jobs.clear()
+            await asyncio.sleep(0)
+            assert result() is None
     finally:
         gc.enable()
 
 
-def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made() -> None:
+async def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made() -> None:
     gate, made, refused = threading.Event(), [], []
-
-    async def act(worker: Worker) -> None:
+    async with working() as worker:
         worker._refused = lambda: refused.append(1)
         first = asyncio.create_task(worker.page(lambda: gate.wait(60.0)))
         await asyncio.sleep(0)
@@ -140,16 +113,11 @@ def test_more_pages_than_the_limit_are_refused_and_cancelled_ones_are_not_made()
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(first, waiting[0])
-
-    run(act)
     assert (len(made), len(refused)) == (1, 1)
 
 
-def test_a_job_has_the_context_of_its_request() -> None:
+async def test_a_job_has_the_context_of_its_request() -> None:
     request: ContextVar[str] = ContextVar("request")
-
-    async def act(worker: Worker) -> None:
+    async with working() as worker:
         request.set("7")
         assert await worker.page(request.get) == "7"
-
-    run(act)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,10 +15,9 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.models.registry import load_registry
-from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.serving import Running, logged, packed, run_service
+from service.serving import Running, changed, logged, packed, run_service
 
 PORTS = ("Bonn", "Cork", "Oslo")
 
@@ -38,27 +34,16 @@ def trained(
     """A model of a port and a number, in which the port says nearly everything."""
     rng = np.random.default_rng(5)
     rows = 240
-    frame = pd.DataFrame(
-        {"port": rng.choice(np.array(ports, dtype=object), rows, p=weights), "x": rng.normal(size=rows)}
-    )
-    groups = [{"name": name, "features": [name], "cost": 1.0} for name in ("port", "x")]
-    if extra:
-        frame["more"] = rng.normal(size=rows)
-        groups.append({"name": "more", "features": ["more"], "cost": 1.0})
-    stated = {"cost_unit": unit, "groups": groups}
+    frame = pd.DataFrame({"port": rng.choice(np.array(ports, dtype=object), rows, p=weights)})
+    for name in ("x", "more") if extra else ("x",):
+        frame[name] = rng.normal(size=rows)
+    stated = {"cost_unit": unit, "groups": [{"name": name, "features": [name], "cost": 1.0} for name in frame]}
     score = np.array([ports.index(port) * 100.0 for port in frame["port"]]) + frame["x"].to_numpy()
+    y: Any = pd.DataFrame({name: score * (i + 1) for i, name in enumerate(targets)}).squeeze(axis=1)
     if classes:
-        labels = np.array(classes)[np.digitize(score, np.linspace(50, 150, len(classes) - 1))]
-        model = AnytimeClassifier(stated, basis="linear", alpha=1e-3, cv=2).fit(frame, labels).model_
-    else:
-        y = np.column_stack([score * (i + 1) for i in range(len(targets))])
-        model = (
-            AnytimeRegressor(stated, basis="linear", alpha=1e-3, cv=2)
-            .fit(frame, y[:, 0] if len(targets) == 1 else y)
-            .model_
-        )
-    changes: dict[str, Any] = {"name": "ship"} | ({"responses": targets, "target": targets} if len(targets) > 1 else {})
-    return replace(model, manifest=model.manifest.model_copy(update=changes))
+        y = np.array(classes)[np.digitize(score, np.linspace(50, 150, len(classes) - 1))]
+    estimator = AnytimeClassifier if classes else AnytimeRegressor
+    return changed(estimator(stated, basis="linear", alpha=1e-3, cv=2).fit(frame, y).model_, name="ship")
 
 
 OTHER_MEANINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -94,15 +79,9 @@ def write(file: Path, options: dict[str, Any]) -> Path:
     return file
 
 
-def reload(service: Running, **query: Any) -> httpx.Response:
-    return httpx.post(f"{service.url}/models/ship/reload", params=query, timeout=30)
-
-
 def answer_to(service: Running, code: float, **query: Any) -> dict[str, Any]:
-    content = msgspec.msgpack.encode({"groups": {"port": packed([[code]])}})
-    headers = {"content-type": MSGPACK.media_type, "accept": "application/json"}
-    reply = httpx.post(f"{service.url}/predict", content=content, headers=headers, params={"policy": "arrived"} | query)
-    answer: dict[str, Any] = reply.json()
+    body = {"groups": {"port": packed([[code]])}}
+    answer: dict[str, Any] = service.post_packed("/predict", body, **{"policy": "arrived"} | query).json()
     return answer
 
 
@@ -113,13 +92,13 @@ def test_a_model_with_other_meanings_is_refused_unless_it_is_forced(file: Path, 
         version = service.get("/models/ship").json()["version"]
         write(file, after)
         with logged("anytime_service") as records:
-            refused = reload(service)
+            refused = service.post_to("/models/ship/reload")
         assert (refused.status_code, refused.headers["content-type"]) == (409, MEDIA_TYPE)
         assert words in refused.json()["detail"]
         assert "force" in refused.json()["detail"]
         assert [record.levelno for record in records] == [logging.ERROR]
         assert service.get("/models/ship").json()["version"] == version
-        forced = reload(service, force="true")
+        forced = service.post_to("/models/ship/reload?force=true")
         assert forced.status_code == 200, forced.text
         assert service.get("/models/ship").json()["version"] == forced.json()["version"] != version
 
@@ -135,7 +114,7 @@ def test_the_index_of_a_level_means_the_same_after_a_training(
     old = serving.get("/models/ship").json()["version"]
     write(file, SAME_MEANINGS[case])
     with caplog.at_level(logging.INFO, "anytime_service"):
-        new = reload(serving).json()["version"]
+        new = serving.post_to("/models/ship/reload").json()["version"]
     assert [record.getMessage() for record in caplog.records if record.name == "anytime_service"] == [
         f"models reloaded: 'ship' {old} -> {new}"
     ]
@@ -151,7 +130,7 @@ def test_the_index_of_a_level_means_the_same_after_a_training(
 
 def test_codes_that_are_none_stay_what_they_were(serving: Running) -> None:
     """A missing value and another level are no codes; neither is a number beyond them."""
-    assert answer_to(serving, float("nan"))["imputed"] == ["port"]
-    assert answer_to(serving, -1.0)["imputed"] == ["port"]
+    for code in (float("nan"), -1.0):
+        assert answer_to(serving, code)["imputed"] == ["port"]
     for code in (3.0, 0.5, -2.0):
         assert answer_to(serving, code)["status"] == 422

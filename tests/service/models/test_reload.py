@@ -24,10 +24,12 @@ from anytime_service.models.registry import load_registry, reloaded
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.commands import command
+from service.in_session import begin, post_groups
 from service.serving import (
     GROUPS,
     VALUES,
     Running,
+    changed,
     expected,
     logged,
     rows_of,
@@ -49,17 +51,15 @@ def shifted(intercept: float, name: str = "brake") -> Model:
 
 def swapped() -> Model:
     """The small model with the features of a group the other way round."""
-    model = small_model()
     reported = copy.deepcopy(GROUPS)
     reported["groups"][1]["features"].reverse()
-    return replace(model, manifest=model.manifest.model_copy(update={"groups": load_groups(reported)}))
+    return changed(small_model(), groups=load_groups(reported))
 
 
 def fewer() -> Model:
     """A model of speed and hog alone."""
     groups = GROUPS | {"groups": GROUPS["groups"][:2]}
-    model = AnytimeRegressor(groups, basis="linear").fit(*rows_of(groups, 0)).model_
-    return replace(model, manifest=model.manifest.model_copy(update={"name": "brake"}))
+    return changed(AnytimeRegressor(groups, basis="linear").fit(*rows_of(groups, 0)).model_, name="brake")
 
 
 def write(file: Path, intercept: float, name: str = "brake") -> Model:
@@ -80,13 +80,11 @@ def reloading(file: Path) -> Iterator[Running]:
 
 
 def reload(service: Running, name: str = "brake") -> httpx.Response:
-    return httpx.post(f"{service.url}/models/{name}/reload", timeout=30)
+    return service.post_to(f"/models/{name}/reload")
 
 
 def test_a_model_is_replaced_when_asked_to(reloading: Running, file: Path) -> None:
-    old = reloading.get("/models/brake").json()["version"]
     new = write(file, 3.0)
-    assert new.version != old
     assert reloading.post({"groups": {}}).json()["prediction"] == 10.0, "not before"
     response = reload(reloading)
     assert (response.status_code, response.json()) == (200, reloading.get("/models").json()[0])
@@ -99,15 +97,11 @@ def test_a_model_is_replaced_when_asked_to(reloading: Running, file: Path) -> No
 def test_a_file_that_cannot_be_loaded_leaves_the_old_model_serving(
     reloading: Running, file: Path, content: bytes | None
 ) -> None:
-    if content is None:
-        file.unlink()
-    else:
-        file.write_bytes(content)
+    file.unlink() if content is None else file.write_bytes(content)
     with logged() as records:
         response = reload(reloading)
     assert (response.status_code, response.headers["content-type"]) == (409, MEDIA_TYPE)
-    (record,) = records
-    assert str(file.parent) in record.getMessage()
+    assert [str(file.parent) in record.getMessage() for record in records] == [True]
     assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
     new = write(file, 3.0)
     assert reload(reloading).json()["version"] == new.version, "mended, it is loaded"
@@ -122,9 +116,7 @@ def test_a_file_that_comes_to_hold_another_model_leaves_the_old_one_serving(relo
         other.save(file)
         response = reload(reloading)
         assert (response.status_code, response.headers["content-type"]) == (409, MEDIA_TYPE)
-        assert words in response.json()["detail"]
-        assert str(file) in response.json()["detail"]
-        assert [model["name"] for model in reloading.get("/models").json()] == ["brake"]
+        assert all(each in response.json()["detail"] for each in (words, str(file)))
         assert reloading.post({"groups": {}}).json()["prediction"] == 10.0
     new = write(file, 3.0)
     assert reload(reloading).json()["version"] == new.version
@@ -141,12 +133,10 @@ def test_a_link_that_refers_to_another_model_leaves_the_old_one_serving(
         model.save(tmp_path / name / "m.safetensors")
     served = tmp_path / "served"
     served.mkdir()
-    if how == "link":
-        swap, target = served / "m.safetensors", "../{}/m.safetensors"
-        swap.symlink_to(target.format("v1"))
-    else:  # as in a ConfigMap
-        swap, target = served / "..data", "../{}"
-        swap.symlink_to(target.format("v1"))
+    link, target = {"link": ("m.safetensors", "../{}/m.safetensors"), "folder": ("..data", "../{}")}[how]
+    swap = served / link
+    swap.symlink_to(target.format("v1"))
+    if how == "folder":  # as in a ConfigMap
         (served / "m.safetensors").symlink_to("..data/m.safetensors")
     registry = load_registry([served])
     for version in ("v2", "v3"):
@@ -165,28 +155,21 @@ def test_groups_may_go_and_come_from_one_training_to_the_next(reloading: Running
     assert reloading.post({"groups": {"lab": VALUES["lab"]}}).status_code == 422
     more = trained_model("brake").save(file)
     assert reload(reloading).json()["version"] == more.version
-
-
-def test_a_new_file_may_hold_other_groups(reloading: Running, file: Path) -> None:
-    other = trained_model("brake", width=2).save(file.with_name("other.safetensors"))
+    other = trained_model("brake", width=2).save(file.with_name("other.safetensors"))  # a new file may hold others
     assert reload(reloading).status_code == 200
-    versions = reloading.get("/models/brake").json()["versions"]
-    assert other.version in versions
-    assert len(versions) == 2
+    assert set(reloading.get("/models/brake").json()["versions"]) == {more.version, other.version}
 
 
 def test_what_cannot_be_loaded_again_is_a_problem(reloading: Running, service: Running) -> None:
-    response = reload(reloading, "break")
-    assert (response.status_code, response.json()["field"]) == (404, "model")
-    response = reload(service)
-    assert response.status_code == 409
-    assert "were not loaded from files" in response.json()["detail"]
+    unknown, unsaved = reload(reloading, "break"), reload(service)
+    assert (unknown.status_code, unknown.json()["field"]) == (404, "model")
+    assert (unsaved.status_code, "were not loaded from files" in unsaved.json()["detail"]) == (409, True)
 
 
 def test_what_is_open_keeps_the_version_it_began_with(reloading: Running, file: Path) -> None:
     old = load_registry([file]).get()
-    session = reloading.post_to("/sessions").json()["id"]
-    reloading.post_to(f"/sessions/{session}/groups", {"speed": VALUES["speed"]})
+    session = begin(reloading)
+    post_groups(reloading, session, {"speed": VALUES["speed"]})
     with reloading.stream() as stream, reloading.connect() as connection:
         stream.say("begin", "old")
         stream.groups("old", {"speed": VALUES["speed"]})
@@ -194,20 +177,19 @@ def test_what_is_open_keeps_the_version_it_began_with(reloading: Running, file: 
         new = write(file, 3.0)
         assert reload(reloading).status_code == 200
         stream.say("begin", "new")
-        for name in ("old", "new"):
-            stream.groups(name, {"hog": VALUES["hog"]})
-            stream.say("end", name)
-        both = {"speed": VALUES["speed"], "hog": VALUES["hog"]}
-        assert timeless(stream.answer("old")) == expected(old, both)
-        assert timeless(stream.answer("new")) == expected(new, {"hog": VALUES["hog"]})
+        hog = {"hog": VALUES["hog"]}
+        both = {"speed": VALUES["speed"], **hog}
+        for name, model, groups in (("old", old, both), ("new", new, hog)):
+            stream.groups(name, hog)
+            assert timeless(stream.end(name)) == expected(model, groups)
         connection.send(b"0\r\n\r\n")
         assert timeless(connection.response()[2]) == expected(old, {})
-    reloading.post_to(f"/sessions/{session}/groups", {"hog": VALUES["hog"]})
+    post_groups(reloading, session, {"hog": VALUES["hog"]})
     assert timeless(reloading.get(f"/sessions/{session}/predict").json()) == expected(old, both)
-    created = reloading.post_to("/sessions").json()
-    assert created["version"] == new.version
-    response = reloading.post({"groups": {}}, model=f"brake@{old.version}")
-    assert response.status_code == 404, "the old version is gone for what begins now"
+    assert reloading.post_to("/sessions").json()["version"] == new.version
+    assert reloading.post({}, model=f"brake@{old.version}").status_code == 404, (
+        "the old version is gone for what begins now"
+    )
 
 
 def test_reloading_under_load_loses_and_mixes_nothing(reloading: Running, file: Path) -> None:
@@ -224,9 +206,7 @@ def test_reloading_under_load_loses_and_mixes_nothing(reloading: Running, file: 
             for name in count():
                 if stop.is_set():
                     return
-                stream.say("begin", name)
-                stream.groups(name, VALUES)
-                yield stream.answer(name)
+                yield stream.ask(name, VALUES)
 
     def session() -> Iterator[dict[str, Any]]:
         with httpx.Client(base_url=reloading.url, timeout=WAIT_S) as client:
@@ -266,13 +246,10 @@ def test_sighup_loads_again_and_a_broken_file_leaves_the_old_model(file: Path) -
         assert service.get("/models").json()[0]["version"] == new.version
         stream.say("begin", "new")
         for name, base in (("old", 10.0), ("new", 3.0)):
-            stream.say("end", name)
-            assert stream.answer(name)["prediction"] == base
+            assert stream.end(name)["prediction"] == base
         file.write_bytes(b"nonsense")
-        served.process.send_signal(signal.SIGHUP)
-        served.said("could not reload the models; .*m.safetensors")
-        assert service.post({"groups": {}}).json()["prediction"] == 3.0
-        file.unlink()
-        served.process.send_signal(signal.SIGHUP)
-        served.said("could not reload the models; .*there is no file")
-        assert service.post({"groups": {}}).json()["prediction"] == 3.0
+        for words in (".*m.safetensors", ".*there is no file"):
+            served.process.send_signal(signal.SIGHUP)
+            served.said(f"could not reload the models; {words}")
+            assert service.post({"groups": {}}).json()["prediction"] == 3.0
+            file.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anytime.inference.contributions import Contributions
-from anytime.inference.prediction import LOCAL_FIELDS, Answer, Prediction
+from anytime.inference.prediction import Answer, Prediction
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, answer_fields, decoders, read
 from service.serving import VALUES, trained_model
@@ -52,31 +52,11 @@ def test_an_invalid_message_is_named_in_plain_words(form: Form, content: Any, fi
     assert (str(raised.value), raised.value.field) == (error, field)
 
 
-@pytest.mark.parametrize(("form", "content"), [(JSON, b'{"rows": '), (JSON, b'{"name": "\xff"}'), (MSGPACK, b"\xc1")])
-def test_bytes_of_another_form_are_named(form: Form, content: bytes) -> None:
-    with pytest.raises(MalformedBodyError, match=f"^the line is not {form.name}: "):
-        read(form, DECODERS[form.name], content, "the line")
-
-
-def test_deep_nesting_is_an_error() -> None:
-    with pytest.raises(MalformedBodyError, match="nested too deeply"):
-        read(JSON, msgspec.json.Decoder(), b"[" * 100_000)
-
-
 def answer(**changes: Any) -> Answer:
     prediction = Prediction(trained_model(), 1)
     for name, values in VALUES.items():
         prediction.add(name, values)
     return replace(prediction.answer(), **changes)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_an_answer_is_sent_with_every_field_but_local_ones(form: Form) -> None:
-    decode = msgspec.json.decode if form is JSON else msgspec.msgpack.decode
-    given = answer()
-    sent = decode(form.encode(answer_fields(form, given)))
-    assert sent.keys() == {each.name for each in fields(Answer)} - {*LOCAL_FIELDS}
-    assert sent["prediction"] == given.prediction
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,9 @@ def test_an_answer_of_many_rows_is_that_of_the_library_on_every_binding(
         assert timeless(decode(answer.content)) == literal
     for form in (JSON, MSGPACK):
         with service.stream(form) as stream:
-            stream.say("begin", 1, model=model, rows=rows, deadline_ms=0)
-            assert timeless(stream.answer(1)) == expected(MODELS[model], {}, rows=rows)
+            assert timeless(stream.ask(1, model=model, rows=rows, deadline_ms=0)) == expected(
+                MODELS[model], {}, rows=rows
+            )
 
 
 def test_updates_of_a_prediction_of_many_rows(service: Running) -> None:

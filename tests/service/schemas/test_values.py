@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytime_service.errors import BodyTooLargeError, FieldError
+from anytime_service.errors import BodyTooLargeError
 from anytime_service.limits.table import FIELDS
-from anytime_service.schemas.codecs import JSON, MSGPACK
-from anytime_service.schemas.values import ListLimits, Packed, count_rows, received_values
+from anytime_service.schemas.codecs import JSON
+from anytime_service.schemas.values import ListLimits, count_rows
 from service.serving import trained_model
 
 MODEL = trained_model()
@@ -41,36 +41,6 @@ def test_json_at_its_limit_is_accepted(values: int) -> None:
     assert ListLimits(len(content), values).must_be_packed(JSON, content) is False
     with pytest.raises(BodyTooLargeError):
         ListLimits(len(content), values - 1).must_be_packed(JSON, content)
-
-
-def test_only_a_large_message_in_messagepack_must_be_packed() -> None:
-    limits = ListLimits(1000, 10)
-    assert [limits.must_be_packed(MSGPACK, b"x" * size) for size in (limits.listed, limits.listed + 1)] == [False, True]
-    assert ListLimits(50, 10).listed == 50
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_packed_values_become_rows_in_either_form(dtype: Any, rows: int) -> None:
-    numbers = np.arange(rows * WIDTH, dtype=f"<{dtype}").reshape(rows, WIDTH)
-    for values, named in ((numbers.tobytes(), dtype), (Packed(dtype, memoryview(numbers.tobytes())), None)):
-        np.testing.assert_array_equal(received_values(MODEL, GROUP, values, named, rows), numbers)
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype", "field", "error"),
-    [
-        (b"\0" * (8 * WIDTH + 1), "f8", f"groups.{GROUP}", f"expected rows of {WIDTH} x f8"),
-        (b"\0" * 8, None, "dtype", "bytes without a dtype"),
-        ([1.0], "f4", "dtype", "lists and have no dtype"),
-        ([[1.0]] * 4, None, "rows", "there are 4 rows; expected 1 to 3"),
-        (b"\0" * 4 * WIDTH * 4, "f4", "rows", "there are 4 rows; expected 1 to 3"),
-    ],
-)
-def test_values_that_are_invalid_before_they_are_numbers(values: Any, dtype: Any, field: str, error: str) -> None:
-    with pytest.raises(FieldError, match=error) as raised:
-        received_values(MODEL, GROUP, values, dtype, 3)
-    assert raised.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from anytime_service.server.http_protocol import Transaction
 from anytime_service.server.requests import Body, Head
 from anytime_service.server.run import DUE_BUSY, DUE_IDLE, NEVER, collect_when_due, control_collections
 from anytime_service.settings import Settings
-from service.certificates import Certificate, certificate
+from service.certificates import Certificate
 from service.raw_stream import HANDSHAKE, text
 from service.serving import VALUES, Connection, Running, run_service, small_model
 from waiting import until
@@ -114,11 +114,6 @@ def test_a_full_collection_waits_for_an_idle_server(
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return certificate(tmp_path_factory.mktemp("own"), "own")
-
-
-@pytest.fixture(scope="module")
 def secure(own: Certificate) -> Iterator[Running]:
     with run_service([small_model()], Settings(port=0, ssl_certfile=own.file, ssl_keyfile=own.key)) as service:
         yield service
@@ -133,6 +128,7 @@ def leaves_nothing(connect: Callable[[], socket.socket], kind: str) -> None:
     """Connect and disconnect without a garbage collection; wait until all objects of the connection are gone."""
     gc.collect()
     gc.disable()
+    gc.freeze()  # so that `remains` looks at few objects
     try:
         with Connection(connect()) as connection:
             until(lambda: bool(remains()))
@@ -165,11 +161,7 @@ def test_an_encrypted_connection_leaves_nothing_to_the_garbage_collector(
 
 def test_a_server_is_idle_while_no_client_is_connected(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[bool] = []
-
-    def tick(*, idle: bool) -> None:
-        ticks.append(idle)
-
-    monkeypatch.setattr(run, "collect_when_due", tick)
+    monkeypatch.setattr(run, "collect_when_due", lambda *, idle: ticks.append(idle))
     until(lambda: bool(ticks) and all(ticks[-4:]))
     with server.connect():
         until(lambda: not all(ticks[-4:]))  # another server of this process may tick too

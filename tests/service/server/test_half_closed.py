@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from anytime_service.settings import Settings
+from service.in_session import begin, post_groups
 from service.inferring import tensors
-from service.serving import VALUES, Connection, Running
+from service.serving import LINES, VALUES, Connection, Running, lines_of
 from waiting import until
 
 SETTINGS = Settings(port=0, max_deadline_ms=20_000, max_lateness_ms=5_000, max_json_values=100_000)
@@ -24,28 +25,25 @@ def request(target: str, body: bytes, kind: str = "application/json", version: s
 
 
 def final(connection: Connection) -> tuple[int, dict[str, str], Any]:
-    """The final response, after any interim ones."""
-    while (response := interim_or_final(connection)) is None:
-        pass
-    return response
-
-
-def interim_or_final(connection: Connection) -> tuple[int, dict[str, str], Any] | None:
-    line = connection.file.peek(12)
-    if line.startswith(b"HTTP/1.1 100"):
-        while connection.file.readline().strip():
-            pass
-        return None
+    """The final response, after any interim one."""
+    interim(connection)
     return connection.response()
 
 
-LINES = b"".join(json.dumps({"group": name, "values": each}).encode() + b"\n" for name, each in VALUES.items())
+def interim(connection: Connection) -> bool:
+    """Read an interim response, if there is one."""
+    if found := connection.file.peek(12).startswith(b"HTTP/1.1 100"):
+        while connection.file.readline().strip():
+            pass
+    return found
+
+
 MANY = json.dumps({"groups": {"speed": np.ones((3_000, 1)).tolist()}}).encode()
 REQUESTS = {
     "POST": request("/predict", BODY),
     "HTTP/1.0": request("/predict", BODY, version="1.0"),
     "an answer that the worker makes": request("/predict", MANY),
-    "lines": request("/predict", LINES, "application/x-ndjson"),
+    "lines": request("/predict", lines_of(VALUES), LINES),
     "inference": request("/v2/models/brake/infer", json.dumps({"inputs": tensors({"speed": [[1.0]]})}).encode()),
     "a page": b"GET /models/brake HTTP/1.1\r\nHost: test\r\n\r\n",
     "a refusal": request("/predict", b'{"groups": {"none": [1.0]}}'),
@@ -63,8 +61,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(service: Running, kind: str
         connection.send(content)
         connection.sock.shutdown(socket.SHUT_WR)
         status, headers, body = final(connection)
-        assert status == (422 if kind == "a refusal" else 200)
-        assert body
+        assert (status, bool(body)) == (422 if kind == "a refusal" else 200, True)
         assert connection.at_end(), "and the server closes"
         assert "close" in headers.get("connection", "close")
 
@@ -79,14 +76,13 @@ def test_every_request_that_has_arrived_is_answered_in_order(service: Running) -
 
 
 def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_sends_no_more(service: Running) -> None:
-    session = service.post_to("/sessions").json()["id"]
+    session = begin(service)
     with service.connect() as connection:
         connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
         until(lambda: service.metric("anytime_open_predictions") == 1)
         connection.sock.shutdown(socket.SHUT_WR)
-        assert interim_or_final(connection) is None, "by which the server learns of clients that are gone"
-        for name, values in VALUES.items():
-            assert service.post_to(f"/sessions/{session}/groups", {name: values}).status_code == 200
+        assert interim(connection), "by which the server learns of clients that are gone"
+        assert post_groups(service, session, VALUES).status_code == 200
         assert final(connection)[2]["reason"] == "complete"
         assert connection.at_end()
 

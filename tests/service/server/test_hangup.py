@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from service.commands import ENVIRONMENT
-from service.serving import small_model
 
 PROGRAM = """
 import asyncio, contextlib, os, signal, sys
@@ -31,7 +30,6 @@ def stage(name, function):
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a shell may have run the tests by nohup
 registry.load_registry = stage("load", registry.load_registry)
-run.create_app = stage("application", run.create_app)
 run.build_server = stage("server", run.build_server)
 real = run.Server.startup, run.Server.shutdown, run.Server._reload_models, run.single_blas_thread
 
@@ -67,11 +65,10 @@ main(["serve", sys.argv[2], "--port", "0"])
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
-@pytest.mark.parametrize("at", ["load", "application", "server", "stop"])
-def test_sighup_is_remembered_while_a_server_starts_and_ignored_while_it_stops(at: str, tmp_path: Path) -> None:
-    small_model().save(tmp_path / "m.safetensors")
+@pytest.mark.parametrize("at", ["load", "server", "stop"])
+def test_sighup_is_remembered_while_a_server_starts_and_ignored_while_it_stops(at: str, model_file: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, at, str(tmp_path / "m.safetensors")],
+        [sys.executable, "-c", PROGRAM, at, str(model_file)],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,

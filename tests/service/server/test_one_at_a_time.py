@@ -23,7 +23,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import READ
 from anytime_service.settings import Settings
-from service.certificates import Certificate, certificate
+from service.certificates import Certificate
 from service.raw_stream import read_frame, shake_hands, text
 from service.serving import BASE_RATE, VALUES, Connection, Running, expected, running, small_model, timeless
 from waiting import WAIT_S, until
@@ -36,8 +36,9 @@ LIMITS: dict[str, Any] = {
     "max_message_rate": 0,
     "idle_timeout_s": 300,
 }
+COUNTED = ("open_predictions", "held_bytes", "connections")
 PAUSE_MS = 60
-MANY, LONG = 200, 8 << 20
+MANY, LONG = 100, 8 << 20
 
 
 class Server(NamedTuple):
@@ -54,16 +55,14 @@ class Server(NamedTuple):
 
     @property
     def held(self) -> tuple[float, float, float]:
-        names = ("anytime_open_predictions", "anytime_held_bytes", "anytime_connections")
-        found = [self.service.metric(name) for name in names]
-        return found[0], found[1], found[2]
+        opened, held, connections = (self.service.metric(f"anytime_{name}") for name in COUNTED)
+        return opened, held, connections
 
 
 @pytest.fixture(scope="module", params=["uvloop", "uvloop TLS", "asyncio", "asyncio TLS"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, own: Certificate) -> Iterator[Server]:
     loop, _, encrypted = request.param.partition(" ")
-    own = certificate(tmp_path_factory.mktemp("own"), "own") if encrypted else None
-    tls: dict[str, Any] = {} if own is None else {"ssl_certfile": own.file, "ssl_keyfile": own.key}
+    tls: dict[str, Any] = {"ssl_certfile": own.file, "ssl_keyfile": own.key} if encrypted else {}
     settings = Settings(**LIMITS, **tls, metrics_port=0)
     app = create_app(ModelRegistry.of([small_model()]), settings)
 
@@ -72,7 +71,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
     app.add_api_route("/pause", pause, include_in_schema=False)
     with running(app, settings, loop="asyncio" if loop == "asyncio" else "auto") as service:
-        yield Server(service, own)
+        yield Server(service, own if encrypted else None)
 
 
 def request(line: str, body: bytes = b"", *fields: str) -> bytes:
@@ -108,8 +107,7 @@ def test_a_body_is_sent_after_100_continue_and_an_answer_before_its_end(server: 
     with server.connect() as connection:
         for _ in range(2):
             connection.send(request("POST /predict", body, "Expect: 100-continue")[: -len(body)])
-            assert connection.file.readline() == b"HTTP/1.1 100 Continue\r\n"
-            assert connection.file.readline() == b"\r\n"
+            assert connection.file.read(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.send(body)
             assert connection.response()[2]["complete"]
             connection.head("deadline_ms=20", 50_000)
@@ -122,9 +120,7 @@ def test_requests_of_any_size_are_answered_in_order(server: Server) -> None:
     bodies = [json.dumps({"groups": {"speed": [i]}}).encode().ljust(size) for i, size in enumerate(sizes)]
     with server.connect() as connection:
         connection.send(b"".join(request("POST /predict", body) for body in bodies))
-        answers = [connection.response() for _ in bodies]
-        assert [status for status, _, _ in answers] == [200] * len(sizes)
-        predictions = [answer["prediction"] for _, _, answer in answers]
+        predictions = [connection.response()[2]["prediction"] for _ in bodies]
         assert sorted(set(predictions)) in (predictions, predictions[::-1])
 
 

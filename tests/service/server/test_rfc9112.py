@@ -88,6 +88,23 @@ ROWS = {
     "a chunk longer than its size": Row(
         "7.1", post(b"Transfer-Encoding: chunked\r\n", b"2\r\n{}}\r\n0\r\n\r\n"), "400 x"
     ),
+    **{
+        f"a body of chunks that begins with {body!r}": Row(
+            "7.1", post(b"Transfer-Encoding: chunked\r\n", body), "400 x"
+        )
+        for body in (
+            b"x\r\n",
+            b"-5\r\n",
+            b";\r\n",
+            b"5 \r\nabcde\r\n",
+            b"5;a=\0\r\n",
+            b"5\nabcde",
+            b"11111111111111111\r\n",
+            b"5\r\nabcde\n0\r\n\r\n",
+            b"0\r\nno trailer\r\n\r\n",
+            b"0\r\nX : y\r\n\r\n",
+        )
+    },
     "a chunk extension": Row(
         "7.1.1", post(b"Transfer-Encoding: chunked\r\n", CHUNKED.replace(b"\r\n{", b";a=b\r\n{")), "200 200"
     ),

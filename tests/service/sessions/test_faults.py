@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from anytime_service.sessions.redis_store import BEHIND, LOST
 from anytime_service.settings import Settings
 from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer, redis_server
-from service.serving import VALUES, Running, expected, logged, run_service, timeless
+from service.serving import VALUES, Running, changed, expected, logged, run_service, timeless
 from waiting import WAIT_S, until
 
 TIMEOUT_MS = 300
@@ -52,22 +51,18 @@ def requests(replica: Running, session: str) -> list[Callable[[], httpx.Response
 
 
 def refused(response: httpx.Response) -> str:
-    assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE), response.text
-    assert response.headers["retry-after"] == "1"
-    problem = response.json()
-    assert problem["type"].endswith("sessions-unreachable")
-    detail: str = problem["detail"]
-    assert detail.startswith("the session store is unavailable: ")
-    assert "retry" in detail
+    headers = (response.headers["content-type"], response.headers["retry-after"])
+    assert (response.status_code, *headers) == (503, MEDIA_TYPE, "1"), response.text
+    assert response.json()["type"].endswith("sessions-unreachable")
+    detail: str = response.json()["detail"]
+    assert re.match("the session store is unavailable: .*retry", detail)
     return detail
 
 
 def all_else_is_well(replica: Running, model: Model) -> None:
     assert timeless(replica.post({"groups": VALUES}).json()) == expected(model, VALUES)
     with replica.stream() as stream:
-        stream.say("begin", 1)
-        stream.groups(1, VALUES)
-        assert timeless(stream.answer(1)) == expected(model, VALUES)
+        assert timeless(stream.ask(1, VALUES)) == expected(model, VALUES)
 
 
 def well(replica: Running) -> bool:
@@ -78,11 +73,9 @@ def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: 
     redis = RedisServer()
     try:
         with replicas(model, redis) as (replica,):
-            assert replica.get("/livez").status_code == 200
-            ready = replica.get("/readyz")
-            assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
-            assert ready.json()["sessions"] == "unreachable: there is no connection to it"
-            required = replica.get("/readyz", sessions="required")
+            ready, required = replica.get("/readyz"), replica.get("/readyz", sessions="required")
+            away = {"status": "degraded", "sessions": "unreachable: there is no connection to it"}
+            assert (ready.status_code, ready.json()) == (200, away)
             assert (required.status_code, required.headers["content-type"]) == (503, MEDIA_TYPE)
             assert replica.metric("anytime_session_store_up") == 0
             for request in requests(replica, "x" * 22):
@@ -92,10 +85,9 @@ def test_a_replica_starts_without_redis_and_connects_later(model: Model, capfd: 
             until(lambda: well(replica))
             assert replica.get("/readyz", sessions="required").status_code == 200
             assert replica.metric("anytime_session_store_up") == 1
-            session = begin(replica)
-            assert post_groups(replica, session, VALUES).json()["prefix"] == 3
-            away, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
-            assert f"unavailable at redis://127.0.0.1:{redis.port}/0: there is no connection" in away
+            assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
+            lost, again = [line for line in capfd.readouterr().err.splitlines() if "session" in line]
+            assert f"unavailable at redis://127.0.0.1:{redis.port}/0: there is no connection" in lost
             assert "is available again" in again
     finally:
         redis.close()
@@ -121,9 +113,8 @@ def test_when_redis_dies_waiting_predictions_are_answered_at_their_deadlines_fro
         by_stream = stream.answer("open")
         assert (by_stream["reason"], timeless(by_stream)) == ("deadline", expected(model, SPEED))
         assert a.get("/readyz").json()["status"] == "degraded"
-        lines = [record.getMessage() for record in records]
-        assert len(lines) == 2, "one of each replica"
-        assert all("the session store is unavailable" in line for line in lines)
+        said = ["the session store is unavailable" in record.getMessage() for record in records]
+        assert said == [True, True], "one line of each replica"
 
 
 def test_when_redis_restarts_empty_old_sessions_are_unknown_and_new_ones_work(
@@ -158,9 +149,7 @@ def test_when_redis_hangs_requests_end_in_time_and_nothing_else_waits(
         redis.hang()
         pending = [threads.submit(request) for request in requests(a, session)]
         for name in range(5):  # while those wait for Redis
-            stream.say("begin", name, deadline_ms=40)
-            answer = stream.answer(name)
-            assert answer["reason"] == "deadline"
+            assert stream.ask(name, deadline_ms=40)["reason"] == "deadline"
         for each in pending:
             refused(each.result(WAIT_S))
         until(lambda: a.get("/readyz").json()["status"] == "degraded")
@@ -179,8 +168,7 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
         session, other = begin(replica), begin(replica)
         post_groups(replica, session, SPEED)
         redis.execute("CONFIG", "SET", "maxmemory", "1")
-        begun, given, *_ = requests(replica, session)
-        for request in (begun, given):
+        for request in requests(replica, session)[:2]:
             assert "it is out of memory" in refused(request())
         assert "it is out of memory" in records[0].getMessage()
         assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
@@ -188,9 +176,7 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
         assert (waited["reason"], timeless(waited)) == ("deadline", expected(model, SPEED))
         assert replica.delete(f"/sessions/{other}").status_code == 204
         redis.execute("CONFIG", "SET", "maxmemory", "0")
-        assert post_groups(replica, session, VALUES).json() == {"prefix": 3, "steps": 3, "replaced": ["speed"]}, (
-            "as before"
-        )
+        assert post_groups(replica, session, VALUES).json()["replaced"] == ["speed"], "as before"
         assert replica.get(f"/sessions/{other}/predict").status_code == 410
 
 
@@ -216,8 +202,7 @@ def test_a_password_is_used_and_never_shown(model: Model, capfd: pytest.CaptureF
                 assert ready["sessions"] == "unreachable: it refuses the user or the password"
                 assert "refuses" in refused(replica.post_to("/sessions"))
         output = capfd.readouterr().err
-        assert output.count("it refuses the user or the password") == 2
-        assert "hunter" not in output
+        assert (output.count("it refuses the user or the password"), "hunter" in output) == (2, False)
 
 
 def test_the_documented_redis_user_has_all_permissions_needed(
@@ -246,7 +231,7 @@ def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) ->
 
 
 def test_during_a_rollout_a_replica_without_the_version_reports_it(model: Model, shared_redis: RedisServer) -> None:
-    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
+    newer = changed(model, version="v2")
     with replicas(model, shared_redis) as (old,), replicas(newer, shared_redis) as (new,):
         session = begin(old)
         post_groups(old, session, SPEED)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-import httpx
-import msgspec
 import numpy as np
 import pytest
 
 from anytime.inference.prediction import Answer, Settled
 from anytime_service.schemas.codecs import MSGPACK
+from service.in_session import begin
 from service.serving import LIMITS, Running, expected, packed, run_service, timeless, trained_model
 from waiting import until
 
@@ -34,11 +33,8 @@ def values(version: int) -> dict[str, Any]:
 
 
 def post(service: Running, session: str, version: int) -> int:
-    content = msgspec.msgpack.encode({name: packed(each) for name, each in values(version).items()})
-    headers = {"content-type": MSGPACK.media_type}
-    return httpx.post(
-        f"{service.url}/sessions/{session}/groups", content=content, headers=headers, timeout=60
-    ).status_code
+    groups = {name: packed(each) for name, each in values(version).items()}
+    return service.post_packed(f"/sessions/{session}/groups", groups).status_code
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])
@@ -76,7 +72,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def test_a_session_is_answered_from_the_values_before_their_replacement(
     service: Running, gate: Gate, options: dict[str, Any]
 ) -> None:
-    session = service.post_to("/sessions").json()["id"]
+    session = begin(service)
     assert post(service, session, 1) == 200
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(service.get, f"/sessions/{session}/predict", **options)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anytime.inference.prediction import Answer
-from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import (
@@ -35,9 +35,10 @@ from anytime_service.sessions.redis_format import ENDED_KEY, SESSIONS_KEY, keys_
 from anytime_service.sessions.redis_store import FULL, MAX_RETAINED, ModelVersions, RedisSessions
 from anytime_service.sessions.store import MemorySessions, SessionStore
 from anytime_service.settings import Settings
+from models.properties import quick
 from service.loops import run
 from service.redis_server import RedisServer
-from service.serving import VALUES, Collecting, logged, small_model
+from service.serving import VALUES, Collecting, changed, logged, small_model
 from waiting import until_async
 
 MODEL = small_model()
@@ -94,6 +95,18 @@ def replicas(shared_redis: RedisServer) -> Callable[..., Any]:
     return several
 
 
+@pytest.fixture
+def session(replicas: Callable[..., Any]) -> Callable[..., Any]:
+    """Begins a session; yields its id, and the replicas."""
+
+    @asynccontextmanager
+    async def begun(count: int = 2, rows: int | None = None, **options: Any) -> AsyncIterator[tuple[Any, ...]]:
+        async with replicas(count, **options) as made:
+            yield await made[0].store.create(MODEL, rows, ANYONE), *made
+
+    return begun
+
+
 async def answered(store: SessionStore, name: str) -> Answer:
     async with store.read(name, None, ANYONE) as session:
         return session.prediction.answer()
@@ -127,7 +140,7 @@ posts = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(quick(max_examples=60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(posts, st.integers(0, 8), st.sampled_from([None, 1, 2]))
 def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
     replicas: Callable[..., Any], posted: list[tuple[int, set[str], float, int]], when: int, rows: int | None
@@ -137,8 +150,7 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
         alone = await memory.create(MODEL, rows, ANYONE)
         async with replicas() as both:
             name = await both[0].store.create(MODEL, rows, ANYONE)
-            so_far = await answered(memory, alone)
-            waiting = False
+            so_far, waiting = await answered(memory, alone), False
             due: Answer | None = None  # the answer that the waiting prediction gets before the end
             for number, (place, groups, value, count) in enumerate([*posted, (0, set(), 0.0, 1)]):
                 if number == min(when, len(posted)):
@@ -163,33 +175,27 @@ def test_groups_over_any_replicas_in_any_order_are_answered_as_by_one_process(
 
 
 async def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never_were(
-    replicas: Callable[..., Any],
+    session: Callable[..., Any],
 ) -> None:
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
+    async with session() as (name, a, b):
         await post_groups(b.store, name, VALUES)
         await b.store.delete(name)
-        for replica in (a, b):
-            for attempt in range(2):
-                for request in (
-                    lambda store: post_groups(store, name, VALUES),
-                    lambda store: answered(store, name),
-                    lambda store: store.delete(name),
-                ):
-                    with pytest.raises(GoneSessionError):
-                        await request(replica.store)
-                for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
-                    with pytest.raises(UnknownSessionError) as error:
-                        await post_groups(replica.store, other, VALUES)
-                    assert len(str(error.value)) < 200, attempt
+        for store in (a.store, b.store) * 2:
+            for request in (post_groups(store, name, VALUES), answered(store, name), store.delete(name)):
+                with pytest.raises(GoneSessionError):
+                    await request
+            for other in ("none", "", "x" * 10_000, "a b", "\0", "{}:*"):
+                with pytest.raises(UnknownSessionError) as error:
+                    await post_groups(store, other, VALUES)
+                assert len(str(error.value)) < 200
         assert len(a.store.known._items) == len(b.store.known._items) == 0
 
 
 async def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
-    replicas: Callable[..., Any], shared_redis: RedisServer
+    session: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async with replicas(ttl_s=1.2) as (a, b):
-        used, forgotten = await a.store.create(MODEL, 1, ANYONE), await a.store.create(MODEL, 1, ANYONE)
+    async with session(ttl_s=1.2) as (used, a, b):
+        forgotten = await a.store.create(MODEL, 1, ANYONE)
         for _ in range(4):
             await asyncio.sleep(0.35)
             await post_groups(b.store, used, {"speed": [1.0]})
@@ -197,13 +203,13 @@ async def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
         for replica in (a, b):
             with pytest.raises(GoneSessionError):
                 await post_groups(replica.store, forgotten, VALUES)
-        live = await b.wait(used, 2_500.0)
-        await asyncio.sleep(1.5)
+        live = await b.wait(used, 1_700.0)
+        await asyncio.sleep(1.3)
         assert not live.answered
         assert await post_groups(a.store, used, {"hog": [1.0, 1.0]}) == (2, set()), "a prediction waits for it"
-        await until_async(lambda: bool(b.answers))
+        await until_async(lambda: b.answers)
         assert b.answers[0].groups == ("speed", "hog")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.3)
         with pytest.raises(GoneSessionError):
             await answered(a.store, used)
         # Only names are left, once the next check has swept.
@@ -217,34 +223,21 @@ async def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: 
             *((a, b)[i % 2].store.create(MODEL, 1, ANYONE) for i in range(12)), return_exceptions=True
         )
         names = [each for each in begun if isinstance(each, str)]
-        refused = [each for each in begun if isinstance(each, OverloadedError)]
+        refused = [each for each in begun if isinstance(each, OverloadedError) and "there are 5 sessions" in str(each)]
         assert (len(names), len(refused)) == (5, 7)
-        assert "there are 5 sessions" in str(refused[0])
         await b.store.delete(names[0])
         await a.store.create(MODEL, 1, ANYONE)
         with pytest.raises(OverloadedError):
             await b.store.create(MODEL, 1, ANYONE)
 
 
-async def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
-    async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
-        for _ in range(2):
-            await a.store.create(MODEL, 1, ANYONE)
-        await asyncio.sleep(0.15)
-        await a.store.create(MODEL, 1, ANYONE)
-
-
-async def test_the_first_post_at_any_replica_sets_the_number_of_rows(replicas: Callable[..., Any]) -> None:
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
+async def test_the_first_post_at_any_replica_sets_the_number_of_rows(session: Callable[..., Any]) -> None:
+    async with session() as (name, a, b):
         early = await b.store.get(name)  # when there were no values yet
         await post_groups(a.store, name, {"speed": [[1.0], [2.0]]})
-        with pytest.raises(FieldError) as error:
+        with pytest.raises(FieldError, match=r"^values of group 'hog' are 1 x 2; expected 2 x 2 values") as error:
             await early.add_groups({"hog": [[1.0, 2.0]]})
-        assert (error.value.field, str(error.value)) == (
-            "groups.hog",
-            "values of group 'hog' are 1 x 2; expected 2 x 2 values (rows x features)",
-        )
+        assert error.value.field == "groups.hog"
         assert (await answered(b.store, name)).groups == ("speed",)
         assert (await early.add_groups({"hog": [[1.0, 2.0], [3.0, 4.0]]}))[0] == 2
 
@@ -293,127 +286,94 @@ DAMAGED: dict[str, Callable[[str], tuple[str, bytes]]] = {
 
 @pytest.mark.parametrize("damage", DAMAGED)
 async def test_damaged_data_is_an_error_and_never_reaches_an_answer(
-    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
+    session: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
-    async with replicas() as (a, b):
-        name, other = await a.store.create(MODEL, None, ANYONE), await a.store.create(MODEL, None, ANYONE)
+    async with session() as (name, a, b):
+        other = await a.store.create(MODEL, None, ANYONE)
         await post_groups(a.store, name, {"speed": [1.0]})
         await b.wait(other)
         shared_redis.execute("HSET", keys_of(name)[0], *DAMAGED[damage](name), database=DATABASE)
+        damaged_rows = ("rows that are no number", "rows that would fill the memory", "negative rows")
         for replica in (a, b):
             with logged("anytime_service") as records:
-                for _ in range(2):
+                for request in (answered(replica.store, name), replica.wait(name)):
                     with pytest.raises(DamagedSessionError, match="begin another"):
-                        await answered(replica.store, name)
-                    with pytest.raises(DamagedSessionError):
-                        await replica.wait(name)
+                        await request
             assert replica.store.trouble is None
-            assert records, "the log says so"
-            assert name in records[0].getMessage()
-            if damage in ("rows that are no number", "rows that would fill the memory", "negative rows"):
-                assert "its number of rows is" in records[0].getMessage()
+            words = "its number of rows is" if damage in damaged_rows else ""
+            assert re.search(f"{name}.*{words}", records[0].getMessage()), "the log says so"
+            if DAMAGED[damage](name)[0] in ("rows", "revision"):
+                with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
+                    await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
+        assert b"g:hog" not in shared_redis.execute("HKEYS", keys_of(name)[0], database=DATABASE) or "group" in damage
         assert (len(a.store._mirrors), len(b.store._mirrors)) == (0, 1)
         await post_groups(a.store, other, VALUES)
-        await until_async(lambda: bool(b.answers))
+        await until_async(lambda: b.answers)
         assert (b.answers[0].reason, b.answers[0].note) == ("complete", None), "other sessions lose nothing"
-
-
-@pytest.mark.parametrize("damage", [each for each in DAMAGED if "rows" in each.split() or "revision" in each.split()])
-async def test_groups_are_not_added_to_a_session_whose_rows_or_revision_are_damaged(
-    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
-) -> None:
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
-        await post_groups(a.store, name, {"speed": [1.0]})
-        field, content = DAMAGED[damage](name)
-        if field == "g:speed":
-            return  # the group's own damage, which does not keep others from being added
-        shared_redis.execute("HSET", keys_of(name)[0], field, content, database=DATABASE)
-        before = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-        for replica in (a, b):
-            with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
-                await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
-        assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == before
-        await a.store.delete(name)
 
 
 async def test_missing_or_too_many_fields_are_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
     async with replicas() as (a, b):
-        for field in ("format", "name", "version", "rows", "revision", "too many"):
+        junk = [each for number in range(50) for each in (f"g:{number}", "")]
+        missing = [("HDEL", field) for field in ("format", "name", "version", "rows", "revision")]
+        for command, *fields in (*missing, ("HSET", *junk), ("SET", "a key of another kind")):
             name = await a.store.create(MODEL, None, ANYONE)
-            if field == "too many":
-                junk = [each for number in range(50) for each in (f"g:{number}", "")]
-                shared_redis.execute("HSET", keys_of(name)[0], *junk, database=DATABASE)
-            else:
-                shared_redis.execute("HDEL", keys_of(name)[0], field, database=DATABASE)
+            shared_redis.execute(command, keys_of(name)[0], *fields, database=DATABASE)
             for request in (answered(b.store, name), b.wait(name), post_groups(b.store, name, VALUES)):
                 # A version may be empty, and is then one that is not here.
                 with pytest.raises((DamagedSessionError, MissingVersionError)):
                     await request
-            await b.store.delete(name)
+            if command != "SET":
+                await b.store.delete(name)
         assert (a.store.trouble, b.store.trouble) == (None, None)
 
 
 @pytest.mark.parametrize("damage", ["a time that is none", "a key of another kind"])
 async def test_a_post_is_accepted_completely_or_not_at_all_if_the_waiting_replicas_are_damaged(
-    replicas: Callable[..., Any], shared_redis: RedisServer, damage: str
+    session: Callable[..., Any], shared_redis: RedisServer, damage: str
 ) -> None:
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
-        session, waiting = keys_of(name)[:2]
+    async with session() as (name, a, b):
+        stored, waiting = keys_of(name)[:2]
         await b.wait(name)
         if damage == "a key of another kind":
             shared_redis.execute("SET", waiting, "something", database=DATABASE)
             with pytest.raises(DamagedSessionError):
                 await post_groups(a.store, name, VALUES)
-            assert shared_redis.execute("HKEYS", session, database=DATABASE) == [
+            assert shared_redis.execute("HKEYS", stored, database=DATABASE) == [
                 b"format", b"name", b"version", b"rows", b"revision",
             ]  # fmt: skip
         else:
             shared_redis.execute("HSET", waiting, b.store._replica, "soon", "nobody", "nan", database=DATABASE)
             await post_groups(a.store, name, VALUES)
-            await until_async(lambda: bool(b.answers))
+            await until_async(lambda: b.answers)
             assert b.answers[0].reason == "complete"
             await b.wait(name)
         await a.store.delete(name)
         assert (a.store.trouble, b.store.trouble) == (None, None)
 
 
-async def test_a_key_of_another_kind_is_an_error(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async with replicas(count=1) as (a,):
-        name = await a.store.create(MODEL, None, ANYONE)
-        shared_redis.execute("SET", keys_of(name)[0], "something", database=DATABASE)
-        for request in (answered(a.store, name), post_groups(a.store, name, VALUES)):
-            with pytest.raises(DamagedSessionError):
-                await request
-        assert a.store.trouble is None
-
-
 async def test_a_waiting_prediction_fails_when_its_session_is_damaged(
-    replicas: Callable[..., Any], shared_redis: RedisServer
+    session: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
+    async with session() as (name, a, b):
         await b.wait(name)
         await post_groups(a.store, name, {"speed": [1.0]})
         await until_async(lambda: bool(next(iter(b.service.active)).machine.prediction.received))
         # A post that no replica would have made.
         shared_redis.execute("HSET", keys_of(name)[0], "g:hog", b"nonsense", "revision", 5, database=DATABASE)
         await post_groups(a.store, name, {"lab": [1.0]})
-        await until_async(lambda: bool(b.failures))
+        await until_async(lambda: b.failures)
         assert isinstance(b.failures[0], DamagedSessionError)
         assert (b.answers, len(b.store._mirrors), len(b.service.active)) == ([], 0, 0)
 
 
 async def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
-    replicas: Callable[..., Any], shared_redis: RedisServer
+    session: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async with replicas() as (a, b):
+    async with session() as (idle, a, b):
         names = [await a.store.create(MODEL, None, ANYONE) for _ in range(10)]
-        for name in names:
+        for name in (*names, idle):
             await b.wait(name, 20_000.0)
-        idle = await a.store.create(MODEL, None, ANYONE)
-        await b.wait(idle, 20_000.0)
         async with b.store.read(idle, now_ms() + 20_000.0, ANYONE) as followed:
             pass
         shared_redis.execute("CLIENT", "KILL", "TYPE", "pubsub")
@@ -428,17 +388,15 @@ async def test_groups_posted_while_the_subscription_was_lost_are_not_missed(
 
 
 async def test_a_post_is_published_only_to_replicas_with_waiting_predictions(
-    replicas: Callable[..., Any], shared_redis: RedisServer
+    session: Callable[..., Any], shared_redis: RedisServer
 ) -> None:
-    async with replicas(count=3) as (a, b, c):
-        name = await a.store.create(MODEL, None, ANYONE)
+    async with session(count=3) as (name, a, b, c):
         await b.wait(name)
-        waiting = shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE)
-        assert waiting == [b.store._replica.encode()]
+        assert shared_redis.execute("HKEYS", keys_of(name)[1], database=DATABASE) == [b.store._replica.encode()]
         assert (len(a.store._mirrors), len(b.store._mirrors), len(c.store._mirrors)) == (0, 1, 0)
         shared_redis.execute("PUBLISH", f"anytime:replica:{b.store._replica}", b"hello")  # is ignored
         await post_groups(c.store, name, VALUES)
-        await until_async(lambda: bool(b.answers))
+        await until_async(lambda: b.answers)
         assert (b.answers[0].reason, b.answers[0].prefix, len(b.store._mirrors)) == ("complete", 3, 0)
 
 
@@ -471,11 +429,9 @@ async def test_values_count_where_a_prediction_waits_and_are_refused_beyond_the_
         assert (a.answers[1].prefix, held.bytes) == (3, 0)
 
 
-async def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(replicas: Callable[..., Any]) -> None:
-    newer = replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": "v2"}))
-
-    async with replicas() as (a, b):
-        name = await a.store.create(MODEL, None, ANYONE)
+async def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(session: Callable[..., Any]) -> None:
+    newer = changed(MODEL, version="v2")
+    async with session() as (name, a, b):
         b.service.registry = ModelRegistry.of([newer])
         b.models = b.store._models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
         for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
@@ -488,23 +444,20 @@ async def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(
 
 
 def test_former_versions_are_retained_while_their_sessions_are_used() -> None:
-    def version(number: int) -> Model:
-        return replace(MODEL, manifest=MODEL.manifest.model_copy(update={"version": f"v{number}"}))
-
-    registry = ModelRegistry.of([version(0)])
+    registry = ModelRegistry.of([changed(MODEL, version="v0")])
     versions = ModelVersions(lambda: registry, retain_s=3600, max_rows=MAX_ROWS)
     for number in range(1, MAX_RETAINED + 3):
-        registry = ModelRegistry.of([version(number)])
+        registry = ModelRegistry.of([changed(MODEL, version=f"v{number}")])
         versions.notice()
         assert versions.find("brake", "v0").version == "v0", "used each time"
     assert len(versions._retained) == MAX_RETAINED
     with pytest.raises(MissingVersionError):
         versions.find("brake", "v1")
     brief = ModelVersions(lambda: registry, retain_s=0.0, max_rows=MAX_ROWS)
-    before, registry = registry, ModelRegistry.of([MODEL])
-    brief.notice()
-    brief.notice()
-    assert len(brief._retained) == 0, str(before)
+    registry = ModelRegistry.of([MODEL])
+    for _ in range(2):
+        brief.notice()
+    assert len(brief._retained) == 0
 
 
 async def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., Any]) -> None:
@@ -516,9 +469,8 @@ async def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., An
         assert await post_groups(a.store, names[0], {}) == (3, set())
 
 
-async def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async with replicas(count=1) as (a,):
-        name = await a.store.create(MODEL, None, ANYONE)
+async def test_the_number_of_connections_is_bounded(session: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with session(count=1) as (name, a):
         await asyncio.gather(*(post_groups(a.store, name, VALUES) for _ in range(200)))
         clients = shared_redis.execute("CLIENT", "LIST").decode().splitlines()
         ours = [line for line in clients if f" db={DATABASE} " in line and " name=anytime " in line]
@@ -526,67 +478,40 @@ async def test_the_number_of_connections_is_bounded(replicas: Callable[..., Any]
 
 
 async def test_a_working_connection_is_not_replaced(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async with replicas(count=1, timeout_ms=1_000.0, store_check_s=0.02):
-        before = connections(shared_redis)
-        await asyncio.sleep(2.5)
-        assert connections(shared_redis) == before + 1, "that of the test"
+    def opened() -> int:
+        return int(shared_redis.execute("INFO", "stats")["total_connections_received"])
 
-
-def connections(redis: RedisServer) -> int:
-    """How many have been opened so far."""
-    statistics: dict[str, int] = redis.execute("INFO", "stats")
-    return statistics["total_connections_received"]
+    async with replicas(count=1, timeout_ms=400.0, store_check_s=0.02):
+        before = opened()
+        await asyncio.sleep(0.9)
+        assert opened() == before + 1, "that of the test"
 
 
 async def test_the_first_request_starts_the_store(shared_redis: RedisServer) -> None:
     replica = Replica(shared_redis)
     name = await replica.store.create(MODEL, 1, ANYONE)
     assert await post_groups(replica.store, name, VALUES) == (3, set())
-    await replica.store.close()
-    await replica.store.close()
-    again: Awaitable[Answer] = answered(replica.store, name)
-    assert (await again).prefix == 3, "it starts again"
+    for _ in range(2):
+        await replica.store.close()
+    assert (await answered(replica.store, name)).prefix == 3, "it starts again"
     await replica.store.close()
 
 
-async def test_a_read_ends_at_its_deadline_though_redis_is_slow(
-    replicas: Callable[..., Any], shared_redis: RedisServer
+@pytest.mark.parametrize("min_read_ms", [0.0, 2_000.0])
+async def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
+    session: Callable[..., Any], shared_redis: RedisServer, min_read_ms: float
 ) -> None:
-    async with replicas(count=1) as (a,):
-        name = await a.store.create(MODEL, 1, ANYONE)
-        shared_redis.hang()
-        try:
-            with pytest.raises(SessionsUnreachableError, match="no answer within 100 ms"):
-                await a.wait(name, 100.0)
-        finally:
-            shared_redis.go_on()
-        await until_async(lambda: a.store.trouble is None)
-        assert not len(a.store._mirrors)
-
-
-def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than_not_at_all(
-    replicas: Callable[..., Any], shared_redis: RedisServer
-) -> None:
-    async def main(min_read_ms: float) -> None:
-        async with replicas(count=1, min_read_ms=min_read_ms) as (a,):
-            name = await a.store.create(MODEL, 1, ANYONE)
-            await post_groups(a.store, name, {"speed": [1.0]})
-            shared_redis.execute("CLIENT", "PAUSE", "100", "ALL")
-            if not min_read_ms:
-                with pytest.raises(SessionsUnreachableError):
-                    await a.wait(name, 5.0)
-                return
+    async with session(count=1, min_read_ms=min_read_ms) as (name, a):
+        await post_groups(a.store, name, {"speed": [1.0]})
+        shared_redis.execute("CLIENT", "PAUSE", "100", "ALL")
+        with nullcontext() if min_read_ms else pytest.raises(SessionsUnreachableError):
             await a.wait(name, 5.0)
-            await until_async(lambda: bool(a.answers))
+            await until_async(lambda: a.answers)
             assert (a.answers[0].reason, a.answers[0].groups) == ("deadline", ("speed",))
 
-    for min_read_ms in (0.0, 2_000.0):
-        run(main(min_read_ms))
 
-
-async def test_stored_data_has_the_documented_format(replicas: Callable[..., Any], shared_redis: RedisServer) -> None:
-    async with replicas(count=1) as (a,):
-        name = await a.store.create(MODEL, None, ANYONE)
+async def test_stored_data_has_the_documented_format(session: Callable[..., Any], shared_redis: RedisServer) -> None:
+    async with session(count=1) as (name, a):
         await post_groups(a.store, name, {"speed": [2.0]})
         fields = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
         assert fields == {
@@ -602,9 +527,8 @@ async def test_stored_data_has_the_documented_format(replicas: Callable[..., Any
 
 
 @pytest.mark.parametrize("rows", [2000, 3000], ids=["by the script", "by a command of its own"])
-async def test_a_session_of_many_bytes_is_read_completely_and_followed(replicas: Callable[..., Any], rows: int) -> None:
-    async with replicas(max_rows=rows) as (first, second):
-        name = await first.store.create(MODEL, rows, ANYONE)
+async def test_a_session_of_many_bytes_is_read_completely_and_followed(session: Callable[..., Any], rows: int) -> None:
+    async with session(rows=rows, max_rows=rows) as (name, first, second):
         for group in ("speed", "hog"):
             await post_groups(first.store, name, {group: values_of(1.0, rows)(group)})
         assert (await answered(second.store, name)).missing == ("lab",)

@@ -11,28 +11,25 @@ from typing import Any
 
 import pytest
 
+from anytime import load
 from anytime.model.model import Model
 from service.commands import Command, commands
 from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer
-from service.serving import VALUES, Running, expected, small_model, timeless
+from service.serving import VALUES, Running, expected, timeless
 
 DATABASE = 4
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return small_model().save(tmp_path_factory.mktemp("replicas") / "m.safetensors")
+def model(model_file: Path) -> Model:
+    return load(model_file)
 
 
 @pytest.fixture(scope="module")
-def processes(
-    model: Model, shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[tuple[Command, Running]]]:
-    path = Path(tmp_path_factory.mktemp("served")) / "m.safetensors"
-    model.save(path)
+def processes(model_file: Path, shared_redis: RedisServer) -> Iterator[list[tuple[Command, Running]]]:
     with commands(
-        3, path, ANYTIME_SESSION_STORE=shared_redis.url(DATABASE), ANYTIME_SESSION_STORE_TIMEOUT_MS="5000"
+        3, model_file, ANYTIME_SESSION_STORE=shared_redis.url(DATABASE), ANYTIME_SESSION_STORE_TIMEOUT_MS="5000"
     ) as served:
         yield served
 
@@ -51,11 +48,9 @@ def test_any_replica_accepts_groups_and_answers(replicas: list[Running], model: 
             took = post_groups(next(turn), session, {name: VALUES[name]}).json()
             assert took == {"prefix": prefix, "steps": 3, "replaced": []}
             given[name] = VALUES[name]
-            for replica in replicas:
-                for budget in (None, 0.0, 5.0):
-                    asked = {} if budget is None else {"budget": budget}
-                    answer = replica.get(f"/sessions/{session}/predict", **asked).json()
-                    assert timeless(answer) == expected(model, given, budget)
+            for replica, budget in itertools.product(replicas, (0.0, 5.0, 10.0)):
+                answer = replica.get(f"/sessions/{session}/predict", budget=budget).json()
+                assert timeless(answer) == expected(model, given, budget=budget)
         assert post_groups(next(turn), session, {"hog": VALUES["hog"]}).json()["replaced"] == ["hog"]
         answer = next(turn).get("/predict", session=session).json()
         assert timeless(answer) == expected(model, VALUES) | {"replaced": ["hog"]}
@@ -91,7 +86,7 @@ def test_no_group_is_lost_when_a_replica_dies(
     waiting = wait(threads, b, session, deadline_ms=9_000)
     post_groups(taker, session, {"hog": VALUES["hog"]})
     dying.process.kill()
-    dying.process.wait(10)
+    dying.stopped()
     assert timeless(c.get(f"/sessions/{session}/predict").json()) == expected(
         model, {"speed": VALUES["speed"], "hog": VALUES["hog"]}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
@@ -19,10 +20,9 @@ from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer
-from service.serving import LIMITS, PLAIN, VALUES, Running, expected, logged, packed, run_service, timeless
+from service.serving import LIMITS, PLAIN, VALUES, Running, chunk, expected, logged, packed, run_service, timeless
 from waiting import until
 
-PACKED = {"content-type": MSGPACK.media_type}
 LONG_MS = 20_000
 PATIENT = {"session_store_timeout_ms": 5_000, "max_deadline_ms": LONG_MS}
 """Requests and metrics of several clients take a second or two on a busy machine."""
@@ -68,15 +68,14 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
         took = post_groups(service, session, {name: VALUES[name]})
         assert (took.status_code, took.json()) == (200, {"prefix": prefix, "steps": 3, "replaced": []})
         given[name] = VALUES[name]
-        for budget in (None, 0.0, 1.0, 5.0, 10.0):
-            waiting = {} if budget is None else {"budget": budget}
-            answer = service.get(f"/sessions/{session}/predict", **waiting).json()
-            assert timeless(answer) == expected(model, given, budget)
-            assert answer["reason"] == (
-                "end" if answer["missing"] else "complete" if budget in (None, 10) else "budget"
-            )
+        for budget in (math.inf, 0.0, 1.0, 5.0, 10.0):
+            options = {"budget": budget} if budget < math.inf else {}
+            answer = service.get(f"/sessions/{session}/predict", **options).json()
+            assert timeless(answer) == expected(model, given, budget=budget)
+            complete = "complete" if budget >= 10.0 else "budget"
+            assert answer["reason"] == ("end" if answer["missing"] else complete)
     ended = end(service, session)
-    assert (ended.status_code, ended.content) == (204, b"")
+    assert (ended.status_code, ended.content, "content-type" in ended.headers) == (204, b"", False)
 
 
 def test_a_session_can_be_named_in_the_query(service: Running) -> None:
@@ -94,13 +93,9 @@ def test_a_session_can_be_named_in_the_query(service: Running) -> None:
 def test_an_unknown_session_is_404_and_an_ended_one_410(service: Running, path: str) -> None:
     session = begin(service)
     assert end(service, session).status_code == 204
-    method = {"/predict": "GET", "/groups": "POST", "": "DELETE"}[path]
+    request = {"/predict": service.get, "/groups": service.post_to, "": service.delete}[path]
     for name, status in ((session, 410), ("none", 404), ("%00", 404), ("x" * 5_000, 404)):
-        content = b"{}" if method == "POST" else None
-        response = httpx.request(
-            method, f"{service.url}/sessions/{name}{path}", content=content, timeout=30, verify=PLAIN
-        )
-        problem = refused(response, status)
+        problem = refused(request(f"/sessions/{name}{path}"), status)
         assert problem["field"] == "session"
         assert len(problem["detail"]) < 300
     assert refused(service.get("/predict", session=session), 410)
@@ -118,8 +113,7 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: M
         ({"speed": [[3.0]] * 51}, "rows"),
     ):
         assert refused(post_groups(service, session, groups), 422)["field"] == field
-    answer = service.get(f"/sessions/{session}/predict").json()
-    assert timeless(answer) == expected(model, {"speed": [2.0]})
+    assert timeless(service.get(f"/sessions/{session}/predict").json()) == expected(model, {"speed": [2.0]})
 
 
 @BEFORE_THE_STORE
@@ -145,8 +139,7 @@ def test_an_invalid_body_names_the_place(
     service: Running, path: str, content: bytes, status: int, field: str | None
 ) -> None:
     session = begin(service)
-    response = httpx.post(service.url + path.format(session), content=content, timeout=30, verify=PLAIN)
-    assert refused(response, status).get("field") == field
+    assert refused(service.post_to(path.format(session), content=content), status).get("field") == field
     assert post_groups(service, session, VALUES).status_code == 200
 
 
@@ -160,34 +153,33 @@ def test_an_invalid_parameter_is_named(service: Running, parameter: str, value: 
 
 
 def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
-    created = httpx.post(f"{service.url}/sessions", content=MSGPACK.encode({"rows": 3}), headers=PACKED, verify=PLAIN)
+    created = service.post_packed("/sessions", {"rows": 3}, MSGPACK.media_type)
     assert (created.status_code, created.headers["content-type"]) == (201, MSGPACK.media_type)
-    session = msgspec.msgpack.decode(created.content)["id"]
+    path = f"/sessions/{msgspec.msgpack.decode(created.content)['id']}"
     values = {"speed": np.array([[1.0], [2.0], [3.0]]), "hog": np.array([[1.0, 2.0], [np.nan, 4.0], [5.0, 6.0]])}
-    body = MSGPACK.encode({name: packed(each) for name, each in values.items()})
-    took = httpx.post(f"{service.url}/sessions/{session}/groups", content=body, headers=PACKED, verify=PLAIN)
+    groups = {name: packed(each) for name, each in values.items()}
+    took = service.post_packed(f"{path}/groups", groups, MSGPACK.media_type)
     assert msgspec.msgpack.decode(took.content) == {"prefix": 2, "steps": 3, "replaced": []}
     accepting = {"accept": MSGPACK.media_type}
-    answer = httpx.get(f"{service.url}/sessions/{session}/predict", headers=accepting, verify=PLAIN)
+    answer = httpx.get(f"{service.url}{path}/predict", headers=accepting, verify=PLAIN)
     assert answer.headers["content-type"] == MSGPACK.media_type
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
 
 
-def test_a_waiting_get_is_answered_at_its_deadline(service: Running, model: Model) -> None:
+def test_a_get_is_answered_at_its_deadline_or_at_once_if_it_has_nothing_to_wait_for(
+    service: Running, model: Model
+) -> None:
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
     answer = service.get(f"/sessions/{session}/predict", deadline_ms=100).json()
-    assert (answer["reason"], answer["complete"]) == ("deadline", False)
-    assert timeless(answer) == expected(model, {"speed": [2.0]})
-    assert service.get(f"/sessions/{session}/predict", deadline_ms=0).json()["reason"] == "deadline"
-
-
-def test_a_get_without_a_deadline_or_without_anything_to_wait_for_answers_at_once(service: Running) -> None:
-    session = begin(service)
-    assert service.get(f"/sessions/{session}/predict").json()["reason"] == "end"
-    post_groups(service, session, {"speed": [2.0]})
-    answer = service.get(f"/sessions/{session}/predict", deadline_ms=LONG_MS, budget=1).json()
-    assert answer["reason"] == "budget"
+    assert (answer["reason"], timeless(answer)) == ("deadline", expected(model, {"speed": [2.0]}))
+    at_once: list[tuple[dict[str, Any], str]] = [
+        ({"deadline_ms": 0}, "deadline"),
+        ({}, "end"),
+        ({"deadline_ms": LONG_MS, "budget": 1}, "budget"),  # nothing to wait for
+    ]
+    for options, reason in at_once:
+        assert service.get(f"/sessions/{session}/predict", **options).json()["reason"] == reason
 
 
 def test_deleting_a_session_answers_its_waiting_predictions(
@@ -197,10 +189,8 @@ def test_deleting_a_session_answers_its_waiting_predictions(
     post_groups(service, session, {"speed": [2.0]})
     waiting = [wait(threads, service, session, deadline_ms=LONG_MS) for _ in range(3)]
     assert end(service, session).status_code == 204
-    for each in waiting:
-        answer = each.result(20).json()
-        assert answer["reason"] == "end"
-        assert timeless(answer) == expected(model, {"speed": [2.0]})
+    for answer in (each.result(20).json() for each in waiting):
+        assert (answer["reason"], timeless(answer)) == ("end", expected(model, {"speed": [2.0]}))
     refused(end(service, session), 410)
 
 
@@ -208,39 +198,31 @@ def test_several_predictions_wait_at_once_with_their_own_options(
     service: Running, model: Model, threads: ThreadPoolExecutor
 ) -> None:
     session = begin(service)
-    cheap = wait(threads, service, session, deadline_ms=LONG_MS, budget=1)
-    whole = wait(threads, service, session, deadline_ms=LONG_MS)
-    short = wait(threads, service, session, deadline_ms=30)
+    cheap, whole, short = (
+        wait(threads, service, session, **options)
+        for options in ({"deadline_ms": LONG_MS, "budget": 1}, {"deadline_ms": LONG_MS}, {"deadline_ms": 30})
+    )
     assert short.result(20).json()["groups"] == []
     post_groups(service, session, {"speed": VALUES["speed"]})
     assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
     post_groups(service, session, VALUES)
     answer = whole.result(20).json()
-    assert timeless(answer) == expected(model, VALUES) | {"replaced": ["speed"]}
-    assert answer["reason"] == "complete"
+    assert (answer["reason"], timeless(answer)) == ("complete", expected(model, VALUES) | {"replaced": ["speed"]})
 
 
-def test_a_client_that_disconnects_leaves_no_prediction(service: Running) -> None:
+@pytest.mark.parametrize("body", ["none", "above the limit"])
+def test_a_client_that_disconnects_or_sends_too_much_leaves_nothing_open(service: Running, body: str) -> None:
     session = begin(service)
     with service.connect() as connection:
-        connection.send(
-            f"GET /sessions/{session}/predict?deadline_ms={LONG_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
-        )
-        until(lambda: service.metric("anytime_open_predictions") == 1)
+        framing = "" if body == "none" else "Transfer-Encoding: chunked\r\n"
+        target = f"/sessions/{session}/predict?deadline_ms={LONG_MS}"
+        connection.send(f"GET {target} HTTP/1.1\r\nHost: test\r\n{framing}\r\n".encode())
+        if body == "none":
+            until(lambda: service.metric("anytime_open_predictions") == 1)
+        else:
+            connection.send(chunk(b" " * 100_001))
+            assert connection.response()[0] == 413
     until(lambda: service.metric("anytime_open_predictions") == 0)
-    assert post_groups(service, session, VALUES).status_code == 200
-
-
-def test_a_get_with_a_body_above_the_limit_leaves_nothing_open(service: Running) -> None:
-    session = begin(service)
-    with service.connect() as connection:
-        connection.send(
-            f"GET /sessions/{session}/predict?deadline_ms={LONG_MS} HTTP/1.1\r\nHost: test\r\n"
-            "Transfer-Encoding: chunked\r\n\r\n".encode()
-        )
-        connection.send(b"%x\r\n%s\r\n" % (100_001, b" " * 100_001))
-        assert connection.response()[0] == 413
-        until(lambda: service.metric("anytime_open_predictions") == 0)
     assert post_groups(service, session, VALUES).status_code == 200
 
 
@@ -251,7 +233,7 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
         assert service.post_to("/sessions").json()["expires_in_s"] == 1.0
         waited = service.get(f"/sessions/{session}/predict", deadline_ms=1_500).json()
         assert waited["reason"] == "deadline", "it does not expire while someone waits"
-        sleep(1.5)
+        sleep(1.1)
         refused(post_groups(service, session, VALUES), 410)
 
 
@@ -260,8 +242,7 @@ def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], 
     with run_service([model], limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")
-        refused(response, 503)
-        assert response.headers["retry-after"] == "1"
+        assert (refused(response, 503)["status"], response.headers["retry-after"]) == (503, "1")
         end(service, first)
         begin(service)
         assert post_groups(service, second, VALUES).status_code == 200

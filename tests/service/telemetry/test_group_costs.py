@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +22,11 @@ from anytime_service.models.registry import load_registry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from models.commands import Capture, ran, refusal
-from service.serving import GROUPS, VALUES, Running, rows_of, run_service, small_model
+from service.serving import EXTRACTORS, GROUPS, VALUES, Running, rows_of, run_service
 from service.slowness import SLOW_S, slow
 from waiting import until
 
-EXTRACTORS: dict[str, Callable[[Any], Any]] = {name: itemgetter(name) for name in VALUES}
-LONG_MS = 20_000.0
-
-
-@pytest.fixture
-def fresh() -> Iterator[Running]:
-    """A service that has measured nothing yet."""
-    with run_service([small_model()], Settings(port=0)) as service:
-        yield service
+SETTINGS = Settings(port=0)
 
 
 def counted(service: Running, group: str, what: str = "count") -> float:
@@ -71,8 +60,7 @@ def test_a_group_that_no_answer_waited_for_teaches_what_it_took_to_its_end(fresh
 
 def test_a_late_group_without_values_tells_what_it_took_and_with_none_of_both_it_counts_as_late(fresh: Running) -> None:
     with fresh.stream() as stream:
-        stream.say("begin", 1, deadline_ms=0)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=0)
         stream.say("group", 1, group="hog", values=[], took_ms=7)
         until(lambda: counted(fresh, "hog") == 1)
         stream.say("group", 1, group="nobody", values=[], took_ms=7)
@@ -89,27 +77,26 @@ def saved(path: Path) -> None:
     repriced = json.loads(json.dumps(GROUPS))
     repriced["groups"][1]["cost"] = 1.0
     X, y = rows_of(repriced, 0)
-    AnytimeRegressor(repriced, alpha=0.01, basis="linear").fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(
-        path, name="brake"
-    )
+    estimator = AnytimeRegressor(repriced, alpha=0.01, basis="linear")
+    estimator.fit(X, X @ np.array([0.5, 2.0, 2.0, 1.0]) + 0.1 * y).save(path, name="brake")
 
 
-@pytest.mark.parametrize("side", [False, True], ids=["main port", "metrics port"])
 def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_loaded_again(
-    side: bool, tmp_path: Path, capsys: Capture
+    tmp_path: Path, capsys: Capture
 ) -> None:
+    """From the port of metrics; `test_pages.py` learns from the main one."""
     path, learned, kept = tmp_path / "brake.safetensors", tmp_path / "learned.yaml", tmp_path / "kept.txt"
     saved(path)
     extractors = EXTRACTORS | {"hog": slow}
-    settings = Settings(port=0, metrics_port=0 if side else None)
     assert load(path).manifest.steps[0].group == "hog"
+    settings = Settings(port=0, metrics_port=0)
     with run_service(load_registry((path,)), settings) as service, Client(service.url) as client:
-        url = f"http://127.0.0.1:{service.metrics_port or service.port}/metrics"
         client.warm_up(extractors)
-        ask_until(service, client, extractors, 6, budget=1.0)  # hog alone
-        call = ["costs", "--from", url, "--model", str(path), "--least", "6", "--check"]
+        ask_until(service, client, extractors, 2, budget=1.0)  # hog alone
+        url = f"http://127.0.0.1:{service.metrics_port}/metrics"
+        call = ["costs", "--from", url, "--model", str(path), "--least", "2", "--check"]
         out = ran(capsys, *call, "--out", str(learned), "--keep", str(kept), code=3).out
-        assert "unchanged: fewer than 6 values were measured" in out
+        assert "unchanged: fewer than 2 values were measured" in out
         groups = load_groups(learned)
         cost = dict(zip(groups.names, groups.costs.tolist(), strict=True))
         assert SLOW_S * 1e3 * 0.9 <= cost["hog"] < SLOW_S * 1e3 * 20
@@ -127,29 +114,26 @@ def test_a_key_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest
     saved(path)
     settings = Settings(port=0, api_keys="a-key-that-predicts-only,admin:a-key-that-reads-metrics")
     with run_service(load_registry((path,)), settings) as service:
-        call = ["costs", "--from", service.url, "--model", str(path)]
-        monkeypatch.delenv("ANYTIME_KEY", raising=False)
-        assert "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin" in refusal(capsys, *call)
-        monkeypatch.setenv("ANYTIME_KEY", "a-key-that-predicts-only")
-        assert "returned 403" in refusal(capsys, *call)
-        monkeypatch.setenv("ANYTIME_KEY", "a-key-that-reads-metrics")
-        assert "no group of any model was timed yet" in refusal(capsys, *call)
+        for key, words in {
+            "": "returned 401 Unauthorized; set ANYTIME_KEY to a key of scope admin",
+            "a-key-that-predicts-only": "returned 403",
+            "a-key-that-reads-metrics": "no group of any model was timed yet",
+        }.items():
+            monkeypatch.setenv("ANYTIME_KEY", key)
+            assert words in refusal(capsys, "costs", "--from", service.url, "--model", str(path))
 
 
 @pytest.mark.parametrize(("answered", "expected"), [(True, []), (False, [1.0, 2.0])])
-def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(
+async def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the_server(
     answered: bool, expected: Any
 ) -> None:
-    async def reported() -> Any:
-        connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
-        call = Call(connection, PredictionOptions(), 0.0)
-        call.close()
-        call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
-        assert connection._unsent.empty(), "the prediction never began"
-        connection._socket = call.socket = object()  # type: ignore[assignment]
-        call.id, call.answered = 7, answered
-        call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
-        return msgspec.msgpack.decode(connection._unsent.get_nowait())
-
-    frame = asyncio.run(reported())
+    connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
+    call = Call(connection, PredictionOptions(), 0.0)
+    call.close()
+    call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+    assert connection._unsent.empty(), "the prediction never began"
+    connection._socket = call.socket = object()  # type: ignore[assignment]
+    call.id, call.answered = 7, answered
+    call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
+    frame = msgspec.msgpack.decode(connection._unsent.get_nowait())
     assert frame == {"type": "group", "id": 7, "group": "hog", "values": expected, "took_ms": 8.5}

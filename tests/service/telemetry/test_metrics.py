@@ -9,19 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
-from websockets.exceptions import InvalidStatus
 
 from anytime_service.limits.turns import Turns
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import LONGEST_MS, GroupTimings, Histograms, Metrics, SessionTimings
-from service.serving import Running, run_service, small_model, trained_model
+from service.doors import refused
+from service.serving import LINES, Running, changed, lines_of, run_service, small_model, trained_model
 from waiting import until
 
 LIMITS = Settings(port=0)
@@ -72,8 +71,7 @@ def test_every_metric_is_exposed_to_prometheus(service: Running) -> None:
 def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Running) -> None:
     plain, other = service.scrape(), service.scrape(accept=f"{OPENMETRICS},text/plain;q=0.5")
     assert other.headers["content-type"].startswith(OPENMETRICS)
-    assert other.text.count("# EOF\n") == 1
-    assert other.text.endswith("# EOF\n")
+    assert (other.text.count("# EOF\n"), other.text.endswith("# EOF\n")) == (1, True)
     names = {name for name in samples(families(plain.text)) if name[0].startswith("anytime_")}
     read: Callable[[str], Any] = openmetrics.text_string_to_metric_families
     assert names == {name for name in samples(read(other.text)) if name[0].startswith("anytime_")}
@@ -83,20 +81,16 @@ def test_openmetrics_is_sent_if_accepted_and_has_the_same_series(service: Runnin
 def test_the_margin_that_answers_use_is_exposed() -> None:
     metrics = Metrics()
     record = metrics.of(small_model()).lateness
-    for _ in range(20_000):
-        record.add(-5.0)
-    assert 'anytime_deadline_margin_seconds{model="brake"} 0.0' in scraped(metrics)
-    for _ in range(200):
-        record.add(5.0)
-    assert 'anytime_deadline_margin_seconds{model="brake"} 0.001' in scraped(metrics)
+    for times, late_ms, margin in ((20_000, -5.0, "0.0"), (200, 5.0, "0.001")):
+        for _ in range(times):
+            record.add(late_ms)
+        assert f'anytime_deadline_margin_seconds{{model="brake"}} {margin}' in scraped(metrics)
 
 
 def test_versions_of_a_model_share_their_metrics_and_models_do_not() -> None:
-    metrics = Metrics()
-    model = small_model()
-    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    assert metrics.of(model) is metrics.of(newer)
-    assert metrics.of(model) is not metrics.of(trained_model())
+    metrics, model = Metrics(), small_model()
+    assert "# TYPE anytime_prefix histogram\n# HELP " in scraped(metrics), "a family without members"
+    assert metrics.of(changed(model, version="v2")) is metrics.of(model) is not metrics.of(trained_model())
 
 
 def many() -> Metrics:
@@ -104,7 +98,7 @@ def many() -> Metrics:
     metrics = Metrics()
     wide = trained_model("wide", width=3)
     for number in range(80):
-        named = metrics.of(replace(wide, manifest=wide.manifest.model_copy(update={"name": f"m{number}"})))
+        named = metrics.of(changed(wide, name=f"m{number}"))
         for group in wide.places:
             GroupTimings(named, 0.0).received(group, number + 0.5)
     return metrics
@@ -127,26 +121,19 @@ def test_a_sliced_scrape_has_the_series_that_the_library_writes() -> None:
     assert "# " not in sliced[first:last], "a family's lines stand together"
 
 
-def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
-    async def turns_during_a_scrape(metrics: Metrics) -> int:
-        loop, turns, done = asyncio.get_running_loop(), 0, False
+async def test_the_event_loop_runs_during_a_scrape_of_many_lines() -> None:
+    metrics, turns, done = many(), 0, False
 
-        def turn() -> None:
-            nonlocal turns
-            turns += 1
-            if not done:
-                loop.call_soon(turn)
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not done:
+            asyncio.get_running_loop().call_soon(turn)
 
-        turn()
-        await metrics.write("", Turns().slices())
-        done = True
-        return turns
-
-    assert asyncio.run(turns_during_a_scrape(many())) > 10
-
-
-def test_a_family_without_members_is_exposed_by_its_name_alone() -> None:
-    assert "# TYPE anytime_prefix histogram\n# HELP " in scraped(Metrics())
+    turn()
+    await metrics.write("", Turns().slices())
+    done = True
+    assert turns > 10
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 1.0, 2.0), (-1.0, 0.0, 1.0)])
@@ -168,15 +155,10 @@ def test_histograms_expose_what_those_of_the_library_do(bounds: tuple[float, ...
         Histograms("a_seconds", "Again.", [], (0.1,), ours)
 
 
-def test_an_absurd_time_counts_as_the_longest() -> None:
-    metrics = Metrics()
-    GroupTimings(metrics.of(small_model()), 0.0).received("speed", 1.0, 1e300)
-    assert f'anytime_group_seconds_sum{{group="speed",model="brake",rows="1"}} {LONGEST_MS / 1000}' in scraped(metrics)
-
-
-def test_the_least_recently_used_session_is_removed() -> None:
+def test_the_least_recently_used_session_is_removed_and_an_absurd_time_counts_as_the_longest() -> None:
     metrics = Metrics()
     of_model = metrics.of(small_model())
+    GroupTimings(of_model, 0.0).received("hog", 1.0, 1e300)
     timings = SessionTimings(2)
     for name in ("a", "b", "c"):
         timings.begin(name, of_model, 0.0)
@@ -189,16 +171,14 @@ def test_the_least_recently_used_session_is_removed() -> None:
     seconds = re.findall(
         r'^anytime_group_seconds_sum{group="(\w+)",model="brake",rows="1"} (\S+)$', scraped(metrics), re.MULTILINE
     )
-    assert seconds == [("speed", "0.003"), ("hog", "0.004")]
+    assert dict(seconds) == {"hog": str(LONGEST_MS / 1000 + 0.004), "speed": "0.003"}
 
 
 def test_models_that_are_no_longer_served_leave_the_list_and_keep_their_counts() -> None:
-    metrics = Metrics()
-    model = small_model()
+    metrics, model = Metrics(), small_model()
     metrics.set_served([model])
     metrics.of(model).groups_late.inc()
-    newer = replace(model, manifest=model.manifest.model_copy(update={"version": "v2"}))
-    metrics.set_served([newer, trained_model()])
+    metrics.set_served([changed(model, version="v2"), trained_model()])
     text = scraped(metrics)
     assert set(re.findall(r'^anytime_model_info{model="(\w+)",version="([\w-]+)"} 1.0$', text, re.MULTILINE)) == {
         ("brake", "v2"),
@@ -232,21 +212,13 @@ def message_refused(service: Running) -> None:
         stream.problem()
 
 
-def handshake_refused(service: Running) -> None:
-    with pytest.raises(InvalidStatus), service.stream(subprotocols=["mqtt"]):
-        pass
+def head_refused(head: bytes) -> Callable[[Running], None]:
+    def send(service: Running) -> None:
+        with service.connect() as connection:
+            connection.send(head + b"\r\n\r\n")
+            assert connection.response()[0] in (400, 431)
 
-
-def no_http_refused(service: Running) -> None:
-    with service.connect() as connection:
-        connection.send(b"no request\r\n\r\n")
-        assert connection.response()[0] == 400
-
-
-def long_head_refused(service: Running) -> None:
-    with service.connect() as connection:
-        connection.send(b"GET /%b HTTP/1.1\r\nHost: test\r\n\r\n" % (b"x" * 17_000))
-        assert connection.response()[0] == 431
+    return send
 
 
 @pytest.mark.parametrize(
@@ -258,9 +230,9 @@ def long_head_refused(service: Running) -> None:
         ("unknown-session", lambda service: service.get("/sessions/none/predict")),
         ("unusable-values", message_refused),
         ("unusable-values", lambda service: service.get("/models/brake/plan", budget=-1)),
-        ("subprotocol", handshake_refused),
-        ("malformed-body", no_http_refused),
-        ("head-too-large", long_head_refused),
+        ("subprotocol", lambda service: refused(service, subprotocols=["mqtt"])),
+        ("malformed-body", head_refused(b"no request")),
+        ("head-too-large", head_refused(b"GET /%b HTTP/1.1\r\nHost: test" % (b"x" * 17_000))),
         ("http-404", lambda service: service.get("/nowhere")),
         ("http-405", lambda service: service.post_to("/livez")),
         ("fault", lambda service: service.get("/fail")),
@@ -280,30 +252,21 @@ def test_problems_are_counted_once_by_kind(service: Running, kind: str, make: Ca
 def test_no_text_of_a_client_becomes_a_label() -> None:
     with run_service([small_model()], LIMITS) as service:
         before = set(samples(families(service.scrape().text)))
-        service.post({"groups": {"evil": [1]}}, model="evil")
-        service.post({"groups": {"evil": [1]}})
         service.get("/evil")
-        service.post_to("/sessions/evil/groups", {"evil": [1]})
-        service.post_to("/models/evil/reload")
+        for path in ("/predict?model=evil", "/predict", "/sessions/evil/groups", "/models/evil/reload"):
+            service.post_to(path, {"groups": {"evil": [1]}})
         with service.stream() as stream:
             stream.say("begin", "evil", model="evil")
             stream.problem()
             stream.say("begin", 1)
             stream.say("group", 1, group="evil", values=[1], took_ms=1)
             stream.problem()
-            stream.say("end", 1)
-            stream.answer(1)
+            stream.end(1)
             stream.say("group", 1, group="evil", values=[1], took_ms=1)
             stream.say("end", 1)
-            stream.say("begin", 2, deadline_ms=0)
-            stream.answer(2)
-        lines = b'{"group":"speed","values":[1]}\n{"group":"hog","values":[1,2]}\n{"group":"evil","values":[1]}\n'
-        httpx.post(
-            f"{service.url}/predict?budget=5",
-            content=lines,
-            headers={"content-type": "application/x-ndjson"},
-            timeout=9,
-        )
+            stream.ask(2, deadline_ms=0)
+        lines = lines_of({"speed": [1], "hog": [1, 2], "evil": [1]})
+        service.post_to("/predict?budget=5", content=lines, headers={"content-type": LINES})
         text = service.scrape(accept="evil/evil").text
         assert "evil" not in text
         new = {name for name, _ in set(samples(families(text))) - before}

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from time import sleep
-from typing import Any
 
-import httpx
 import pytest
 
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.settings import Settings
-from service.serving import VALUES, Running, run_service, small_model
+from service.in_session import begin, post_groups
+from service.inferring import infer, tensors
+from service.serving import LINES, VALUES, Running, chunk, lines_of
 from waiting import WAIT_S, until
 
-LIMITS = Settings(port=0)
+SETTINGS = Settings(port=0)
+SPEED = {"speed": VALUES["speed"]}
 PAUSE_S = 0.1
 """A thousand of them are more than the longest wait: a time in another unit would be found."""
-
-
-@pytest.fixture
-def fresh() -> Iterator[Running]:
-    """A service that has measured nothing yet."""
-    with run_service([small_model()], LIMITS) as service:
-        yield service
 
 
 def count(service: Running, group: str = "speed") -> float:
@@ -33,14 +25,6 @@ def count(service: Running, group: str = "speed") -> float:
 
 def seconds(service: Running, group: str = "speed") -> float:
     return service.metric("anytime_group_seconds_sum", model="brake", group=group)
-
-
-def line(group: str, **fields: Any) -> bytes:
-    return json.dumps({"group": group, "values": VALUES[group], **fields}).encode() + b"\n"
-
-
-def chunk(content: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(content), content)
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
@@ -57,16 +41,15 @@ def test_the_reported_time_counts_and_else_the_time_since_the_previous_event(fre
         stream.answer(1)
     assert [count(fresh, name) for name in VALUES] == [1, 1, 1]
     assert seconds(fresh, "hog") == pytest.approx(0.0075)
-    assert PAUSE_S * 0.9 < seconds(fresh, "speed") < WAIT_S
-    assert PAUSE_S * 0.9 < seconds(fresh, "lab") < WAIT_S
+    for name in ("speed", "lab"):
+        assert PAUSE_S * 0.9 < seconds(fresh, name) < WAIT_S
     assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.01") == 1
     assert fresh.metric("anytime_group_seconds_bucket", model="brake", group="hog", le="0.005") == 0
 
 
 def test_late_groups_are_timed_too(fresh: Running) -> None:
     with fresh.stream() as stream:
-        stream.say("begin", 1, deadline_ms=1)
-        stream.answer(1)
+        stream.ask(1, deadline_ms=1)
         stream.say("group", 1, group="speed", values=VALUES["speed"], took_ms=40)
         until(lambda: count(fresh) == 1)
         sleep(PAUSE_S)
@@ -75,8 +58,7 @@ def test_late_groups_are_timed_too(fresh: Running) -> None:
         stream.say("group", 2, group="speed", values=VALUES["speed"], took_ms=2)
         stream.answer(2)
         stream.say("group", 2, group="lab", values=VALUES["lab"], took_ms=3)
-        stream.say("begin", 3, deadline_ms=0)
-        stream.answer(3)
+        stream.ask(3, deadline_ms=0)
     assert [count(fresh, name) for name in VALUES] == [2, 1, 1]
     assert seconds(fresh) == pytest.approx(0.042)
     assert seconds(fresh, "hog") >= PAUSE_S * 0.9
@@ -92,36 +74,34 @@ def test_a_group_that_is_sent_twice_is_timed_only_by_the_client_and_a_refused_on
         stream.say("group", 1, group="speed", values=[1.0], took_ms=4)
         stream.say("group", 1, group="speed", values=[2.0])
         stream.say("group", 1, group="speed", values=[3.0], took_ms=6)
-        stream.say("end", 1)
-        stream.answer(1)
+        stream.end(1)
     assert count(fresh) == 2
     assert seconds(fresh) == pytest.approx(0.01)
 
 
 def test_lines_are_timed_also_after_the_answer(fresh: Running) -> None:
     with fresh.connect() as connection:
-        connection.head("budget=1", content_type="application/x-ndjson")
-        content = line("speed", took_ms=2) + line("hog", took_ms=9)
+        connection.head("budget=1", content_type=LINES)
+        content = lines_of(SPEED, took_ms=2) + lines_of({"hog": VALUES["hog"]}, took_ms=9)
         connection.send(chunk(content[:-5]))
         assert connection.response()[2]["reason"] == "budget"
-        connection.send(chunk(content[-5:] + line("lab", took_ms=5)[:-1]) + b"0\r\n\r\n")
+        connection.send(chunk(content[-5:] + lines_of({"lab": VALUES["lab"]}, took_ms=5)[:-1]) + b"0\r\n\r\n")
         until(lambda: count(fresh, "lab") == 1)
-        connection.head("deadline_ms=1", content_type="application/x-ndjson")
-        connection.send(chunk(line("speed")[:9]))
+        connection.head("deadline_ms=1", content_type=LINES)
+        connection.send(chunk(lines_of(SPEED)[:9]))
         assert connection.response()[2]["reason"] == "deadline"
         sleep(PAUSE_S)
-        connection.send(chunk(line("speed")[9:] + b"nonsense\n") + b"0\r\n\r\n")
+        connection.send(chunk(lines_of(SPEED)[9:] + b"nonsense\n") + b"0\r\n\r\n")
         until(lambda: count(fresh) == 2)
-    assert seconds(fresh, "hog") == pytest.approx(0.009)
-    assert seconds(fresh, "lab") == pytest.approx(0.005)
+    assert [seconds(fresh, name) for name in ("hog", "lab")] == pytest.approx([0.009, 0.005])
     assert seconds(fresh) >= 0.002 + PAUSE_S * 0.9
     assert fresh.metric("anytime_groups_late_total", model="brake") == 3
 
 
 def test_at_most_as_many_late_lines_are_timed_as_the_model_has_groups(fresh: Running) -> None:
-    content = line("speed", took_ms=1) * 2_000
+    content = lines_of(SPEED, took_ms=1) * 2_000
     with fresh.connect() as connection:
-        connection.head("deadline_ms=0", content_type="application/x-ndjson")
+        connection.head("deadline_ms=0", content_type=LINES)
         assert connection.response()[0] == 200
         connection.send(chunk(content) + b"0\r\n\r\n")
         connection.head("deadline_ms=0", 0)
@@ -130,25 +110,20 @@ def test_at_most_as_many_late_lines_are_timed_as_the_model_has_groups(fresh: Run
 
 
 def test_groups_of_a_session_are_timed_if_they_arrive_one_at_a_time(fresh: Running) -> None:
-    where = fresh.post_to("/sessions").json()["id"]
-
-    def hand_over(*names: str) -> None:
-        assert fresh.post_to(f"/sessions/{where}/groups", {name: VALUES[name] for name in names}).status_code == 200
-
+    session = begin(fresh)
     sleep(PAUSE_S)
-    hand_over("speed")
-    hand_over("speed")
+    for _ in range(2):
+        assert post_groups(fresh, session, SPEED).status_code == 200
     assert count(fresh) == 1, "sent again, it may not have been computed again"
     assert seconds(fresh) >= PAUSE_S * 0.9
-    hand_over("hog", "lab")
+    assert post_groups(fresh, session, {name: VALUES[name] for name in ("hog", "lab")}).status_code == 200
     assert (count(fresh, "hog"), count(fresh, "lab")) == (0, 0), "the single times of groups in one request are unknown"
-    httpx.delete(f"{fresh.url}/sessions/{where}")
-    assert fresh.post_to(f"/sessions/{where}/groups", {"hog": VALUES["hog"]}).status_code == 410
+    fresh.delete(f"/sessions/{session}")
+    assert post_groups(fresh, session, {"hog": VALUES["hog"]}).status_code == 410
     assert count(fresh, "hog") == 0
 
 
 def test_groups_in_a_complete_body_are_not_timed(fresh: Running) -> None:
-    assert fresh.post({"groups": {"speed": VALUES["speed"]}}).status_code == 200
-    body = {"inputs": [{"name": "hog", "datatype": "FP64", "shape": [1, 2], "data": VALUES["hog"]}]}
-    assert fresh.post_to("/v2/models/brake/infer", body).status_code == 200
+    assert fresh.post({"groups": SPEED}).status_code == 200
+    infer(fresh, tensors({"hog": VALUES["hog"]}))
     assert [count(fresh, name) for name in VALUES] == [0, 0, 0]

@@ -167,7 +167,7 @@ def collected(X: Any) -> Any:
     except Exception as error:  # of the library of the frame
         why = " ".join(str(error).split())
         raise TableError(
-            f"X is a {type(X).__name__} that gives no table: {clipped(why, 200)}; expected an array or a frame"
+            f"X is a {type(X).__name__} that is not a table: {clipped(why, 200)}; expected an array or a frame"
         ) from error
     index = index_of(frame.schema.metadata)
     return frame.select([name for name in frame.column_names if name not in index]) if index else frame

@@ -70,7 +70,7 @@ def _as_type(name: str, array: pa.Array, kind: pa.DataType, path: Path) -> pa.Ar
         return array.cast(kind)
     except pa.ArrowException:
         raise TableError(
-            f"column {name!r} is {array.type}, and {str(path)!r} cannot have its values; write Parquet or Arrow "
+            f"column {name!r} is {array.type}, which {str(path)!r} cannot store; write Parquet or Arrow "
             "(*.parquet, *.arrow), or leave the column out"
         ) from None
 

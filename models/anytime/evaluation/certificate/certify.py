@@ -61,7 +61,7 @@ def certify(
     Raises
     ------
     TrainingError
-        The model is of a likelihood, has pairs or was saved without its moments, or the limits are invalid.
+        The model is of a likelihood or was saved without its moments, or the limits are invalid.
 
     Notes
     -----
@@ -72,8 +72,7 @@ def certify(
         {
             f"{what} is {manifest.family}; certificates support least squares only (family gaussian)": (
                 not family_of(manifest.family).least_squares
-            ),
-            f"{what} has pairs of columns, which certificates do not support; train without": bool(model.groups.pairs),
+            )
         }
     )
     if model.moments is None:

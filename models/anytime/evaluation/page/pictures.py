@@ -141,8 +141,8 @@ def _certified(model: Model) -> str | None:
         return None
     selected = "selected " if stopped is not None and stopped.left_out else ""
     return (
-        f"Certified: every set of {selected}groups of the same cost explains at most the upper line (training data, "
-        f"less the penalty), and every step explains at least {at_least(min(shares[1:]))} of it."
+        f"Certified: no set of {selected}groups of the same cost explains more than the upper line (training data, "
+        f"minus the penalty), and every step explains at least {at_least(min(shares[1:]))} of it."
     )
 
 
@@ -150,16 +150,16 @@ def _guarantee_text(model: Model) -> str:
     guarantee = model.manifest.guarantee
     if guarantee.gamma is not None:
         return (
-            f"At equal cost the sequence explains at least {bound(guarantee.gamma, 1.0, 1.0):.2%} of what the best set "
-            f"of groups does (Theorem 3.2, gamma = {guarantee.gamma:.3g})."
+            f"Guaranteed in training: each step explains at least {bound(guarantee.gamma, 1.0, 1.0):.2%} of what the "
+            f"best set of groups of its cost explains (Theorem 3.2, gamma = {guarantee.gamma:.3g})."
         )
     if guarantee.doubling_gamma is not None:
         until = model.groups.amount(model.costs[guarantee.doubling_until or 0])
         if buys_no_group(model.costs, guarantee.doubling_until or 0):
-            return f"No guarantee: the bound applies up to {until}, where a quarter of the budget buys no group."
+            return f"No guarantee: the bound applies to budgets of at most {until}, a quarter of which buys no group."
         return (
-            f"Within any budget B up to {until} the sequence explains at least "
-            f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 does "
+            f"Guaranteed in training: within any budget B up to {until} the sequence explains at least "
+            f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 explains "
             f"(Theorem 4.3, gamma = {guarantee.doubling_gamma:.3g})."
         )
     return f"No guarantee: {guarantee.why}." if guarantee.why else "No guarantee is known."
@@ -184,7 +184,7 @@ def curve_chart(
     costs, training = of("cost"), of("r2")
     # The bound for the cost of a prefix also applies to lower costs, so the line extends to the left of each point.
     certified = [
-        ("training, less the penalty", of("penalised_r2"), 4, "after", False),
+        ("training, minus the penalty", of("penalised_r2"), 4, "after", False),
         ("best possible, certified", of("certified_r2"), 4, "before", True),
     ]
     optional = [

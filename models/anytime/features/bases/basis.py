@@ -63,12 +63,15 @@ class ColumnSample:
     min_level_rows : tuple[int, ...]
         Rows that a level, or a common value, needs for an indicator; of several numbers, the first is that of common
         values, and cross-validation selects that of levels.
+    responses : Float | None
+        (observed, P) of the same rows, if they are known.
     """
 
     values: NDArray[Any]
     rows: float
     weights: Float | None = None
     min_level_rows: tuple[int, ...] = (MIN_LEVEL_ROWS,)
+    responses: Float | None = None
 
     @property
     def has_gaps(self) -> bool:
@@ -156,12 +159,13 @@ def are_whole(weights: Float) -> bool:
 class Choice(NamedTuple):
     """What cross-validation selects of the bases of all columns; None of what it does not select.
 
-    `size` is the number of hinges, `clamp` whether lines are clamped as curves are, and `level_rows` the least number
-    of rows of a level.
+    `size` is the number of hinges, `clamp` whether lines are clamped as curves are, `levels` the least number of rows
+    of a level of numbers next to their curve, 0 for no such levels, and `level_rows` that of a level of text.
     """
 
     size: int | None = None
     clamp: bool | None = None
+    levels: int | None = None
     level_rows: int | None = None
 
 
@@ -191,6 +195,9 @@ class Basis(ABC):
         because no training row is outside the clamp.
     level_rows : tuple[int, ...]
         Rows of each level, descending, where it selects how many a level needs.
+    points : tuple[float, ...]
+        Numbers with an indicator, the most frequent first, where it selects whether they have one; `point_rows` are
+        the rows of each, or the number that each needs if that is stated.
     """
 
     name: ClassVar[str]
@@ -204,6 +211,8 @@ class Basis(ABC):
     choices: ClassVar[tuple[int, ...]] = ()
     line: Literal["own", "same"] | None = None
     level_rows: tuple[int, ...] = ()
+    points: tuple[float, ...] = ()
+    point_rows: tuple[int, ...] = ()
 
     @classmethod
     def sized(cls, text: str) -> float:
@@ -331,9 +340,9 @@ def _checked(text: str, given: ColumnBasis, sample: ColumnSample, kind: Kind | N
     other = next((part for part in stated if part not in basis.parts), None)
     if other is not None:
         fields = ", ".join([*sorted(basis.parts), *([] if basis.clamp is None else ["range"]), "missing"])
-        raise GroupsError(f"it states {other} and has basis {text!r}; expected of {fields}")
+        raise GroupsError(f"it states {other}, which basis {text!r} lacks; expected some of {fields}")
     if given.range is not None and basis.clamp is None:
-        raise GroupsError(f"it has the range {list(given.range)} and basis {text!r}; expected no range")
+        raise GroupsError(f"it states the range {list(given.range)}, but basis {text!r} has none; omit the range")
     if kind is not None and kind not in basis.fits:
         fitting = [each.name for each in BASES.values() if kind in each.fits]
         raise GroupsError(f"it holds {_HOLDS[kind]} and has basis {text!r}; expected {' or '.join(fitting)}")

@@ -1,4 +1,4 @@
-"""Bases `hinge:K` and `auto`: the column, its hinges, and indicators of common values."""
+"""Bases `hinge:K` and `auto`: the column, its hinges, and indicators of common values and of levels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ import numpy as np
 from anytime.errors import GroupsError
 from anytime.features import operations
 from anytime.features.bases.basis import NUMERIC, Basis, Choice, Clamp, ColumnSample, Kind, Linear, suffixes
+from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.operations import LINE, VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
-from anytime.types import Float
+from anytime.types import Bool, Float, Index
 
 COMMON_SHARE = 0.1
 """A value that more than this share of the rows have gets an indicator."""
 MAX_INDICATORS = 5
+
+MIN_SHARED = 0.5
+"""Share of the rows without a common value that the levels next to a curve must have."""
+
+ROUNDING = 1e-12
+"""Share of the variance of a response below which the variance at equal values is rounding."""
+
+CLEAR, GAIN = 4.0, 0.002
+"""What levels next to a curve explain in the sample: standard deviations above what they explain by chance, and share
+of the variance of the responses beyond that."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +56,12 @@ class Hinge(Basis):
 
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
-        found, counts = _different(sample)
-        K, levels = int(size), given.levels
-        if given.knots is None and levels is None and len(found) <= 2:
-            return cls(K, (), ())  # all terms but the column itself are collinear with it
-        knots = sample.quantiles(np.arange(1, K + 1) / (K + 1)) if given.knots is None else given.knots
+        K, knots, levels = int(size), given.knots, given.levels
+        if knots is None or levels is None:
+            different = _Different.of(sample)
+            if knots is None and levels is None and len(different.values) <= 2:
+                return cls(K, (), ())  # all terms but the column itself are collinear with it
+            knots = cls._knots(K, sample, different) if knots is None else knots
         ordered = tuple(sorted(knots if cls.choices else {*knots}))
         if given.knots is not None and (knots != ordered or (cls.choices and len(knots) not in (0, K))):
             raise GroupsError(
@@ -57,13 +69,15 @@ class Hinge(Basis):
                 "ascending order"
             )
         if levels is None:
-            common = np.flatnonzero((counts > COMMON_SHARE * sample.rows) & (counts >= sample.min_level_rows[0]))
-            most = common[np.argsort(-counts[common], kind="stable")][:MAX_INDICATORS]
-            return cls(K, ordered, tuple(np.sort(found[most]).tolist()))
+            return cls(K, ordered, tuple(different.values[different.common].tolist()))
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels):
             raise GroupsError(f"its levels are {list(levels)}; expected numbers for basis {cls.name!r}")
         stated = sorted({*map(float, levels)})
         return cls(K, ordered, tuple(compress(stated, distinct_values(np.array(stated)))))
+
+    @classmethod
+    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
+        return sample.quantiles(np.arange(1, K + 1) / (K + 1))
 
     def described(self) -> ColumnBasis:
         own: dict[str, Any] = {} if self.line is None else {"line": self.line}
@@ -85,48 +99,144 @@ class Hinge(Basis):
 class Octiles(Hinge):
     """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them.
 
+    It also selects whether there are levels next to the curve, where the sample shows that these explain more, and how
+    many rows each needs.
+
     Attributes
     ----------
     knots : tuple[float, ...]
         All seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
+    points, point_rows
+        Those of `levels` that are not common, the most frequent first, and the rows of each.
     """
 
     name: ClassVar[str] = "auto"
     fits: ClassVar[frozenset[Kind]] = NUMERIC - {"date"}
     sizes: ClassVar[range] = range(0)
     default: ClassVar[float | None] = 7
-    parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line"})
+    parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line", "points", "point_rows"})
     clamp: ClassVar[Clamp] = "auto"
     choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)
 
     line: Literal["own", "same"] | None = None
+    points: tuple[float, ...] = ()
+    point_rows: tuple[int, ...] = ()
 
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
-        line = (given.model_extra or {}).get("line")
+        own = given.model_extra or {}
+        line, points, rows = own.get("line"), own.get("points"), own.get("point_rows") or ()
         if line not in (None, "own", "same"):
             raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
-        return replace(super().learn(size, given, sample), line=line)
+        basis = super().learn(size, given, sample)
+        if points is None and given.levels is None:
+            points, rows = _Different.of(sample).beside(basis, sample)
+            basis = replace(basis, levels=tuple(sorted((*basis.levels, *points))))
+        points = points or ()
+        if not isinstance(points, tuple) or not set(points) <= set(basis.levels):
+            raise GroupsError(f"its points are {points}; expected some of its levels")
+        if not isinstance(rows, tuple) or [*rows] != sorted(rows, reverse=True) or len(rows) != len(points):
+            raise GroupsError(f"its point_rows are {rows}; expected a number for each point, the largest first")
+        return replace(basis, line=line, points=points, point_rows=rows)
+
+    @classmethod
+    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:
+        """Return the octiles; if all of them are common values, the median of the others."""
+        knots = super()._knots(K, sample, different)
+        if not {*knots} <= {*different.values[different.common].tolist()}:
+            return knots
+        return different.without_common(sample).quantiles([0.5] * K) or knots
+
+    def described(self) -> ColumnBasis:
+        own = {"points": self.points, "point_rows": self.point_rows}
+        return super().described().model_copy(update={name: part for name, part in own.items() if part})
 
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
         """Return the basis `hinge:K` of the same values, or `linear` for 0."""
-        if choice.size is None:
-            return super().reduced(choice)
-        if not choice.size:
+        if choice.size == 0:
             line = len(self.terms) - 1 if self.line == "own" and not choice.clamp else 0
             return Linear(), [(line, line + 1)]
-        every = 8 // (choice.size + 1)
-        hinge = Hinge(choice.size, tuple(sorted({*self.knots[every - 1 :: every]})), self.levels)
-        kept = [True, *np.isin(sorted({*self.knots}), hinge.knots), *(True for _ in self.levels)]
-        return hinge, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
+        least = 1 if choice.levels is None else choice.levels or np.inf
+        rare = {point for point, rows in zip(self.points, self.point_rows, strict=True) if rows < least}
+        levels = tuple(level for level in self.levels if level not in rare)
+        basis: Hinge = replace(self, levels=levels, points=(), point_rows=()) if rare else self
+        if choice.size is not None:
+            every = 8 // (choice.size + 1)
+            basis = Hinge(choice.size, tuple(sorted({*self.knots[every - 1 :: every]})), levels)
+        kept = [True, *np.isin(sorted({*self.knots}), basis.knots), *np.isin(self.levels, levels)]
+        kept += [choice.size is None] * (self.line == "own")
+        return basis, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
 
 
-def _different(sample: ColumnSample) -> tuple[Float, Float]:
-    """Return the different values, ascending, and the weight of each.
+@dataclass(frozen=True)
+class _Different:
+    """The different values of a sample, ascending, with the weight of each and whether it is common.
 
-    Forms of one value in float32 and float64 are counted together; the most frequent one names it.
+    Forms of one value in float32 and float64 are counted together; the most frequent one names it. `least` are the
+    smallest of these forms.
     """
-    found, counts = sample.counts
-    firsts = np.flatnonzero(distinct_values(found))
-    order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
-    return found[order[firsts]], np.add.reduceat(counts, firsts)
+
+    values: Float
+    least: Float
+    counts: Float
+    common: Bool
+
+    @classmethod
+    def of(cls, sample: ColumnSample) -> Self:
+        found, counts = sample.counts
+        firsts = np.flatnonzero(distinct_values(found))
+        order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
+        counts = np.add.reduceat(counts, firsts)
+        enough = counts >= sample.min_level_rows[0]
+        most = np.argsort(-np.where(enough, counts, 0.0), kind="stable")[:MAX_INDICATORS]
+        common = np.isin(np.arange(len(firsts)), most) & enough & (counts > COMMON_SHARE * sample.rows)
+        return cls(found[order[firsts]], found[firsts], counts, common)
+
+    def without_common(self, sample: ColumnSample) -> ColumnSample:
+        """Return the rows without those of common values."""
+        if not self.common.any():
+            return sample
+        rows = ~self.common[self._places(sample)]
+        weights = None if sample.weights is None else sample.weights[rows]
+        return replace(sample, values=sample.values[rows], weights=weights, responses=None)
+
+    def beside(self, curve: Hinge, sample: ColumnSample) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Return the levels whose indicators explain clearly more than a curve alone, all or none, and their rows.
+
+        This is the test for lack of fit: what the means of the responses at the levels differ from the curve, in
+        variances of the responses at equal values. There are none if most values are in fewer rows.
+        """
+        few = ~self.common & (self.counts >= min(sample.min_level_rows))
+        if sample.responses is None or not few.any():
+            return (), ()
+        levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
+        counts, others = self.counts[:, np.newaxis], self.counts[~self.common].sum()
+        if self.counts[levels].sum() < MIN_SHARED * others:
+            return (), ()
+        weights = np.ones(len(sample.values)) if sample.weights is None else sample.weights
+        Y = sample.responses - np.average(sample.responses, axis=0, weights=weights)
+        places, n = self._places(sample), float(weights.sum())
+        sums = [np.bincount(places, weights * y, len(self.values)) for y in Y.T]
+        means, squares = np.stack(sums, axis=1) / counts, weights @ np.square(Y)
+        noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(self.values), 1.0)
+        values = self.values.astype(np.float64)
+        scale = values[-1] - values[0]
+        bends = np.maximum(np.subtract.outer(values, sorted({*curve.knots})) / scale, 0.0)
+        line = np.column_stack([np.ones(len(values)), (values - values[0]) / scale, bends])
+        common = np.equal.outer(np.arange(len(values)), np.flatnonzero(self.common))
+        A, root = np.hstack([line, common]), np.sqrt(counts)
+        if not (np.isfinite(A).all() and np.isfinite(means).all()):
+            return (), ()
+        rest = means - A @ np.linalg.lstsq(root * A, root * means)[0]
+        gains, freedom = (counts * np.square(rest))[levels].sum(axis=0), len(levels) * len(noise)
+        noise = np.maximum(noise, ROUNDING * squares / n)
+        is_clear = (gains / noise).sum() > freedom + CLEAR * np.sqrt(2.0 * freedom)
+        is_large = (gains - len(levels) * noise).sum() > GAIN * squares.sum()
+        if not (is_clear and is_large):
+            return (), ()
+        stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
+        rows = np.minimum(self.counts[levels], stated).astype(np.intp)
+        return tuple(self.values[levels].tolist()), tuple(rows.tolist())
+
+    def _places(self, sample: ColumnSample) -> Index:
+        return np.searchsorted(self.least, sample.values, side="right") - 1

@@ -84,7 +84,7 @@ async def column_shape(
         int | None, Query(ge=0, description="Index of the score that is drawn; up to 5 by default.")
     ] = None,
 ) -> DrawnShape:
-    """Return what a column contributes to the scores of a prefix, whatever its value."""
+    """Return the shape of a column: what each of its values contributes to the scores of a prefix."""
     model = service.registry.get(name)
     try:
         shape = column_shapes(model, prefix, column)[0]

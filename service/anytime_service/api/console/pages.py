@@ -135,7 +135,10 @@ def _accepts_gzip(accepted: str) -> bool:
 
 def _documented(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
     content: dict[str, Any] = {media_type: {"schema": {"type": "string"}} for media_type in media_types}
-    return {200: {"description": description, "content": content}, 304: {"description": "The client has it already"}}
+    return {
+        200: {"description": description, "content": content},
+        304: {"description": "Not modified: the client has it"},
+    }
 
 
 @router.get("/", response_class=Response, responses=_documented("The page", "text/html"))

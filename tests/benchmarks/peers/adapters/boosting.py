@@ -79,14 +79,16 @@ def lightgbm(problem: Problem, options: dict[str, Any]) -> Timed:
 
 
 def lightgbm_columns(problem: Problem, options: dict[str, Any]) -> Timed:
-    """Fit LightGBM with its defaults on each set of columns (m, D)."""
+    """Fit LightGBM with its defaults on each set of columns (m, D), of which some are `nominal`."""
     import lightgbm
 
     objective = {1: "regression", 2: "binary"}.get(options["classes"], "multiclass")
     parameters = _parameters(options | {"objective": objective}) | {"num_threads": 1, "verbosity": -1}
 
     def scores(columns: Any) -> Any:
-        model = lightgbm.train(parameters, lightgbm.Dataset(problem["X"][:, columns], problem["y"]))
+        nominal = np.flatnonzero(np.isin(np.flatnonzero(columns), options.get("nominal", ()))).tolist()
+        table = lightgbm.Dataset(problem["X"][:, columns], problem["y"], categorical_feature=nominal)
+        model = lightgbm.train(parameters, table)
         return model.predict(problem["Xt"][:, columns], raw_score=True)
 
     return lambda: [scores(columns) for columns in problem["prefixes"]], lambda found: {"test": np.stack(found)}
@@ -117,7 +119,7 @@ def xgboost(problem: Problem, options: dict[str, Any]) -> Timed:
 
 
 def ebm(problem: Problem, options: dict[str, Any]) -> Timed:
-    """Fit an explainable boosting machine for each prefix (m, D) of columns, with `pairs` of them or without."""
+    """Fit an explainable boosting machine for each prefix (m, D) of columns, some `nominal`, with `pairs` or not."""
     from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
     several = options["classes"] > 1
@@ -125,7 +127,9 @@ def ebm(problem: Problem, options: dict[str, Any]) -> Timed:
     more = {"outer_bags": OUTER_BAGS, "n_jobs": options["threads"], "random_state": 0}
 
     def point(columns: Any) -> tuple[Any, Any, float]:
-        model = kind(interactions="3x" if options["pairs"] else 0, **more).fit(problem["X"][:, columns], problem["y"])
+        types = ["nominal" if j in options.get("nominal", ()) else "auto" for j in np.flatnonzero(columns).tolist()]
+        model = kind(interactions="3x" if options["pairs"] else 0, feature_types=types, **more)
+        model.fit(problem["X"][:, columns], problem["y"])
         scores = model.decision_function if several else model.predict
         start = time.perf_counter()
         test = scores(problem["Xt"][:, columns])

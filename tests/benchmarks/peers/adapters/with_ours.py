@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,13 @@ from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import FactoredOrder, sequence
 from anytime_reproduction.lasso.sparse import group_lasso_path
+from benchmarks.harness import timed, turns
 from benchmarks.peers.adapters.worker import Problem, Timed
 
 ALPHA = 1e-5
+UNIQUE_ROWS = 8_192
+PIECE = 65_536
+"""Rows that one thread reads at once."""
 
 
 def groups_of(problem: Problem) -> FeatureGroups:
@@ -82,3 +89,36 @@ def product(problem: Problem, options: dict[str, Any]) -> Timed:
     """The floor: X.T @ X by numpy, with all threads of this process."""
     X = problem["X"]
     return (lambda: X.T @ X), lambda _: {}
+
+
+def training(_: Problem, options: dict[str, Any]) -> Timed:
+    """Training and its parts at one size, next to two floors: seconds of each, in turns.
+
+    Rows repeat after the first thousands: their values do not affect the time.
+    """
+    n, D, size, threads = (options[name] for name in ("n", "D", "size", "threads"))
+    rng = np.random.default_rng(0)
+    unique = rng.standard_normal((min(n, UNIQUE_ROWS), D))
+    unique[:, 1:] += 0.5 * unique[:, :-1]
+    target = unique @ rng.standard_normal(D) + 5 * rng.standard_normal(len(unique))
+    X, y = np.resize(unique, (n, D)), np.resize(target, n)
+    groups = groups_of({"sizes": np.diff([*range(0, D, size), D]), "costs": rng.uniform(1, 10, -(-D // size))})
+    pool, given = ThreadPoolExecutor(threads), Gram.of(moments_of(X[:UNIQUE_ROWS], y[:UNIQUE_ROWS]))
+
+    def path(of: Gram) -> None:
+        coefficients(of, sequence(of, groups, "fr"))
+
+    measures: dict[str, Callable[[], object]] = {
+        "reading": lambda: list(pool.map(lambda start: X[start : start + PIECE].sum(), range(0, n, PIECE))),
+        "X.T @ X": lambda: X.T @ X,
+        "moments": lambda: moments_of(X, y, n_jobs=threads),
+        "path": lambda: path(given),
+        "training": lambda: path(Gram.of(moments_of(X, y, n_jobs=threads))),
+    }
+
+    def run() -> dict[str, list[float]]:
+        if not options["rounds"]:
+            return {name: [timed(act)] for name, act in measures.items()}
+        return turns({name: partial(timed, act) for name, act in measures.items()}, options["rounds"])
+
+    return run, lambda each: {"each": each, "groups": len(groups), "data_mib": X.nbytes / 2**20}

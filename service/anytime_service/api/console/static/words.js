@@ -131,7 +131,7 @@ function moved(model, name, value) {
   const seconds = typeof value === "number" ? value : Date.parse(value) / 1000;
   if (Number.isNaN(seconds)) return `${name} (${value})`; // in a form that only the server reads
   const day = (x) => new Date(x * 1000).toISOString().slice(0, 10);
-  return `${name} (${day(seconds)} counts as ${day(seconds < (low + high) / 2 ? low : high)}, but for parts that recur)`;
+  return `${name} (${day(seconds)} counts as ${day(seconds < (low + high) / 2 ? low : high)}, except for its month, weekday and hour)`;
 }
 
 function whyUnused(answer) {
