@@ -18,8 +18,7 @@ from anytime_service.api import control
 from anytime_service.api.console import model_data, pages
 from anytime_service.api.oip import oip_routes
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.api.predict import Predict
-from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSession, SessionGroups
+from anytime_service.api.predict import CreateSession, DeleteSession, Predict, PredictSession, SessionGroups
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 
 from anytime.model.model import Model
-from anytime_service.schemas.oip import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
+from anytime_service.schemas.values import DATATYPES
 from lazily import Lazy
 from service.serving import LIKELIHOODS, Connection, Running, likelihood_model, picky_model, small_model, trained_model
 

@@ -29,7 +29,7 @@ from anytime_service.keys import KEY, Key
 from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
 from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, answer_fields
-from anytime_service.schemas.stream import (
+from anytime_service.schemas.messages import (
     SUBPROTOCOL,
     BeginFrame,
     EndFrame,
@@ -39,8 +39,9 @@ from anytime_service.schemas.stream import (
     PackedGroupFrame,
     peek,
     read_frame,
+    received_values,
 )
-from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.schemas.values import count_rows
 from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.records import GroupTimings
 

@@ -34,8 +34,8 @@ import msgspec
 import numpy as np
 from websockets.exceptions import ConnectionClosed
 
-from anytime.errors import ValuesError, suggestion
-from anytime.inference.deadline import LateReading, early_ms
+from anytime.errors import suggestion
+from anytime.inference.deadline import LateReading, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Policy, Reason
@@ -49,9 +49,9 @@ from anytime_service.client.errors import (
 )
 from anytime_service.client.messages import Encoded, Reply, decode_reply
 from anytime_service.client.transport import Socket, Transport, joined
-from anytime_service.schemas.codecs import MSGPACK, located
-from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
-from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.options import PARAMETERS, PredictionOptions, checked_options
 
 _log = logging.getLogger("anytime.client")
 
@@ -582,13 +582,7 @@ class Call:
             raise self._broken from error
 
 
-_EXPECTED = {
-    "rows": "expected a whole number, 1 or more",
-    "deadline_ms": "expected a finite number of milliseconds, 0 or more",
-}
-
-
-def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
+def call_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
     """Return the options of a call that does not have those of `without`.
 
     Raise TypeError if there is no such option, as Python does for an argument, and ValuesError if one is invalid.
@@ -599,12 +593,6 @@ def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOption
             raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
     options = {name: each.item() if isinstance(each, np.generic) else each for name, each in given.items()}
     options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
-    try:
-        return msgspec.convert(options, PredictionOptions)
-    except msgspec.ValidationError as error:
-        message, name = located(error)
-        schema = parameter_schemas()[name]
-        expected = _EXPECTED.get(name, message)
-        if "enum" in schema:
-            expected = f"expected one of {', '.join(schema['enum'])}"
-        raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error
+    if options.get("deadline_ms") is not None:
+        checked_seconds(options["deadline_ms"])
+    return checked_options(options)

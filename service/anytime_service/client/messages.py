@@ -25,7 +25,8 @@ from anytime.inference.values import labels_of, plain_values
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 from anytime_service.schemas.catalogue import ModelColumn
-from anytime_service.schemas.values import Dtype, Values
+from anytime_service.schemas.messages import Dtype
+from anytime_service.schemas.values import Values
 
 Parsed = TypeVar("Parsed")
 

@@ -44,8 +44,8 @@ from anytime_service.client.errors import (
 from anytime_service.client.messages import parsed, problem_of, seconds_of
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import JSON, Form
+from anytime_service.schemas.messages import SUBPROTOCOL
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.schemas.stream import SUBPROTOCOL
 from anytime_service.urls import server_url
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024  # largest accepted reply: twice the size of 10,000 rows of 100 classes

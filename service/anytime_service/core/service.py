@@ -28,8 +28,8 @@ from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.limits.turns import Turns
 from anytime_service.limits.worker import Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
+from anytime_service.schemas.messages import ListLimits
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from anytime_service.telemetry.records import SessionTimings

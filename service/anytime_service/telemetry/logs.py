@@ -25,13 +25,14 @@ from uvicorn.logging import DefaultFormatter
 
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT, DIRECT
 
 MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
 WINDOW_S = 60.0
 
-_SHOWN = frozenset({"budget", "deadline_ms", "explain", "model", "policy", "ranking", "rows"})
+_SHOWN = frozenset(PARAMETERS)
 """Query parameters whose values are logged; the values of all others may be secrets."""
 
 _SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)

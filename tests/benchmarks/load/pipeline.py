@@ -12,7 +12,7 @@ import msgspec
 from anytime.inference.prediction import Answer
 from anytime_service.client.messages import Reply, decode_reply, encode_values
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.load.frames import WebSocketClient, binary
 
 

@@ -115,7 +115,7 @@ def test_an_input_that_cannot_be_names_its_place(
             json.dumps({"inputs": tensors(TWO_ROWS), "parameters": {"rows": 3}}).encode(),
             422,
             "rows",
-            "the inputs have 2",
+            "rows is 2 in the inputs and 3 in the body; send it once",
         ),
         (b'{"inputs": [], "parameters": {"ranking": 1}}', 400, "parameters.ranking", "expected `bool"),
         (b'{"inputs": [], "parameters": [1]}', 400, "parameters", "expected `object"),

@@ -20,9 +20,8 @@ from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import Network
 from anytime_service.schemas.catalogue import summary
 from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import BeginFrame, ListLimits, PackedGroupFrame, read_frame
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame, read_frame
-from anytime_service.schemas.values import ListLimits
 from service.serving import LIKELIHOODS, likelihood_model
 from waiting import until_async
 

@@ -9,8 +9,7 @@ import pytest
 from anytime_service.errors import BodyTooLargeError, MalformedBodyError
 from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.stream import BeginFrame, EndFrame, GroupFrame, Peeked, peek, read_frame
-from anytime_service.schemas.values import ListLimits
+from anytime_service.schemas.messages import BeginFrame, EndFrame, GroupFrame, ListLimits, Peeked, peek, read_frame
 
 FORMS = (JSON, MSGPACK)
 LIMITS = ListLimits(1 << 20, 50_000)

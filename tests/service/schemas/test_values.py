@@ -10,7 +10,8 @@ import pytest
 from anytime_service.errors import BodyTooLargeError, FieldError
 from anytime_service.limits.table import FIELDS
 from anytime_service.schemas.codecs import JSON, MSGPACK
-from anytime_service.schemas.values import ListLimits, Packed, count_rows, received_values
+from anytime_service.schemas.messages import ListLimits, Packed, received_values
+from anytime_service.schemas.values import count_rows
 from service.serving import trained_model
 
 MODEL = trained_model()
