@@ -102,33 +102,18 @@ def _iso(item: Any) -> Any:
     return item.isoformat() if isinstance(item, date) else item
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A message from the server for the prediction `id`; `id` is None for a message without a prediction.
+def decode_reply(message: str | bytes) -> tuple[str, Any, Answer | ProblemError] | None:
+    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type.
 
-    `content` is an answer or a problem; `final` is False for an update.
+    Otherwise return its type, the id of the prediction, None for a message without one, and its answer or problem.
     """
-
-    id: Any
-    content: Answer | ProblemError
-    final: bool = True
-
-
-_FROM_JSON: Callable[[str | bytes], Any] = msgspec.json.Decoder().decode
-_FROM_MSGPACK: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
-
-
-def decode_reply(message: str | bytes) -> Reply | None:
-    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type."""
-    frame = parsed(message, _FROM_JSON if isinstance(message, str) else _FROM_MSGPACK)
+    frame = parsed(message, msgspec.json.decode if isinstance(message, str) else msgspec.msgpack.decode)
     kind = frame.get("type") if isinstance(frame, dict) else None
-    if kind in ("answer", "update"):
-        return Reply(frame.get("id"), answer_of(frame), kind == "answer")
-    if kind == "error":
-        return Reply(frame.get("id"), problem_of(frame.get("problem")))
-    if isinstance(kind, str):
+    if not isinstance(kind, str):
+        raise ReplyError(f"the server sent {_shortened(message)}; expected an answer, an update or an error")
+    if kind not in ("answer", "update", "error"):
         return None
-    raise ReplyError(f"the server sent {_shortened(message)}; expected an answer, an update or an error")
+    return kind, frame.get("id"), problem_of(frame.get("problem")) if kind == "error" else answer_of(frame)
 
 
 def seconds_of(retry_after: str) -> float | None:
@@ -152,6 +137,7 @@ def _shortened(content: Any) -> str:
 
 _FIELDS = fields(Answer)
 _TUPLES = frozenset(name for name, hint in get_type_hints(Answer).items() if get_origin(hint) is tuple)
+_NESTED = {"expected": Expected, "contributions": Contributions}
 
 
 def answer_of(content: Any) -> Answer:
@@ -160,14 +146,9 @@ def answer_of(content: Any) -> Answer:
     known = {field.name: content[field.name] for field in _FIELDS if field.name in content}
     try:
         known |= {name: tuple(known[name]) for name in known.keys() & _TUPLES}
-        quality = known["expected"]
-        known["expected"] = Expected(
-            quality["cv_error"], quality["explained_variance"], quality["r2"], quality.get("deviance")
-        )
-        if (given := known.get("contributions")) is not None:
-            known["contributions"] = Contributions(given["intercept"], given["groups"], given["features"])
+        known |= {name: msgspec.convert(known[name], cls) for name, cls in _NESTED.items() if known.get(name)}
         return Answer(**known)
-    except (TypeError, KeyError) as error:
+    except (TypeError, msgspec.ValidationError) as error:
         missing = [each.name for each in _FIELDS if each.default is MISSING and each.name not in content]
         what = f"without {missing[0]!r}" if missing else f"with invalid fields ({error})"
         raise ReplyError(f"the server sent an answer {what}; is it an anytime server?") from error

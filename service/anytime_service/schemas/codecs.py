@@ -199,8 +199,11 @@ def _is_finite(numbers: Any) -> bool:
     return all(np.isfinite(numbers[i : i + step]).all() for i in range(0, len(numbers), step))
 
 
-NUMBERS = ("prediction", "probabilities", "interval", "prediction_set", "ranking", "contributions")
-"""Fields of an answer that have something for every row."""
+BY_ROW = ("prediction", "probabilities", "interval", "prediction_set")
+"""Fields of an answer that have an element for each row; of one row they are that element."""
+
+NUMBERS = (*BY_ROW, "ranking", "contributions")
+"""Fields of an answer that may have many numbers."""
 
 
 def answer_fields(form: Form, answer: Answer) -> dict[str, Any]:
