@@ -36,6 +36,7 @@ scripts that read a session start with `PEXPIRE`, which is never refused, so the
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import struct
@@ -50,6 +51,8 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
+
+_log = logging.getLogger("anytime_service")
 
 FORMAT = "1"  # version of the format
 SESSIONS_KEY = "anytime:sessions"
@@ -393,7 +396,7 @@ def read_address(content: bytes) -> str:
         (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)
         return content[2 * _LENGTH.size + first :][:second].decode("ascii")
     except (struct.error, ValueError) as error:
-        raise DamagedSessionError("received a message that this service did not send; it was ignored") from error
+        raise reported("received a message that this service did not send; it was ignored") from error
 
 
 def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]:
@@ -411,10 +414,14 @@ def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:
-    """Return the error for a session whose content in Redis differs from what this service wrote."""
-    return DamagedSessionError(
-        f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions"
-    )
+    """Log and return the error for a session whose content in Redis differs from what this service wrote."""
+    return reported(f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions")
+
+
+def reported(message: str) -> DamagedSessionError:
+    """Log and return an error about stored data."""
+    _log.warning("%s", message)
+    return DamagedSessionError(message)
 
 
 def _unpack(session: str, prediction: Prediction, name: str, content: bytes, max_rows: int) -> Float:

@@ -13,10 +13,10 @@ from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
+from anytime_service.limits import queues
 from anytime_service.limits.memory import Account, MemoryBudget
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions import store
 from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.serving import Collecting, logged, small_model
@@ -34,11 +34,16 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def passes(self, ms: float, sessions: MemorySessions) -> None:
+        """Let time pass, and the timer of sessions that are not used fire."""
+        self.now += ms
+        sessions._unused._expire()
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(store, "now_ms", clock)
+    monkeypatch.setattr(queues, "now_ms", clock)
     return clock  # type: ignore[return-value]
 
 
@@ -49,17 +54,15 @@ async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession
 async def test_a_session_that_is_not_used_expires_and_says_so(clock: Clock) -> None:
     sessions = MemorySessions(10, ttl_s=60)
     session = await begun(sessions)
-    clock.now += 60_000
-    assert await sessions.get(session.id) is session, "using it counts"
-    clock.now += 60_000
-    assert await sessions.get(session.id) is session
-    clock.now += 60_001
+    for _ in range(2):
+        clock.passes(59_999, sessions)
+        assert await sessions.get(session.id) is session, "using it counts"
+    clock.passes(60_000, sessions)
     with pytest.raises(GoneSessionError, match="expired"):
         await sessions.get(session.id)
     with pytest.raises(GoneSessionError):
         await sessions.delete(session.id)
     assert len(sessions) == 0
-    await sessions.close()
 
 
 async def test_groups_of_a_session_that_ended_while_they_waited_are_refused_and_take_no_memory() -> None:
@@ -76,7 +79,6 @@ async def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
     ids = {await sessions.create(MODEL, 1, ANYONE) for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
-    await sessions.close()
 
 
 async def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(clock: Clock) -> None:
@@ -86,15 +88,14 @@ async def test_the_number_of_sessions_is_bounded_and_expired_ones_do_not_count(c
         await sessions.create(MODEL, 1, ANYONE)
     await sessions.delete(second.id)
     fourth = await begun(sessions)
-    clock.now += 50_000
+    clock.passes(50_000, sessions)
     await sessions.get(first.id)
     await sessions.get(fourth.id)
-    clock.now += 20_000
+    clock.passes(20_000, sessions)
     fifth = await begun(sessions)
     assert {await sessions.get(each.id) for each in (first, fourth, fifth)} == {first, fourth, fifth}
     with pytest.raises(GoneSessionError):
         await sessions.get(third.id)
-    await sessions.close()
 
 
 async def test_the_number_of_remembered_ids_is_bounded() -> None:
@@ -108,7 +109,6 @@ async def test_the_number_of_remembered_ids_is_bounded() -> None:
     for name in names[1:]:
         with pytest.raises(GoneSessionError):
             await sessions.get(name)
-    await sessions.close()
 
 
 async def test_idle_sessions_release_their_memory_without_a_request() -> None:
@@ -119,7 +119,6 @@ async def test_idle_sessions_release_their_memory_without_a_request() -> None:
             await asyncio.sleep(0.01)
     gc.collect()
     assert not any(each() for each in predictions)
-    assert sessions._timer is None, "nothing runs when there is nothing to look after"
     session = await begun(sessions)
     async with asyncio.timeout(20):
         while len(sessions):
@@ -156,12 +155,3 @@ async def test_every_waiting_prediction_is_answered_when_its_session_ends_though
     assert len(failures) == (3 if broken == "the answer" else 0)
     assert len(records) == (3 if broken == "the answer" else 6)
     assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
-    await sessions.close()
-
-
-async def test_closing_ends_the_sweep() -> None:
-    sessions = MemorySessions(10, ttl_s=60)
-    await sessions.create(MODEL, 1, ANYONE)
-    await sessions.close()
-    await sessions.close()
-    assert sessions._timer is None
