@@ -15,7 +15,6 @@ from typing import IO, Any
 import httpx
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -25,6 +24,7 @@ from anytime.estimators import AnytimeClassifier
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import Runner
 from anytime.model.model import Model
+from anytime.tabulated import Tabulated
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
@@ -72,32 +72,26 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
             for deadline in DEADLINES_MS:
                 _timed(runner, image, deadline)
         url = f"http://127.0.0.1:{port}/predict?deadline_ms=1000"
-        one = Table(box=None, pad_edge=False)
-        for name in ("digit", "deadline", "after", "groups", "prediction", "probabilities", "server"):
-            one.add_column(name, justify="left" if name == "probabilities" else "right", no_wrap=True)
+        rows: list[tuple[Any, ...]] = []
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
                 answer, took = _timed(runner, image, deadline)
                 groups = {name: EXTRACTORS[name](image).tolist() for name in answer.groups}
                 reply = httpx.post(url, json={"groups": groups}).raise_for_status().json()
-                cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
-                one.add_row(*cells, f"{answer.prediction}", _likely(answer), f"{reply['prediction']}")
+                order = np.argsort(answer.probabilities)[::-1][:3]
+                likely = "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
+                cells = (int(label), f"{deadline:g} ms", f"{took:.2f} ms", f"{answer.prefix} of {answer.steps}")
+                rows.append((*cells, answer.prediction, likely, reply["prediction"]))
         console.print("A runner computes the groups in a worker process and answers at each deadline by itself.")
         console.print("The server, with a deadline of 1 s, returns the same prediction for the same groups:\n")
-        console.print(one)
+        columns = ("digit", "deadline", "after", "groups", "prediction", "probabilities", "server")
+        console.print(Tabulated.of_rows(columns, rows))
         console.print(f"\n{EVALUATED} more digits under each deadline, answered by the runner:\n")
         console.print(_counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 
-def _likely(answer: Answer) -> str:
-    order = np.argsort(answer.probabilities)[::-1][:3]
-    return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
-
-
-def _counts(runner: Runner[Answer], images: Float, labels: Any) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"):
-        table.add_column(name, justify="right")
+def _counts(runner: Runner[Answer], images: Float, labels: Any) -> Tabulated:
+    rows: list[tuple[str, ...]] = []
     for deadline in DEADLINES_MS:
         answers, times = zip(*(_timed(runner, image, deadline) for image in images), strict=True)
         took = np.array(times)
@@ -105,8 +99,8 @@ def _counts(runner: Runner[Answer], images: Float, labels: Any) -> Table:
         used = np.mean([answer.prefix for answer in answers])
         in_time = f"{int((took <= deadline).sum())} of {len(took)}"
         cells = (f"{deadline:g} ms", f"{used:.1f}", f"{accuracy:.3f}", in_time)
-        table.add_row(*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms")
-    return table
+        rows.append((*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms"))
+    return Tabulated.of_rows(("deadline", "groups (mean)", "accuracy", "in time", "median", "slowest"), rows)
 
 
 def _timed(runner: Runner[Answer], image: Float, deadline_ms: float) -> tuple[Answer, float]:
