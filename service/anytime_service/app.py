@@ -15,7 +15,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime_service.api import control
-from anytime_service.api.console import model_data, pages
+from anytime_service.api.console import pages
 from anytime_service.api.oip import oip_routes
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.api.predict import CreateSession, DeleteSession, Predict, PredictSession, SessionGroups
@@ -115,7 +115,7 @@ def create_app(
         *oip_routes(service),
     ]
     metrics = (control.metrics,) if settings.metrics_port is None else ()
-    _add_routes(app, control.router, control.reloads, control.probes, *metrics, model_data.router, pages.router)
+    _add_routes(app, control.router, control.reloads, control.probes, *metrics, pages.router)
     check_routes(app.routes)
     app.router.redirect_slashes = False  # the handler of 404 does it, without trust in the header Host
 
