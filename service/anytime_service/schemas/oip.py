@@ -315,7 +315,7 @@ def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequen
 def request_parts(request: InferRequest, head: PredictionOptions, rows: int | None) -> dict[str, dict[str, Any]]:
     """Return the options that the parts of a request state, whose inputs, if there are any, have some rows."""
     parameters = request.parameters or InferParameters()
-    parts = {"body": stated_in(parameters, head, ("model", *STREAM_ONLY))}
+    parts = {"body": stated_in(parameters, head, ("model", *STREAM_ONLY), "parameters.")}
     if parameters.timeout:
         parts["timeout"] = {"deadline_ms": parameters.timeout / 1000.0}
     if rows is not None:

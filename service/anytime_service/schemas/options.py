@@ -145,8 +145,10 @@ def combined(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def stated_in(body: StatedOptions, head: PredictionOptions, before: Collection[str]) -> dict[str, Any]:
-    """Return the options that a body states.
+def stated_in(
+    body: StatedOptions, head: PredictionOptions, before: Collection[str], within: str = ""
+) -> dict[str, Any]:
+    """Return the options that a body states, or the part `within` it.
 
     Raise FieldError if one of those that the server needs `before` it differs from the option in the head.
     """
@@ -154,7 +156,8 @@ def stated_in(body: StatedOptions, head: PredictionOptions, before: Collection[s
     for name in before:
         if name in stated and stated[name] != getattr(head, name):
             place = "a begin message" if name in STREAM_ONLY else "the address"
-            raise FieldError(name, f"{name} is an option of {place} only; send it there, or omit it from the body")
+            words = f"{name} is an option of {place} only; send it there, or omit it from the body"
+            raise FieldError(f"{within}{name}", words)
     return stated
 
 

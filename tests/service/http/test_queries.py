@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -9,6 +13,7 @@ from websockets.sync.client import connect
 
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
 from service.doors import Door, doors
 from service.serving import Running, small_model
@@ -41,6 +46,73 @@ def test_an_option_without_a_value_or_given_twice_is_an_error(server: Running, p
         response = httpx.post(f"{server.url}{path}?{query}", json={"groups": {}})
         assert (response.status_code, response.json()["field"]) == (422, name)
         assert says in response.json()["detail"]
+
+
+def by_json(options: dict[str, Any], **query: Any) -> dict[str, Any]:
+    return {"json": {"groups": {}, **options}, "params": query}
+
+
+def by_messagepack(options: dict[str, Any], **query: Any) -> dict[str, Any]:
+    headers = {"content-type": MSGPACK.media_type, "accept": JSON.media_type}
+    return {"content": MSGPACK.encode({"groups": {}, **options}), "params": query, "headers": headers}
+
+
+def by_inference(options: dict[str, Any], **query: Any) -> dict[str, Any]:
+    return {"json": {"inputs": [], "parameters": options}, "params": query}
+
+
+BODIES = {"/predict": (by_json, by_messagepack), "/v2/models/brake/infer": (by_inference,)}
+
+
+@pytest.mark.parametrize(("path", "request_of"), [(path, each) for path in BODIES for each in BODIES[path]])
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("rows", 2, 3),
+        ("rows", 2, None),
+        ("budget", 5.0, 1.0),
+        ("budget", 5.0, None),
+        ("policy", "arrived", "prefix"),
+        ("ranking", True, False),
+        ("explain", True, False),
+    ],
+)
+def test_an_option_in_query_and_body_has_one_value_on_every_binding(
+    server: Running, path: str, request_of: Callable[..., dict[str, Any]], name: str, one: Any, other: Any
+) -> None:
+    def posted(query: Any, body: Any) -> httpx.Response:
+        shown = str(query).lower() if isinstance(query, bool) else query
+        return httpx.post(f"{server.url}{path}", **request_of({name: body}, **{name: shown}))
+
+    assert posted(one, one).status_code == 200
+    for query, body in ((one, other), (other, one)):
+        if query is not None:  # a query has no null
+            refused = posted(query, body)
+            assert (refused.status_code, refused.json()["field"]) == (422, name), refused.text
+            assert f"{json.dumps(body)} in the body" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/predict", {"groups": {}, "model": "lens"}, "model"),
+        ("/predict", {"groups": {}, "overload": "prior"}, "overload"),
+        ("/predict", {"groups": {}, "updates": True}, "updates"),
+        ("/v2/models/brake/infer", {"inputs": [], "parameters": {"model": "lens"}}, "parameters.model"),
+        ("/v2/models/brake/infer", {"inputs": [], "parameters": {"updates": True}}, "parameters.updates"),
+        ("/v2/models/brake/infer?ranking=false", {"inputs": [], "outputs": [{"name": "ranking"}]}, "ranking"),
+    ],
+)
+def test_an_option_that_the_body_cannot_state_is_refused_there(
+    server: Running, path: str, body: dict[str, Any], field: str
+) -> None:
+    refused = httpx.post(f"{server.url}{path}", json=body)
+    assert (refused.status_code, refused.json()["field"]) == (422, field), refused.text
+
+
+@pytest.mark.parametrize("stated", [{"model": None, "overload": "refuse", "updates": False, "traceparent": None}])
+def test_a_body_may_repeat_the_defaults_of_options_that_it_cannot_change(server: Running, stated: Any) -> None:
+    assert httpx.post(f"{server.url}/predict", json={"groups": {}, **stated}).status_code == 200
 
 
 @pytest.mark.parametrize("query", ["budget=", "budget=1&budget=2", "rows=", "have=", "rows=1&rows=1"])
