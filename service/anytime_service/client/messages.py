@@ -102,11 +102,12 @@ def _iso(item: Any) -> Any:
     return item.isoformat() if isinstance(item, date) else item
 
 
-def decode_reply(message: str | bytes) -> tuple[str, Any, Answer | ProblemError] | None:
-    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type.
+Reply: TypeAlias = tuple[str, Any, Answer | ProblemError]
+"""A message of the server: its type, the id of the prediction, None if there is none, and the answer or problem."""
 
-    Otherwise return its type, the id of the prediction, None for a message without one, and its answer or problem.
-    """
+
+def decode_reply(message: str | bytes) -> Reply | None:
+    """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type."""
     frame = parsed(message, msgspec.json.decode if isinstance(message, str) else msgspec.msgpack.decode)
     kind = frame.get("type") if isinstance(frame, dict) else None
     if not isinstance(kind, str):
