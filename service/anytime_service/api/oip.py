@@ -154,7 +154,15 @@ class Inference:
             else:
                 waiting.append((tensor, nbytes))
             await after_one()
-        self._check_length(sum(nbytes for _, nbytes in waiting))
+        binary = sum(nbytes for _, nbytes in waiting)
+        if self.json_bytes is None and binary:
+            raise MalformedBodyError(
+                f"inputs have a binary_data_size, but the header {JSON_BYTES} is missing; "
+                "send it with the number of bytes of JSON"
+            )
+        if self.json_bytes is not None and self.length not in (None, self.json_bytes + binary):
+            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
+            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
         head = active.machine.options
         parts = {"query": stated, **request_parts(request, head, rows)}
         options = msgspec.structs.replace(head, **combined(parts))
@@ -183,16 +191,6 @@ class Inference:
             arrays, self._arrays = self._arrays, {}
             active.groups(arrays, self.exchange.ended_ms if self.exchange.ended else None)
 
-    def _check_length(self, binary: int) -> None:
-        if self.json_bytes is None and binary:
-            raise MalformedBodyError(
-                f"inputs have a binary_data_size, but the header {JSON_BYTES} is missing; "
-                "send it with the number of bytes of JSON"
-            )
-        if self.json_bytes is not None and self.length not in (None, self.json_bytes + binary):
-            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
-            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
-
     def _cut(self, size: int | None) -> bytes:
         """Remove some bytes from the buffer, all without a number."""
         content = bytes(self.buffer[:size])
@@ -219,13 +217,17 @@ class Infer(_InferenceEndpoint):
         begun = now_ms()
         service, settings = self.service, self.service.settings
         head = read_head(scope, settings, self.parameters, _FORMS)
-        json_bytes, length = _lengths(head.headers)
+        stated, length = head.headers.get(JSON_BYTES.lower()), head.headers.get("content-length", "")
+        if stated is not None and not (stated.isascii() and stated.isdigit() and len(stated) <= 18):
+            raise FieldError(JSON_BYTES, f"{JSON_BYTES} is {stated[:50]!r}; expected the number of bytes of JSON")
+        json_bytes = None if stated is None else int(stated)
         if json_bytes is None or json_bytes > settings.max_json_bytes:
             check_length(head.headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
         admitted, account = service.admits(begun, admission_of(scope)[0]), service.accounts.of(scope)
         options = msgspec.structs.replace(head.options, model=_model_name(scope))
-        inference = Inference(service, exchange, service.registry.get(options.model), json_bytes, length)
+        model, body_bytes = service.registry.get(options.model), int(length) if length.isdigit() else None
+        inference = Inference(service, exchange, model, json_bytes, body_bytes)
         accepts_prior = options.overload == "prior"
         if not (admitted or accepts_prior):
             await self._check_unadmitted(inference)
@@ -320,12 +322,3 @@ def _model(service: PredictionService, scope: Scope) -> InferModel:
 def _model_name(scope: Scope) -> str:
     parameters: dict[str, str] = scope["path_params"]
     return f"{parameters['name']}@{parameters['version']}" if "version" in parameters else parameters["name"]
-
-
-def _lengths(headers: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the bytes of JSON and the bytes of the body, each None if the head does not give it."""
-    length = headers.get("content-length", "")
-    json_length = headers.get(JSON_BYTES.lower())
-    if json_length is not None and not (json_length.isascii() and json_length.isdigit() and len(json_length) <= 18):
-        raise FieldError(JSON_BYTES, f"{JSON_BYTES} is {json_length[:50]!r}; expected the number of bytes of JSON")
-    return None if json_length is None else int(json_length), int(length) if length.isdigit() else None

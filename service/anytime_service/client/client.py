@@ -484,7 +484,15 @@ class AsyncSession(_SessionProperties):
         try:
             encoded = encode_all(groups, self._rows)
         except LabelledError:
-            encoded = encode_all(groups, self._rows, await self._model_columns())
+            if self._columns is None:
+                model = await self._transport.model(self._state.model or "")
+                if self._state.created is None or model.version != self._state.created.version:
+                    raise ClientError(
+                        f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
+                        "order of its version's columns, or begin a new session"
+                    ) from None
+                self._columns = model.columns_by_group
+            encoded = encode_all(groups, self._rows, self._columns)
         content = {
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
             for name, each in encoded.items()
@@ -531,17 +539,6 @@ class AsyncSession(_SessionProperties):
             except ProblemError as problem:
                 if problem.status not in _ENDED:
                     raise
-
-    async def _model_columns(self) -> Columns:
-        if self._columns is None:
-            model = await self._transport.model(self._state.model or "")
-            if self._state.created is None or model.version != self._state.created.version:
-                raise ClientError(
-                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
-                    "order of its version's columns, or begin a new session"
-                )
-            self._columns = model.columns_by_group
-        return self._columns
 
 
 class Portal:

@@ -161,9 +161,7 @@ class Peeked(msgspec.Struct, frozen=True):
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
 _REQUEST: Mapping[str, Decoder[PredictRequest[Any]]] = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])
-_RAW_REQUEST: Decoder[PredictRequest[Any]] = msgspec.json.Decoder(PredictRequest[msgspec.Raw])
 _GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, msgspec.Raw], MANY])
-_RAW_GROUPS: Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES = decoders(Values, Packed | Values)
 _LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
 _SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
@@ -222,23 +220,24 @@ def read_request(form: Form, content: Content, limits: ListLimits) -> PredictReq
     Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
     has more values in lists than `limits` allow.
     """
-    return _read_body(form, content, limits, _REQUEST, _RAW_REQUEST)
+    return _read_body(form, content, limits, _REQUEST, PredictRequest[msgspec.Raw])
 
 
 def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
     """Return a body of groups by name, as `read_request`."""
-    return _read_body(form, content, limits, _GROUPS, _RAW_GROUPS)
+    return _read_body(form, content, limits, _GROUPS, dict[str, msgspec.Raw])
 
 
 def _read_body(
-    form: Form, content: Content, limits: ListLimits, types: Mapping[str, Decoder[Message]], raw: Decoder[Message]
+    form: Form, content: Content, limits: ListLimits, types: Mapping[str, Decoder[Message]], raw: Any
 ) -> Message:
+    """Return a decoded body; `raw` is its type in which values are not decoded, to find the group of an error."""
     packed = limits.must_be_packed(form, content, "the body")
     try:
         body = read(form, types[form.name], content)
     except MalformedBodyError as error:
         if error.field is not None and "[...]" in error.field:  # of a group that the decoder of JSON does not name
-            for name, values in _groups_of(read(form, raw, content)).items():
+            for name, values in _groups_of(msgspec.json.decode(content, type=raw)).items():
                 _decoded(JSON, name, values)
         raise
     if packed and any(memoryview(values)[0] in _LISTS for values in _groups_of(body).values()):

@@ -172,23 +172,19 @@ def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Ite
                 f"{tensor.field}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
                 "expected the same number of rows in every input",
             )
-        yield tensor, _size(tensor, each)
-
-
-def _size(tensor: Tensor, source: InferInput) -> int | None:
-    size = None if source.parameters is None else source.parameters.binary_data_size
-    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
-        present = "no data" if size is None else "both data and a binary_data_size"
-        raise FieldError(
-            f"{tensor.field}.data",
-            f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
-        )
-    if size is not None and tensor.nbytes not in (None, size):
-        raise FieldError(
-            f"{tensor.field}.parameters.binary_data_size",
-            f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
-        )
-    return size
+        size = None if each.parameters is None else each.parameters.binary_data_size
+        if (size is None) == (memoryview(each.data)[:5].tobytes() == b"null"):
+            present = "no data" if size is None else "both data and a binary_data_size"
+            raise FieldError(
+                f"{tensor.field}.data",
+                f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
+            )
+        if size is not None and tensor.nbytes not in (None, size):
+            raise FieldError(
+                f"{tensor.field}.parameters.binary_data_size",
+                f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
+            )
+        yield tensor, size
 
 
 Inputs: TypeAlias = dict[str, tuple[str, Sequence[int]]]
@@ -357,7 +353,14 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
             outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
         else:
             outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
-    return InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id), contents
+    fields = {name: getattr(answer, name) for name in _PARAMETERS}
+    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+    parameters = {
+        name: json_text(value) if isinstance(value, tuple | Contributions) else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    return InferReply(answer.model, outputs, parameters, answer.version, request.id), contents
 
 
 def _binary(tensor: InferTensor) -> bytes:
@@ -391,17 +394,6 @@ def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
         shape = [len(values) // math.prod(kind.shape[1:]), *kind.shape[1:]]
         tensors[kind.name] = InferTensor(kind.name, kind.datatype, shape, data=values)
     return tensors
-
-
-def _parameters(answer: Answer) -> dict[str, Scalar]:
-    """Return the fields of an answer that are not outputs and are known."""
-    fields = {name: getattr(answer, name) for name in _PARAMETERS}
-    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
-    return {
-        name: json_text(value) if isinstance(value, tuple | Contributions) else value
-        for name, value in fields.items()
-        if value is not None
-    }
 
 
 class InferServer(msgspec.Struct, frozen=True):

@@ -183,10 +183,13 @@ class RedisConnection:
                 async with asyncio.TaskGroup() as tasks:
                     for work in (self._listen(connection), self._watch(connection), *self._background()):
                         tasks.create_task(work)
-            except Exception as error:
+            except Exception as raised:
+                error: BaseException = raised
                 failures += 1
                 self._on_subscription(False)
-                await self._failed(_first_of(error), once=failures == 1 and self.trouble is None)
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                await self._failed(error, once=failures == 1 and self.trouble is None)
             finally:
                 with suppress(RedisError, OSError):
                     await connection.disconnect(nowait=True)
@@ -260,9 +263,3 @@ class RedisConnection:
         except (TypeError, ValueError, RedisError) as error:
             raise AnytimeError(f"setting ANYTIME_SESSION_STORE: invalid parameter in the URL: {error}") from error
         return pool
-
-
-def _first_of(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -376,22 +376,20 @@ class RedisSessions:
             self._unread.put_nowait(mirror)
 
     async def _read_unread(self) -> None:
+        """Read sessions again, one after the other, for the predictions that wait for them."""
         while True:
             mirror = await self._unread.get()
             mirror.is_unread = False
-            if self._mirrors.get(mirror.id) is mirror:  # a prediction waits
-                await self._catch_up(mirror)
-
-    async def _catch_up(self, mirror: Mirror) -> None:
-        """Read a session again for the predictions that wait for it."""
-        due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
-        try:
-            content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
-            if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
-                mirror.note = None
-                self.apply(mirror.id, *content, mirror.account)
-        except (GoneSessionError, UnknownSessionError) as error:
-            mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
-            mirror.end()
-        except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
-            self._failed(mirror, error)
+            if self._mirrors.get(mirror.id) is not mirror:  # no prediction waits
+                continue
+            due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
+            try:
+                content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
+                if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
+                    mirror.note = None
+                    self.apply(mirror.id, *content, mirror.account)
+            except (GoneSessionError, UnknownSessionError) as error:
+                mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
+                mirror.end()
+            except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
+                self._failed(mirror, error)
