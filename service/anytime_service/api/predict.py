@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from starlette.types import Scope
@@ -114,26 +113,23 @@ class Lines:
 
     async def _add_line(self, content: bytes) -> None:
         active, service = self.active, self.service
-        if active.answered:
+        await service.turn(len(content))
+        if active.answered:  # maybe the deadline expired before the turn of this line
             self._record_late(content)
             return
         self._number += 1
         if not content.strip():
             return
         try:
-            await service.turn(len(content))
             line = read_line(content, self._number, service.list_limits)
             values = received_values(active.model, line.group, line.values, None, service.settings.max_rows)
-            if active.answered:  # its deadline expired before its turn
-                active.record.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
-            else:
-                active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
+            active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
     def _read_late(self, chunk: bytes) -> None:
         """Record the group timings of lines that arrive after the answer."""
-        if self._late < sys.maxsize:
+        if self._late < len(self.active.model.places):  # a client may never stop sending
             try:
                 for line in self._split(chunk):
                     self._record_late(line)
@@ -144,7 +140,6 @@ class Lines:
                 self._record_late(bytes(self._tail))
 
     def _record_late(self, content: bytes) -> None:
-        # As many as there are groups, since a client may never stop sending.
         if self._late < len(self.active.model.places) and content.strip():
             self._late += 1
             line = read_late_line(content)
