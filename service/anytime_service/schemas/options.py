@@ -150,11 +150,11 @@ def stated_in(
 ) -> dict[str, Any]:
     """Return the options that a body states, or the part `within` it.
 
-    Raise FieldError if one of those that the server needs `before` it differs from the option in the head.
+    Raise FieldError for one that the server needs `before` it, unless that is the default here and in the head.
     """
     stated = {name: value for name in NAMES if (value := getattr(body, name)) is not msgspec.UNSET}
     for name in before:
-        if name in stated and stated[name] != getattr(head, name):
+        if name in stated and not stated[name] == getattr(head, name) == getattr(DEFAULTS, name):
             place = "a begin message" if name in STREAM_ONLY else "the address"
             words = f"{name} is an option of {place} only; send it there, or omit it from the body"
             raise FieldError(f"{within}{name}", words)

@@ -346,12 +346,9 @@ def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> Se
 def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
     """Read a number of rows; return None for 0, which means not known yet; raises DamagedSessionError."""
     try:
-        rows = _integer(content)
-    except ValueError:
-        rows = max_rows + 1
-    if rows > max_rows:
-        raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}")
-    return rows or None
+        return _integer(content, max_rows) or None
+    except ValueError as error:
+        raise damaged(session, f"its number of rows is {error}") from error
 
 
 def pieces(content: bytes, limit: int) -> list[bytes]:
@@ -446,15 +443,12 @@ def _stored_group(content: bytes, newest: int) -> StoredGroup:
     return StoredGroup(revision, bool(again), content[_HEAD.size :])
 
 
-def _integer(content: bytes | None) -> int:
+def _integer(content: bytes | None, most: int = _MAX_REVISION) -> int:
     """Read a non-negative integer in decimal digits, as used for revisions and numbers of rows."""
-    if content is None or _DIGITS.fullmatch(content) is None or int(content) > _MAX_REVISION:
-        raise ValueError(f"{_shown(content)}; expected an integer from 0 to {_MAX_REVISION}")
+    if content is None or _DIGITS.fullmatch(content) is None or int(content) > most:
+        shown = "missing" if content is None else repr(content[:20].decode(errors="replace"))
+        raise ValueError(f"{shown}; expected an integer from 0 to {most}")
     return int(content)
-
-
-def _shown(content: bytes | None) -> str:
-    return "missing" if content is None else repr(content[:20].decode(errors="replace"))
 
 
 def _checksum(session: str, name: str, content: bytes) -> int:
