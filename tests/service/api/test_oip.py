@@ -180,18 +180,6 @@ def test_members_that_clients_add_are_let_pass(service: Running) -> None:
     assert reply["parameters"]["prefix"] == 1
 
 
-def test_a_body_that_names_another_loaded_model_is_refused(service: Running) -> None:
-    for members, field in (
-        ({"model_name": "kind"}, "model_name"),
-        ({"model_name": "brake", "model_version": "v1"}, None),
-    ):
-        response = post(service, json.dumps({"inputs": [], **members}).encode())
-        if field is None:
-            assert response.status_code == 200
-        else:
-            assert_refused(response, 422, field, "'kind' in the body and 'brake' in the path")
-
-
 def test_outputs_are_those_that_were_asked_for_in_their_order(service: Running) -> None:
     names = [each["name"] for each in infer(service, tensors(TWO_ROWS), "sick")["outputs"]]
     assert names == ["prediction", "probabilities"]
@@ -222,8 +210,6 @@ def test_outputs_are_sent_as_bytes_where_that_was_asked_for(service: Running, ev
 def test_the_query_says_what_the_json_does_not(service: Running) -> None:
     said = json.dumps({"inputs": tensors(VALUES), "parameters": {"budget": 5}}).encode()
     assert post(service, said, rows=1).json()["parameters"]["prefix"] == 2
-    twice = "budget is 5.0 in the body and 1.0 in the query; send it once"
-    assert_refused(post(service, said, budget=1), 422, "budget", twice)
 
 
 def test_contributions_are_json_in_a_parameter(service: Running) -> None:

@@ -111,6 +111,15 @@ def test_an_input_that_cannot_be_names_its_place(
         (b'{"inputs": [], "parameters": {"deadline_ms": -1}}', 400, "parameters.deadline_ms", ">= 0"),
         (b'{"inputs": [], "parameters": {"policy": "worst"}}', 400, "parameters.policy", "'worst'"),
         (b'{"inputs": [], "parameters": {"rows": 51}}', 422, "rows", "expected 1 to 50"),
+        (b'{"inputs": [], "parameters": {"model": "brake"}}', 422, "parameters.model", "option of the address"),
+        (b'{"inputs": [], "parameters": {"updates": true}}', 422, "parameters.updates", "option of a begin message"),
+        (
+            b'{"inputs": [], "outputs": [{"name": "ranking"}], "parameters": {"ranking": false}}',
+            422,
+            "ranking",
+            "ranking is true in the outputs and false in the body",
+        ),
+        (b'{"inputs": [], "model_name": "kind"}', 422, "model_name", "'kind' in the body and 'brake' in the path"),
         (
             json.dumps({"inputs": tensors(TWO_ROWS), "parameters": {"rows": 3}}).encode(),
             422,
