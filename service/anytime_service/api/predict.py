@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from starlette.types import Scope
 
 from anytime.inference.prediction import Answer
@@ -26,12 +28,12 @@ from anytime_service.http.responses import Endpoint, problem_reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, too_large
 from anytime_service.schemas.messages import (
+    LATE_LINE,
     Received,
     SessionCreated,
     SessionRequest,
     SessionTook,
     read_groups,
-    read_late_line,
     read_line,
     read_request,
     read_session,
@@ -142,9 +144,9 @@ class Lines:
     def _record_late(self, content: bytes) -> None:
         if self._late < len(self.active.model.places) and content.strip():
             self._late += 1
-            line = read_late_line(content)
-            if line is not None:
-                limit, timings = self.service.settings.max_rows, self.active.record.timings
+            limit, timings = self.service.settings.max_rows, self.active.record.timings
+            with suppress(msgspec.DecodeError):  # the answer is sent
+                line = LATE_LINE.decode(content)
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 

@@ -166,7 +166,7 @@ _VALUES = decoders(Values, Packed | Values)
 _LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
 _SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
 _LINE = msgspec.json.Decoder(GroupLine)
-_LATE_LINE = msgspec.json.Decoder(TookLine)
+LATE_LINE = msgspec.json.Decoder(TookLine)
 _FRAMES: Mapping[str, Decoder[Frame]] = decoders(
     BeginFrame | GroupFrame[Values] | EndFrame, BeginFrame | PackedGroupFrame[memoryview | Values] | EndFrame
 )
@@ -279,13 +279,6 @@ def read_line(content: bytes, number: int, limits: ListLimits) -> GroupLine:
             raise  # the message begins with the line number already
         named = _of_group(error, JSON, content)
         raise MalformedBodyError(f"line {number}: {named}", named.field) from error
-
-
-def read_late_line(line: bytes) -> TookLine | None:
-    """Return a late line; None if it is malformed, because the answer is already sent."""
-    with suppress(msgspec.DecodeError):
-        return _LATE_LINE.decode(line)
-    return None
 
 
 def read_frame(form: Form, content: Content | str, limits: ListLimits) -> Frame:

@@ -29,8 +29,9 @@ from anytime.evaluation.page import charts
 from anytime.evaluation.page.pictures import ModelCurve, curve_chart, model_curve, shape_charts
 from anytime.evaluation.shapes import ColumnShape, column_shapes, drawn
 from anytime.features.expansion import Column
+from anytime.inference.sharing import covariances
 from anytime.model.model import Model
-from anytime.types import Float, Label
+from anytime.types import Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
@@ -272,26 +273,22 @@ def sample(model: Model, seed: int) -> Sample:
     probability m.
     """
     groups, expansion = model.groups, model.expansion
-    firsts = [start for start, _ in expansion.spans]
+    firsts = np.array([start for start, _ in expansion.spans])
     z = np.random.default_rng(seed).standard_normal(len(firsts))
-    correlations = _correlations(model) if len(model.prefixes.mean) <= WIDEST else None
-    if correlations is not None:
-        among = np.empty((len(firsts), len(firsts)))
-        for i, first in enumerate(firsts):  # row by row: other threads may use the interpreter in between
-            among[i] = correlations[first, firsts]
-        z = np.linalg.cholesky(among + RIDGE * np.eye(len(z))) @ z
+    covariance = covariances(model, every=True) if len(model.prefixes.mean) <= WIDEST else None
+    if covariance is not None:
+        scale = model.prefixes.scale[firsts]
+        z = np.linalg.cholesky(covariance(firsts) / np.outer(scale, scale) + RIDGE * np.eye(len(z))) @ z
     row: list[Label | None] = [
         _drawn(model, column, start, deviate)
-        for column, start, deviate in zip(expansion.columns, firsts, z.tolist(), strict=True)
+        for column, start, deviate in zip(expansion.columns, firsts.tolist(), z.tolist(), strict=True)
     ]
     values = {
         group.name: tuple(row[columns])
         for group, columns in zip(groups.groups, groups.slices, strict=True)
         if group.features
     }
-    return Sample(
-        model=model.name, version=model.version, seed=seed, correlated=correlations is not None, groups=values
-    )
+    return Sample(model=model.name, version=model.version, seed=seed, correlated=covariance is not None, groups=values)
 
 
 def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
@@ -305,21 +302,3 @@ def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | 
     if column.reader is not None:
         return column.shown(value)
     return round(value, max(0, DIGITS - math.floor(math.log10(scale[0]))))
-
-
-def _correlations(model: Model) -> Float | None:
-    """Return the correlations (D, D) of the features in training; None if the model does not have them.
-
-    At the base rate of a likelihood all rows have the same curvature, so the second derivatives are a multiple of the
-    correlations.
-    """
-    moments, stored, scale = model.moments, model.curvatures, model.prefixes.scale
-    if moments is not None:
-        D = len(scale)
-        covariance: Float = moments.imputed().scatter[:D, :D] / moments.weight
-        return covariance / np.outer(scale, scale)
-    if stored is None or stored.prefixes[0] > 0:
-        return None
-    H = stored.at(0).H
-    correlations: Float = H[1:, 1:] / H[0, 0]
-    return correlations
