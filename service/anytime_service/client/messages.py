@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError
+from anytime.errors import ValuesError, clipped
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
 from anytime.inference.values import labels_of, plain_values
@@ -111,7 +111,7 @@ def decode_reply(message: str | bytes) -> Reply | None:
     frame = parsed(message, msgspec.json.decode if isinstance(message, str) else msgspec.msgpack.decode)
     kind = frame.get("type") if isinstance(frame, dict) else None
     if not isinstance(kind, str):
-        raise ReplyError(f"the server sent {_shortened(message)}; expected an answer, an update or an error")
+        raise ReplyError(f"the server sent {clipped(repr(message), 200)}; expected an answer, an update or an error")
     if kind not in ("answer", "update", "error"):
         return None
     return kind, frame.get("id"), problem_of(frame.get("problem")) if kind == "error" else answer_of(frame)
@@ -127,13 +127,8 @@ def parsed(content: Any, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
         return parse(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # pydantic and Unicode raise ValueErrors
-        reason = " ".join(str(error).split())
-        raise ReplyError(f"the server sent {_shortened(content)}, which is not a valid reply: {reason}") from error
-
-
-def _shortened(content: Any) -> str:
-    text = repr(content)
-    return text if len(text) <= 200 else text[:200] + "..."
+        sent, reason = clipped(repr(content), 200), " ".join(str(error).split())
+        raise ReplyError(f"the server sent {sent}, which is not a valid reply: {reason}") from error
 
 
 _FIELDS = fields(Answer)
@@ -143,7 +138,7 @@ _NESTED = {"expected": Expected, "contributions": Contributions}
 
 def answer_of(content: Any) -> Answer:
     if not isinstance(content, Mapping):
-        raise ReplyError(f"the server sent {_shortened(content)}; expected an answer")
+        raise ReplyError(f"the server sent {clipped(repr(content), 200)}; expected an answer")
     known = {field.name: content[field.name] for field in _FIELDS if field.name in content}
     try:
         known |= {name: tuple(known[name]) for name in known.keys() & _TUPLES}
