@@ -237,7 +237,7 @@ def _read_body(
         body = read(form, types[form.name], content)
     except MalformedBodyError as error:
         if error.field is not None and "[...]" in error.field:  # of a group that the decoder of JSON does not name
-            for name, values in _groups_of(msgspec.json.decode(content, type=raw)).items():
+            for name, values in _groups_of(read(form, msgspec.json.Decoder(raw), content)).items():
                 _decoded(JSON, name, values)
         raise
     if packed and any(memoryview(values)[0] in _LISTS for values in _groups_of(body).values()):
