@@ -402,7 +402,7 @@ def test_overload_is_refuse_or_prior(overloaded: Running, switch: Switch) -> Non
     switch.admits = True
     problem = overloaded.post_to("/predict?overload=panic", {"groups": {}}).json()
     assert (problem["status"], problem["field"]) == (422, "overload")
-    assert "refuse, prior" in problem["detail"]
+    assert "prior, refuse" in problem["detail"]
 
 
 def test_a_refused_client_returns_the_base_rate_at_once(overloaded: Running, switch: Switch) -> None:
