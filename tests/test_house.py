@@ -23,8 +23,8 @@ from anytime.cli.train import train
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.limits.tuning import TUNING
 from anytime_service.routes import ROUTES
+from anytime_service.schemas.messages import BeginFrame, PackedGroupFrame
 from anytime_service.schemas.problem import KINDS
-from anytime_service.schemas.stream import BeginFrame, PackedGroupFrame
 from anytime_service.settings import PREFIX, Settings
 from guides import ROOT, text_of
 
@@ -34,7 +34,7 @@ ORDER = {
     "anytime": "_version types errors tabulated _linalg _files families groups target folds features moments data "
     "selection glm model training inference evaluation costs loaded estimators testing cli",
     "anytime_reproduction": "experiment report running sets lasso comparison compare group_omp uai cli",
-    "anytime_service": "errors clock hangup keys urls settings routes telemetry limits schemas models core sessions "
+    "anytime_service": "errors clock hangup keys urls settings routes limits schemas telemetry models core sessions "
     "http api app server client demo cli",
 }
 """Folders and modules of each package. Each imports only those before it; `__init__` may import all of them."""

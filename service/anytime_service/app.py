@@ -13,11 +13,10 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime_service.api import control
-from anytime_service.api.console import model_data, pages
+from anytime_service.api.console import pages
 from anytime_service.api.oip import oip_routes
 from anytime_service.api.openapi import AnytimeAPI
-from anytime_service.api.predict import Predict
-from anytime_service.api.sessions import CreateSession, DeleteSession, PredictSession, SessionGroups
+from anytime_service.api.predict import CreateSession, DeleteSession, Predict, PredictSession, SessionGroups
 from anytime_service.api.stream import Stream, UpgradeRequired
 from anytime_service.core.service import PredictionService
 from anytime_service.http import responses
@@ -98,7 +97,7 @@ def create_app(
         *oip_routes(service),
     ]
     metrics = control.metrics.routes if settings.metrics_port is None else ()
-    for router in (control.router, control.reloads, control.probes, model_data.router, pages.router):
+    for router in (control.router, control.reloads, control.probes, pages.router):
         routes += router.routes  # themselves: an included router is completed at the first request, which takes 15 ms
     app = _guarded(service, sessions, keys, [*routes, *metrics], {route.path: route.endpoint for route in hot}, tracing)
     app.title, app.summary = "anytime", "Linear predictions that are ready whenever the deadline expires"

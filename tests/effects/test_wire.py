@@ -22,6 +22,14 @@ from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, AsyncSession, Client, Session
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import (
+    BeginFrame,
+    EndFrame,
+    GroupLine,
+    PackedGroupFrame,
+    PredictRequest,
+    SessionRequest,
+)
 from anytime_service.schemas.oip import (
     InferInput,
     InferInputParameters,
@@ -31,8 +39,6 @@ from anytime_service.schemas.oip import (
     InferRequest,
 )
 from anytime_service.schemas.options import PredictOptions, RunOptions, SessionOptions
-from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionRequest
-from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
 from anytime_service.settings import Settings, load_settings
 from effects.rows import Elsewhere, Row, Seen, Table, cases, check, named
 from service.inferring import binary, tensors

@@ -12,6 +12,17 @@ from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.routes import required_scope
+from anytime_service.schemas.messages import (
+    BeginFrame,
+    EndFrame,
+    ErrorFrame,
+    GroupFrame,
+    GroupLine,
+    PredictRequest,
+    SessionCreated,
+    SessionRequest,
+    SessionTook,
+)
 from anytime_service.schemas.oip import (
     InferModel,
     InferModelState,
@@ -21,10 +32,8 @@ from anytime_service.schemas.oip import (
     InferServer,
     InferServerState,
 )
-from anytime_service.schemas.options import PARAMETERS, parameter_schemas
-from anytime_service.schemas.predict import GroupLine, PredictRequest, SessionCreated, SessionRequest, SessionTook
+from anytime_service.schemas.options import PARAMETERS, SCHEMAS
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem
-from anytime_service.schemas.stream import BeginFrame, EndFrame, ErrorFrame, GroupFrame
 from anytime_service.schemas.values import Values
 
 _KEY = "key"
@@ -81,10 +90,8 @@ _DEADLINES = [
 
 def _options(*without: str) -> list[dict[str, Any]]:
     """Return the query parameters and headers of a prediction, without those that its route has elsewhere."""
-    schemas = {name: schema for name, schema in parameter_schemas().items() if name in PARAMETERS}
-    return [
-        _parameter(name, schema, schema.pop("description")) for name, schema in schemas.items() if name not in without
-    ] + _DEADLINES
+    schemas = {name: {**SCHEMAS[name]} for name in PARAMETERS if name not in without}
+    return [_parameter(name, schema, schema.pop("description")) for name, schema in schemas.items()] + _DEADLINES
 
 
 _SESSION_ID = _parameter("id", _STRING, "Id of the session.", "path", required=True)
@@ -202,10 +209,10 @@ _OIP: dict[str, dict[str, Any]] = {
     },
     "oip_infer": {
         "summary": "Predict from a subset of a model's inputs",
-        "description": "The best prediction that the inputs allow within the budget. `budget`, `deadline_ms`, "
-        "`policy`, `ranking` and `explain` are parameters of the request or of the query. A JSON body counts when it "
-        "is complete. Each tensor that follows the JSON as bytes (binary tensor extension) counts as soon as it is "
-        "received. When the deadline expires, the server at once sends the best answer from the inputs "
+        "description": "The best prediction that the inputs allow within the budget. The options of a prediction are "
+        "parameters of the request or of the query. A JSON body counts when it is complete. Each tensor that follows "
+        "the JSON as bytes (binary tensor extension) counts as soon as it is received. When the deadline expires, the "
+        "server at once sends the best answer from the inputs "
         "received: 200, with the parameter `complete` false. A deadline in the JSON applies once the JSON is "
         "received; a deadline in the head applies from the start.",
         "parameters": [

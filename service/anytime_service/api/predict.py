@@ -1,16 +1,19 @@
-"""`POST /predict`: one prediction from one body. The server answers at the deadline even if the body has not ended.
+"""Predictions over HTTP: `POST /predict` from one body, and the routes of sessions from several.
 
-A body of JSON or MessagePack counts when it is complete. In a body of lines, each line is a group, and counts as soon
-as it is received. A line received after the answer still contributes to the measured group costs.
+The server answers at the deadline even if a body has not ended. A body of JSON or MessagePack counts when it is
+complete. In a body of lines, each line is a group, and counts as soon as it is received. A line received after the
+answer still contributes to the measured group costs.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.types import Scope
 
 from anytime.inference.prediction import Answer
@@ -19,12 +22,26 @@ from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
-from anytime_service.http.options import Head, body_limit, read_head
+from anytime_service.http.options import Head, body_form, body_limit, check_length, headers_of, read_head, reply_form
 from anytime_service.http.responses import Endpoint, problem_reply
-from anytime_service.schemas.codecs import JSON, Form, answer_fields, too_large
-from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, completed
-from anytime_service.schemas.predict import Received, read_late_line, read_line, read_request, received
-from anytime_service.schemas.values import count_rows, received_values
+from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, too_large
+from anytime_service.schemas.messages import (
+    LATE_LINE,
+    Received,
+    SessionCreated,
+    SessionRequest,
+    SessionTook,
+    read_groups,
+    read_line,
+    read_request,
+    read_session,
+    received,
+    received_values,
+)
+from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, combined, stated_in
+from anytime_service.schemas.values import check_rows, count_rows
+from anytime_service.sessions.store import SessionStore
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
 
@@ -64,10 +81,8 @@ class Lines:
     active: ActivePrediction
     service: PredictionService
     _number: int = 0
+    _late: int = 0
     _tail: bytearray = field(default_factory=bytearray)
-
-    def __post_init__(self) -> None:
-        self._late_remaining = len(self.active.model.places)  # limits the work for a client that never stops sending
 
     async def read(self) -> None:
         exchange, active = self.exchange, self.active
@@ -99,41 +114,38 @@ class Lines:
 
     async def _add_line(self, content: bytes) -> None:
         active, service = self.active, self.service
-        if active.answered:
+        await service.turn(len(content))
+        if active.answered:  # maybe the deadline expired before the turn of this line
             self._record_late(content)
             return
         self._number += 1
         if not content.strip():
             return
         try:
-            await service.turn(len(content))
             line = read_line(content, self._number, service.list_limits)
             values = received_values(active.model, line.group, line.values, None, service.settings.max_rows)
-            if active.answered:  # its deadline expired before its turn
-                active.timings.received_late(line.group, now_ms(), line.took_ms, partial(count_rows, values))
-            else:
-                active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
+            active.groups({line.group: values}, alone=True, took_ms=line.took_ms)
         except FieldError as error:
             raise FieldError(error.field, f"line {self._number}: {error}") from error
 
     def _read_late(self, chunk: bytes) -> None:
         """Record the group timings of lines that arrive after the answer."""
-        if self._late_remaining:
+        if self._late < len(self.active.model.places):  # a client may never stop sending
             try:
                 for line in self._split(chunk):
                     self._record_late(line)
             except (OverloadedError, BodyTooLargeError):  # the answer does not need these lines
-                self._late_remaining = 0
+                self._late = sys.maxsize
                 self._tail.clear()
             if self.exchange.ended:
                 self._record_late(bytes(self._tail))
 
     def _record_late(self, content: bytes) -> None:
-        if self._late_remaining and content.strip():
-            self._late_remaining -= 1
-            line = read_late_line(content)
-            if line is not None:
-                limit, timings = self.service.settings.max_rows, self.active.timings
+        if self._late < len(self.active.model.places) and content.strip():
+            self._late += 1
+            limit, timings = self.service.settings.max_rows, self.active.timings
+            with suppress(msgspec.DecodeError):  # the answer is sent
+                line = LATE_LINE.decode(content)
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 
@@ -163,10 +175,10 @@ class Predict(Endpoint):
         if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
         request = read_request(head.form, content, service.list_limits)
-        options = completed(head.options, request, OF_THE_HEAD)
+        stated = stated_in(request, head.options, OF_THE_HEAD)
         groups = received(active.model, request.groups, service.settings.max_rows)
-        if options is not head.options:
-            active.amend(options)
+        if stated:
+            active.amend(PredictionOptions(**combined({"query": head.stated, "body": stated})))
         if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
             await self._add_in_slices(active, groups, exchange.ended_ms)
         elif not active.answered:
@@ -189,3 +201,107 @@ class Predict(Endpoint):
                     rows[name] = len(checked_groups(active.machine.prediction, {name: values})[name])
                 await after_one()
             check_same_rows(rows)
+
+
+_PARAMETERS = tuple(name for name in PARAMETERS if name not in ("model", "rows"))  # a session has both
+
+
+class _SessionEndpoint(Endpoint):
+    """Base class of the endpoints of sessions; they wait a limited time for a body."""
+
+    def __init__(self, service: PredictionService, sessions: SessionStore) -> None:
+        super().__init__(service)
+        self.sessions = sessions
+        self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
+
+    async def read_body(self, scope: Scope, exchange: Exchange) -> tuple[Form, Content, Form]:
+        """Return the form of the body, the body, and the form of the reply."""
+        headers = headers_of(scope)
+        form, _ = body_form(headers)
+        limit, advice = body_limit(form, self.service.settings)
+        check_length(headers, limit, advice)
+        exchange.limit_to(limit, advice)
+        return form, await exchange.read_all(), reply_form(headers, form)
+
+
+class CreateSession(_SessionEndpoint):
+    """`POST /sessions`."""
+
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        form, content, reply = await self.read_body(scope, exchange)
+        request = read_session(form, content) if content.strip() else SessionRequest()
+        check_rows(request.rows, self.service.settings.max_rows)
+        account = self.service.accounts.of(scope)
+        self.service.check_capacity(account)
+        model = self.service.registry.get(request.model)
+        session_id = await self.sessions.create(model, request.rows, account)
+        created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
+        exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+        self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
+
+
+class SessionGroups(_SessionEndpoint):
+    """`POST /sessions/{id}/groups`."""
+
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        form, content, reply = await self.read_body(scope, exchange)
+        if not exchange.ended:
+            return
+        session_id = scope["path_params"]["id"]
+        session = await self.sessions.get(session_id)
+        await self.service.turn(len(content))
+        decoded = read_groups(form, content, self.service.list_limits)
+        groups = received(session.model, decoded, self.service.settings.max_rows)
+        prefix, replaced, rows = await session.add_groups(groups)
+        stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
+        exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
+        metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
+        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)
+
+
+class PredictSession(_SessionEndpoint):
+    """`GET /sessions/{id}/predict`, and `GET /predict?session=`."""
+
+    parameters = (*_PARAMETERS, "session")
+
+    async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
+        """Answer at once, or at the deadline if the request has one."""
+        begun = now_ms()
+        service = self.service
+        named: str | None = scope["path_params"].get("id")
+        head = read_head(scope, service.settings, _PARAMETERS if named else self.parameters)
+        session_id = named or head.session
+        if session_id is None:
+            raise FieldError(
+                "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
+            )
+        deadline_ms, account = head.options.deadline_ms, service.accounts.of(scope)
+        due = None if deadline_ms is None else begun + service.limits.deadline_ms(deadline_ms)
+        async with self.sessions.read(session_id, due, account) as session:
+            active = service.open(
+                head.options,
+                begun,
+                ReplySink(exchange, head.reply_form, noted=session.noted),
+                shared=session.prediction,
+                admitted=service.admits(begun, admission_of(scope)[0]),
+                account=account,
+            )
+            predictions.append(active)
+            if not active.answered:
+                if deadline_ms is None:
+                    active.end()
+                else:
+                    session.join(active)
+        async for _ in exchange.body():
+            pass
+
+
+class DeleteSession(_SessionEndpoint):
+    """`DELETE /sessions/{id}`."""
+
+    async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
+        session_id = scope["path_params"]["id"]
+        await self.sessions.delete(session_id)
+        self.service.session_timings.end(session_id)
+        exchange.reply(Reply(204, JSON.media_type, b""))

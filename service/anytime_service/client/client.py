@@ -30,13 +30,14 @@ from anytime.inference.deadline import Lateness, LatenessRecord, checked_seconds
 from anytime.inference.prediction import Answer
 from anytime.inference.values import LabelledError
 from anytime.inference.workers import Worker
-from anytime_service.client.engine import Call, Connection, checked_options
+from anytime_service.client.engine import Call, Connection, call_options
 from anytime_service.client.errors import ClientError, ClosedError, ConnectionLostError, NoAnswerError, ProblemError
 from anytime_service.client.messages import Columns, Encoded, answer_of, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Run, WorkerCache
 from anytime_service.client.transport import ASGIApp, InProcess, Lifetime, Network, Transport
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.messages import SessionCreated, SessionRequest, SessionTook
 from anytime_service.schemas.options import (
     DEFAULTS,
     NAMES,
@@ -45,7 +46,6 @@ from anytime_service.schemas.options import (
     RunOptions,
     SessionOptions,
 )
-from anytime_service.schemas.predict import SessionCreated, SessionRequest, SessionTook
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -184,7 +184,7 @@ class AsyncClient:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        checked = checked_options({"rows": 1, **options}, "deadline_ms")
+        checked = call_options({"rows": 1, **options}, "deadline_ms")
         if checked.policy == "arrived":
             words = "expected 'prefix' or 'best': groups after one that fails count anyway"
             raise ValuesError(f"policy is 'arrived'; {words}")
@@ -232,7 +232,7 @@ class AsyncClient:
         NoAnswerError
             Without a deadline: no answer arrived within `timeout_s`.
         """
-        begun, checked = time.perf_counter(), checked_options(options)
+        begun, checked = time.perf_counter(), call_options(options)
         try:
             encoded = encode_all(groups, checked.rows)
         except LabelledError:
@@ -484,7 +484,15 @@ class AsyncSession(_SessionProperties):
         try:
             encoded = encode_all(groups, self._rows)
         except LabelledError:
-            encoded = encode_all(groups, self._rows, await self._model_columns())
+            if self._columns is None:
+                model = await self._transport.model(self._state.model or "")
+                if self._state.created is None or model.version != self._state.created.version:
+                    raise ClientError(
+                        f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
+                        "order of its version's columns, or begin a new session"
+                    ) from None
+                self._columns = model.columns_by_group
+            encoded = encode_all(groups, self._rows, self._columns)
         content = {
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
             for name, each in encoded.items()
@@ -511,7 +519,7 @@ class AsyncSession(_SessionProperties):
         ProblemError
             The server refuses, or the session has expired (status 410).
         """
-        checked = checked_options(options, "model", "rows")
+        checked = call_options(options, "model", "rows")
         await self.open()
         waits_s = (checked.deadline_ms or 0.0) / 1e3
         params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
@@ -531,17 +539,6 @@ class AsyncSession(_SessionProperties):
             except ProblemError as problem:
                 if problem.status not in _ENDED:
                     raise
-
-    async def _model_columns(self) -> Columns:
-        if self._columns is None:
-            model = await self._transport.model(self._state.model or "")
-            if self._state.created is None or model.version != self._state.created.version:
-                raise ClientError(
-                    f"model {model.name!r} was reloaded after this session began; send arrays without names in the "
-                    "order of its version's columns, or begin a new session"
-                )
-            self._columns = model.columns_by_group
-        return self._columns
 
 
 class Portal:

@@ -34,8 +34,8 @@ import msgspec
 import numpy as np
 from websockets.exceptions import ConnectionClosed
 
-from anytime.errors import ValuesError, suggestion
-from anytime.inference.deadline import LateReading, early_ms
+from anytime.errors import suggestion
+from anytime.inference.deadline import LateReading, checked_seconds, early_ms
 from anytime.inference.prediction import Answer
 from anytime.model.model import checked_budget
 from anytime.types import Policy, Reason
@@ -47,11 +47,11 @@ from anytime_service.client.errors import (
     ProblemError,
     ReplyError,
 )
-from anytime_service.client.messages import Encoded, Reply, decode_reply
+from anytime_service.client.messages import Encoded, decode_reply
 from anytime_service.client.transport import Socket, Transport, joined
-from anytime_service.schemas.codecs import MSGPACK, located
-from anytime_service.schemas.options import PARAMETERS, PredictionOptions, parameter_schemas
-from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.options import PARAMETERS, PredictionOptions, checked_options
 
 _log = logging.getLogger("anytime.client")
 
@@ -279,9 +279,11 @@ class Connection:
             while True:
                 reply = decode_reply(await socket.recv())
                 if reply is not None:
-                    self._handle(reply)
+                    self._handle(*reply)
         except ConnectionClosed as error:
-            self._lose(socket, _closing(error))
+            closed = "" if error.rcvd is None else f"{error.rcvd.code} {error.rcvd.reason}".strip()
+            broke = "the connection to the server broke"
+            self._lose(socket, f"the server closed the connection ({closed})" if closed else broke)
         except ReplyError as error:
             self._lose(socket, str(error))
         except Exception as error:
@@ -300,24 +302,23 @@ class Connection:
                 self._unsent_bytes -= len(frame)
                 await socket.send(frame)
 
-    def _handle(self, reply: Reply) -> None:
-        ours = isinstance(reply.id, int)
-        call = (self._open.get(reply.id) or self._abandoned.get(reply.id)) if ours else None
+    def _handle(self, kind: str, name: Any, content: Answer | ProblemError) -> None:
+        call = (self._open.get(name) or self._abandoned.get(name)) if isinstance(name, int) else None
         if call is None:
-            if isinstance(reply.content, ProblemError) and reply.id is None:
-                _log.warning("the server refused a frame: %s", reply.content)
-        elif isinstance(reply.content, ProblemError):
-            call.receive(reply.content)
-        elif not reply.final:
-            call.update = reply.content
+            if kind == "error" and name is None:
+                _log.warning("the server refused a frame: %s", content)
+        elif isinstance(content, ProblemError):
+            call.receive(content)
+        elif kind == "update":
+            call.update = content
         else:
             self._open.pop(call.id, None)
             self._abandoned.pop(call.id, None)
             call.answered = True
-            call.receive(reply.content)
+            call.receive(content)
             if call.delay is not None:
                 delay_ms = call.delay.stop()
-                if reply.content.reason == "deadline":
+                if content.reason == "deadline":
                     self.margin.add(call.delay.deadline_ms, delay_ms)
 
     def _lose(self, socket: Socket | None, reason: str) -> None:
@@ -347,13 +348,6 @@ class Connection:
                 if isinstance(error, ProblemError) and error.refuses_key:
                     return
             pause_s = min(2.0 * pause_s + MAX_PAUSE_S, MAX_IDLE_PAUSE_S)
-
-
-def _closing(error: ConnectionClosed) -> str:
-    frame = error.rcvd
-    if frame is None:
-        return "the connection to the server broke"
-    return f"the server closed the connection ({f'{frame.code} {frame.reason}'.strip()})"
 
 
 _NO_VALUES = Encoded(msgspec.Raw(msgspec.msgpack.encode([])), None, 0)
@@ -582,13 +576,7 @@ class Call:
             raise self._broken from error
 
 
-_EXPECTED = {
-    "rows": "expected a whole number, 1 or more",
-    "deadline_ms": "expected a finite number of milliseconds, 0 or more",
-}
-
-
-def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
+def call_options(given: Mapping[str, Any], *without: str) -> PredictionOptions:
     """Return the options of a call that does not have those of `without`.
 
     Raise TypeError if there is no such option, as Python does for an argument, and ValuesError if one is invalid.
@@ -599,12 +587,6 @@ def checked_options(given: Mapping[str, Any], *without: str) -> PredictionOption
             raise TypeError(f"there is no option {name!r}; {suggestion(name, known)}")
     options = {name: each.item() if isinstance(each, np.generic) else each for name, each in given.items()}
     options["budget"] = checked_budget(options.get("budget"), "the model's cost unit")
-    try:
-        return msgspec.convert(options, PredictionOptions)
-    except msgspec.ValidationError as error:
-        message, name = located(error)
-        schema = parameter_schemas()[name]
-        expected = _EXPECTED.get(name, message)
-        if "enum" in schema:
-            expected = f"expected one of {', '.join(schema['enum'])}"
-        raise ValuesError(f"{name} is {options[name]!r}; {expected}") from error
+    if options.get("deadline_ms") is not None:
+        checked_seconds(options["deadline_ms"])
+    return checked_options(options)

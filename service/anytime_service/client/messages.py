@@ -18,14 +18,15 @@ from typing import Any, TypeAlias, TypeVar, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
-from anytime.errors import ValuesError
+from anytime.errors import ValuesError, clipped
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
 from anytime.inference.values import labels_of, plain_values
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 from anytime_service.schemas.catalogue import ModelColumn
-from anytime_service.schemas.values import Dtype, Values
+from anytime_service.schemas.messages import Dtype
+from anytime_service.schemas.values import Values
 
 Parsed = TypeVar("Parsed")
 
@@ -101,33 +102,19 @@ def _iso(item: Any) -> Any:
     return item.isoformat() if isinstance(item, date) else item
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A message from the server for the prediction `id`; `id` is None for a message without a prediction.
-
-    `content` is an answer or a problem; `final` is False for an update.
-    """
-
-    id: Any
-    content: Answer | ProblemError
-    final: bool = True
-
-
-_FROM_JSON: Callable[[str | bytes], Any] = msgspec.json.Decoder().decode
-_FROM_MSGPACK: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+Reply: TypeAlias = tuple[str, Any, Answer | ProblemError]
+"""A message of the server: its type, the id of the prediction, None if there is none, and the answer or problem."""
 
 
 def decode_reply(message: str | bytes) -> Reply | None:
     """Decode a message of the WebSocket, JSON as text or MessagePack as bytes; return None for an unknown type."""
-    frame = parsed(message, _FROM_JSON if isinstance(message, str) else _FROM_MSGPACK)
+    frame = parsed(message, msgspec.json.decode if isinstance(message, str) else msgspec.msgpack.decode)
     kind = frame.get("type") if isinstance(frame, dict) else None
-    if kind in ("answer", "update"):
-        return Reply(frame.get("id"), answer_of(frame), kind == "answer")
-    if kind == "error":
-        return Reply(frame.get("id"), problem_of(frame.get("problem")))
-    if isinstance(kind, str):
+    if not isinstance(kind, str):
+        raise ReplyError(f"the server sent {clipped(repr(message), 200)}; expected an answer, an update or an error")
+    if kind not in ("answer", "update", "error"):
         return None
-    raise ReplyError(f"the server sent {_shortened(message)}; expected an answer, an update or an error")
+    return kind, frame.get("id"), problem_of(frame.get("problem")) if kind == "error" else answer_of(frame)
 
 
 def seconds_of(retry_after: str) -> float | None:
@@ -140,33 +127,24 @@ def parsed(content: Any, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
         return parse(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # pydantic and Unicode raise ValueErrors
-        reason = " ".join(str(error).split())
-        raise ReplyError(f"the server sent {_shortened(content)}, which is not a valid reply: {reason}") from error
-
-
-def _shortened(content: Any) -> str:
-    text = repr(content)
-    return text if len(text) <= 200 else text[:200] + "..."
+        sent, reason = clipped(repr(content), 200), " ".join(str(error).split())
+        raise ReplyError(f"the server sent {sent}, which is not a valid reply: {reason}") from error
 
 
 _FIELDS = fields(Answer)
 _TUPLES = frozenset(name for name, hint in get_type_hints(Answer).items() if get_origin(hint) is tuple)
+_NESTED = {"expected": Expected, "contributions": Contributions}
 
 
 def answer_of(content: Any) -> Answer:
     if not isinstance(content, Mapping):
-        raise ReplyError(f"the server sent {_shortened(content)}; expected an answer")
+        raise ReplyError(f"the server sent {clipped(repr(content), 200)}; expected an answer")
     known = {field.name: content[field.name] for field in _FIELDS if field.name in content}
     try:
         known |= {name: tuple(known[name]) for name in known.keys() & _TUPLES}
-        quality = known["expected"]
-        known["expected"] = Expected(
-            quality["cv_error"], quality["explained_variance"], quality["r2"], quality.get("deviance")
-        )
-        if (given := known.get("contributions")) is not None:
-            known["contributions"] = Contributions(given["intercept"], given["groups"], given["features"])
+        known |= {name: msgspec.convert(known[name], cls) for name, cls in _NESTED.items() if known.get(name)}
         return Answer(**known)
-    except (TypeError, KeyError) as error:
+    except (TypeError, msgspec.ValidationError) as error:
         missing = [each.name for each in _FIELDS if each.default is MISSING and each.name not in content]
         what = f"without {missing[0]!r}" if missing else f"with invalid fields ({error})"
         raise ReplyError(f"the server sent an answer {what}; is it an anytime server?") from error

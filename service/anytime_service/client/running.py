@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
@@ -33,7 +33,8 @@ from anytime_service.client.errors import ProblemError
 from anytime_service.client.messages import encode_values
 from anytime_service.client.transport import Lifetime, joined
 from anytime_service.schemas.catalogue import ModelSummary
-from anytime_service.schemas.options import PredictionOptions
+from anytime_service.schemas.codecs import BY_ROW
+from anytime_service.schemas.options import ADDED, PredictionOptions
 
 _log = logging.getLogger("anytime.client")
 
@@ -162,31 +163,13 @@ class KnownModel:
             groups = {name: groups[name] for name in shared}
         check_extractors(groups, shared or extractors)
 
-    def unknown(self, extractors: Iterable[str]) -> str | None:
-        """Return a note about the first extractor whose group the model does not have; None without one."""
-        known = [group.name for group in self.description.groups]
-        unknown = next((name for name in extractors if name not in known), None)
-        return None if unknown is None else f"there is no group {unknown!r} to extract; {suggestion(unknown, known)}"
-
     def base_rate(self, options: PredictionOptions) -> Answer:
-        base, rows = self.base, options.rows or 1
-        missing = self.description.order(options.budget, options.policy)
-
-        def of_rows(value: Any) -> Any:
-            return value if rows == 1 or value is None else [value] * rows
-
-        return replace(
-            base,
-            prediction=of_rows(base.prediction),
-            probabilities=of_rows(base.probabilities),
-            interval=of_rows(base.interval),
-            prediction_set=of_rows(base.prediction_set),
-            budget=options.budget,
-            missing=missing,
-            complete=not missing,
-            ranking=list(range(rows)) if options.ranking else None,
-            contributions=base.contributions if options.explain else None,
-        )
+        rows, missing = options.rows or 1, self.description.order(options.budget, options.policy)
+        one_row = {name: value for name, value in vars(self.base).items() if name in BY_ROW and value is not None}
+        fields = one_row if rows == 1 else {name: [value] * rows for name, value in one_row.items()}
+        fields["ranking"] = list(range(rows))
+        fields |= {name: None for option, name in ADDED.items() if not getattr(options, option)}
+        return replace(self.base, **fields, budget=options.budget, missing=missing, complete=not missing)
 
 
 class KnownModels:
@@ -283,7 +266,10 @@ class Run(Call):
             notes.clear()
         elif answer.reason == "end" and (extraction.skipped or self._left_out):
             answer = replace(answer, reason="deadline")
-        for note in (self._known.unknown(self._pool.extractors), "; ".join(filter(None, notes))):
+        known = [group.name for group in self._known.description.groups]
+        others = [name for name in self._pool.extractors if name not in known]
+        unknown = [f"there is no group {name!r} to extract; {suggestion(name, known)}" for name in others[:1]]
+        for note in (*unknown, "; ".join(filter(None, notes))):
             answer = answer.with_note(note) if note else answer
         # The answer lists as missing what the server had not received, even if the client had sent it.
         return replace(answer, unused_groups=tuple(group for group in self._computed if group in answer.missing))

@@ -34,8 +34,8 @@ from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, Turns
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
+from anytime_service.schemas.messages import ListLimits
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.schemas.values import ListLimits
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT, on_behalf_of
 from anytime_service.telemetry.logs import log_answer

@@ -8,7 +8,6 @@ level of this module, so that a worker process can import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import factorial
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +25,6 @@ CAMERA = 64
 
 # Interpolation by cubic splines is linear, so its matrix is the image of the identity.
 _UPSCALE: Float = np.asarray(ndimage.zoom(np.eye(SIDE), (CAMERA / SIDE, 1), order=3, mode="nearest", grid_mode=True))
-_ROW, _COLUMN = np.mgrid[0:CAMERA, 0:CAMERA] / (CAMERA - 1.0) * 2.0 - 1.0
 _PIXEL = np.arange(SIDE) - (SIDE - 1) / 2.0
 
 
@@ -52,33 +50,6 @@ def projections(image: Float) -> Float:
 def frequencies(image: Float) -> Float:
     """Compute the 3 x 3 lowest coefficients of the cosine transform: 9 numbers."""
     return np.ravel(fft.dctn(camera(image), norm="ortho")[:3, :3])
-
-
-def _zernike(order: int) -> tuple[Float, Float]:
-    """Return the Zernike polynomials up to an order on the disc around the image, real and imaginary parts, as rows."""
-    radius, angle = np.hypot(_ROW, _COLUMN) / np.sqrt(2.0), np.arctan2(_ROW, _COLUMN)
-    polynomials = []
-    for n in range(1, order + 1):  # order 0 is the ink, which other groups contain
-        for m in range(n % 2, n + 1, 2):
-            radial = sum(
-                (-1) ** k
-                * factorial(n - k)
-                / (factorial(k) * factorial((n + m) // 2 - k) * factorial((n - m) // 2 - k))
-                * radius ** (n - 2 * k)
-                for k in range((n - m) // 2 + 1)
-            )
-            polynomials.append(radial * np.exp(-1j * m * angle))
-    basis = np.array(polynomials).reshape(len(polynomials), -1) * (np.pi / CAMERA**2)
-    return np.ascontiguousarray(basis.real), np.ascontiguousarray(basis.imag)
-
-
-_ZERNIKE_REAL, _ZERNIKE_IMAGINARY = _zernike(6)
-
-
-def moments(image: Float) -> Float:
-    """Compute the magnitudes of the Zernike moments up to order 6, which rotations do not change: 15 numbers."""
-    pixels = camera(image).ravel()
-    return np.hypot(_ZERNIKE_REAL @ pixels, _ZERNIKE_IMAGINARY @ pixels)
 
 
 def topology(image: Float) -> Float:
@@ -121,34 +92,6 @@ def _zones(values: Float, count: int) -> Float:
     return np.ravel(values.reshape(count, size, count, size).mean(axis=(1, 3)))
 
 
-_NEIGHBOURS = [(-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1)]
-
-
-def _uniform_patterns() -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return the class of each 8-bit pattern: 0 to 57 for those with at most two changes around the circle, else 58."""
-    bits = (np.arange(256)[:, np.newaxis] >> np.arange(8)) & 1
-    uniform = (bits != np.roll(bits, 1, axis=1)).sum(axis=1) <= 2
-    return np.where(uniform, np.cumsum(uniform) - 1, 58)
-
-
-_UNIFORM = _uniform_patterns()
-
-
-def patterns(image: Float) -> Float:
-    """Count the uniform local binary patterns (Ojala et al., 2002) in each quarter: 236 numbers."""
-    large = ndimage.gaussian_filter(camera(image), 1.0)
-    inner = large[2:-2, 2:-2]
-    code = np.zeros(inner.shape, dtype=np.intp)
-    for bit, (dy, dx) in enumerate(_NEIGHBOURS):
-        neighbour = large[2 + 2 * dy : CAMERA - 2 + 2 * dy, 2 + 2 * dx : CAMERA - 2 + 2 * dx]
-        code |= (neighbour > inner + 0.02).astype(np.intp) << bit
-    kinds = _UNIFORM[code]
-    half = len(kinds) // 2
-    quarters = (kinds[:half, :half], kinds[:half, half:], kinds[half:, :half], kinds[half:, half:])
-    counts = np.concatenate([np.bincount(quarter.ravel(), minlength=59) for quarter in quarters])
-    return np.sqrt(counts / half**2)
-
-
 CELLS, ORIENTATIONS = 5, 8
 _STRIP = np.arange(CAMERA) * CELLS // CAMERA
 _CELL = (_STRIP[:, np.newaxis] * CELLS + _STRIP) * ORIENTATIONS
@@ -177,15 +120,12 @@ def _gabor_bank() -> np.ndarray[tuple[int, int, int], np.dtype[np.complex128]]:
     """Return Gabor filters of 6 orientations and 2 wavelengths, as transfer functions on the padded grid."""
     y, x = np.mgrid[0:PADDED, 0:PADDED]
     y, x = (y + PADDED // 2) % PADDED - PADDED // 2, (x + PADDED // 2) % PADDED - PADDED // 2
-    bank = []
-    for wavelength in (10.0, 18.0):
-        for angle in np.arange(6) * np.pi / 6:
-            along = x * np.cos(angle) + y * np.sin(angle)
-            envelope = np.exp(-(x**2 + y**2) / (2.0 * (0.4 * wavelength) ** 2))
-            wave = envelope * np.exp(2j * np.pi * along / wavelength)
-            # Subtract the mean, so that a uniform surface has no energy.
-            bank.append(fft.fft2(wave - envelope * (wave.sum() / envelope.sum())) / envelope.sum())
-    return np.array(bank)
+    wavelength, angle = (each.reshape(-1, 1, 1) for each in np.meshgrid([10.0, 18.0], np.arange(6) * np.pi / 6))
+    envelope = np.exp(-(x**2 + y**2) / (2.0 * (0.4 * wavelength) ** 2))
+    envelope /= envelope.sum(axis=(1, 2), keepdims=True)
+    wave = envelope * np.exp(2j * np.pi * (x * np.cos(angle) + y * np.sin(angle)) / wavelength)
+    # Subtract the mean, so that a uniform surface has no energy.
+    return np.asarray(fft.fft2(wave - envelope * wave.sum(axis=(1, 2), keepdims=True)))
 
 
 _GABOR = _gabor_bank()
@@ -197,28 +137,14 @@ def texture(image: Float) -> Float:
     return np.concatenate([_zones(np.abs(fft.ifft2(spectrum * each)[:CAMERA, :CAMERA]), 4) for each in _GABOR])
 
 
-DIRECTIONS = np.arange(12) * np.pi / 12
-
-
-def _turned_grids() -> Float:
-    """Return the rows and columns at which to sample the image rotated to each direction, (directions, 2, 64, 64)."""
-    centre = (CAMERA - 1) / 2.0
-    y, x = np.mgrid[0:CAMERA, 0:CAMERA] - centre
-    grids = [(y * np.cos(a) - x * np.sin(a) + centre, y * np.sin(a) + x * np.cos(a) + centre) for a in DIRECTIONS]
-    return np.array(grids)
-
-
-_TURNED = _turned_grids()
-
-
 def radon(image: Float) -> Float:
     """Project along 12 directions (the Radon transform), in 8 bins each: 96 numbers."""
     large = camera(image)
-    turned = (ndimage.map_coordinates(large, grid, order=1, mode="constant", cval=0.0) for grid in _TURNED)
+    turned = (ndimage.rotate(large, angle, reshape=False, order=1) for angle in range(0, 180, 15))
     return np.concatenate([each.sum(axis=0).reshape(8, -1).mean(axis=1) for each in turned])
 
 
-_ALL = (intensity, projections, frequencies, moments, topology, strokes, patterns, gradients, texture, radon)
+_ALL = (intensity, projections, frequencies, topology, strokes, gradients, texture, radon)
 EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}  # in roughly increasing cost
 
 

@@ -16,7 +16,6 @@ from typing import IO, Any
 import httpx
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -26,6 +25,7 @@ from anytime.estimators import AnytimeClassifier
 from anytime.inference.prediction import Answer
 from anytime.inference.runner import Runner
 from anytime.model.model import Model
+from anytime.tabulated import Tabulated
 from anytime.types import Float
 from anytime_service.demo.extractors import EXTRACTORS, feature_table
 
@@ -73,23 +73,24 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
             for deadline in DEADLINES_MS:
                 timed(runner, image, deadline)
         url = f"http://127.0.0.1:{port}/predict?deadline_ms=1000"
-        one = Table(box=None, pad_edge=False)
-        for name in ("digit", "deadline", "answer", "timer", "groups", "prediction", "probabilities", "server"):
-            one.add_column(name, justify="left" if name == "probabilities" else "right", no_wrap=True)
+        rows: list[tuple[Any, ...]] = []
         for image, label in zip(images[:SHOWN], labels[:SHOWN], strict=True):
             for deadline in DEADLINES_MS:
                 answer, took, fired = timed(runner, image, deadline)
                 groups = {name: EXTRACTORS[name](image).tolist() for name in answer.groups}
                 reply = httpx.post(url, json={"groups": groups}).raise_for_status().json()
-                cells = (f"{label}", f"{deadline:g} ms", f"{took:.2f} ms", f"{fired:.2f} ms")
-                used = (f"{answer.prefix} of {answer.steps}", f"{answer.prediction}", _likely(answer))
-                one.add_row(*cells, *used, f"{reply['prediction']}")
+                order = np.argsort(answer.probabilities)[::-1][:3]
+                likely = "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
+                cells = (int(label), f"{deadline:g} ms", f"{took:.2f} ms", f"{fired:.2f} ms")
+                used = (f"{answer.prefix} of {answer.steps}", answer.prediction, likely)
+                rows.append((*cells, *used, reply["prediction"]))
         console.print(
             "A runner computes the groups in a worker process and answers at each deadline by itself.\n"
             "A bare timer of the same deadline runs next to it, and shows how late this machine wakes programs.\n"
             "The server, with a deadline of 1 s, returns the same prediction for the same groups:\n"
         )
-        console.print(one)
+        columns = ("digit", "deadline", "answer", "timer", "groups", "prediction", "probabilities", "server")
+        console.print(Tabulated.of_rows(columns, rows))
         console.print(
             f"\n{EVALUATED} more digits under each deadline, answered by the runner. An answer is 'late with timer' if "
             "the\nbare timer fired no sooner: then the machine was late. Others are 'late alone':\n"
@@ -97,16 +98,9 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         console.print(counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 
 
-def _likely(answer: Answer) -> str:
-    order = np.argsort(answer.probabilities)[::-1][:3]
-    return "  ".join(f"{digit} {answer.probabilities[digit]:.2f}" for digit in order)
-
-
-def counts(runner: Runner[Answer], images: Float, labels: Any) -> Table:
+def counts(runner: Runner[Answer], images: Float, labels: Any) -> Tabulated:
     """Answer for images under each deadline; return a table of the results, and of what was late."""
-    table, late = Table(box=None, pad_edge=False), ("in time", "late with timer", "late alone")
-    for name in ("deadline", "groups (mean)", "accuracy", *late, "median", "slowest"):
-        table.add_column(name, justify="right")
+    rows: list[tuple[str, ...]] = []
     for deadline in DEADLINES_MS:
         answers, *times = zip(*(timed(runner, image, deadline) for image in images), strict=True)
         took, fired = np.array(times)
@@ -115,8 +109,9 @@ def counts(runner: Runner[Answer], images: Float, labels: Any) -> Table:
         in_time, alone = np.sum(took <= deadline), np.sum((took > deadline) & (fired < took))
         shares = (f"{in_time} of {len(took)}", f"{len(took) - in_time - alone}", f"{alone}")
         cells = (f"{deadline:g} ms", f"{used:.1f}", f"{accuracy:.3f}", *shares)
-        table.add_row(*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms")
-    return table
+        rows.append((*cells, f"{np.median(took):.2f} ms", f"{took.max():.2f} ms"))
+    late = ("in time", "late with timer", "late alone")
+    return Tabulated.of_rows(("deadline", "groups (mean)", "accuracy", *late, "median", "slowest"), rows)
 
 
 def timed(runner: Runner[Answer], image: Float, deadline_ms: float) -> tuple[Answer, float, float]:

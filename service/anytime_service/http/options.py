@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.types import Scope
 
 from anytime_service.errors import BodyTooLargeError, ContentTypeError, FieldError
 from anytime_service.schemas.codecs import JSON, MSGPACK, PACK, Form
-from anytime_service.schemas.options import DEFAULTS, PredictionOptions, number, query_options, read_query, shortest
+from anytime_service.schemas.options import DEFAULTS, PredictionOptions, combined, query_options, read_query
 from anytime_service.settings import Settings
 
-_FORMS: Mapping[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "": JSON,
     "application/json": JSON,
     "application/x-ndjson": JSON,
@@ -40,32 +40,36 @@ _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1
 
 
 class Head(NamedTuple):
-    """The head of a prediction request, parsed; `lines` is whether each line of the body counts once it is received."""
+    """The head of a prediction request, parsed.
+
+    `stated` are the `options` that the query or a header states. `lines` is whether each line of the body counts once
+    it is received.
+    """
 
     options: PredictionOptions
+    stated: Mapping[str, Any]
     form: Form
     lines: bool
     reply_form: Form
-    session: str | None = None
+    headers: Mapping[str, str]
+    session: str | None
 
 
-def read_head(scope: Scope, settings: Settings, parameters: Collection[str], *, single_form: bool = True) -> Head:
+def read_head(scope: Scope, settings: Settings, parameters: Collection[str], forms: Mapping[str, Form] = FORMS) -> Head:
     """Read and check the head of a request for a prediction on a route that accepts these query parameters.
 
-    `single_form` is False if tensors as bytes may follow JSON. Raise FieldError, which names an unknown, repeated or
-    invalid parameter or header, ContentTypeError, or BodyTooLargeError if the Content-Length is larger than the limit.
+    A route with other `forms` of bodies by media type has a limit of its own for JSON. Raise FieldError, which names an
+    unknown, repeated or invalid parameter or header, ContentTypeError, or BodyTooLargeError if the Content-Length is
+    larger than the limit.
     """
     query = read_query(scope["query_string"], parameters)
     headers = headers_of(scope)
-    form, kind = body_form(headers)
+    form, kind = body_form(headers, forms)
     lines = kind in _LINES
-    check_length(headers, *body_limit(form, settings, lines=lines or not single_form))
-    options = query_options(query)
-    deadline_ms = _deadline(options.get("deadline_ms"), headers)
-    if deadline_ms is not None:
-        options["deadline_ms"] = deadline_ms
-    requested = PredictionOptions(**options) if options else DEFAULTS
-    return Head(requested, form, lines, reply_form(headers, form), query.get("session"))
+    check_length(headers, *body_limit(form, settings, lines=lines or forms is not FORMS))
+    stated = combined({"query": query_options(query), **_deadlines(headers)})
+    options = PredictionOptions(**stated) if stated else DEFAULTS
+    return Head(options, stated, form, lines, reply_form(headers, form), headers, query.get("session"))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
@@ -82,17 +86,17 @@ def headers_of(scope: Scope) -> dict[str, str]:
     return headers
 
 
-def body_form(headers: Mapping[str, str]) -> tuple[Form, str]:
+def body_form(headers: Mapping[str, str], forms: Mapping[str, Form] = FORMS) -> tuple[Form, str]:
     """Return the form of the body, and its media type; raise errors as `read_head` does."""
     media_type = headers.get("content-type", "")
-    kind = media_type if media_type in _FORMS else media_type.partition(";")[0].strip().lower()
-    if kind not in _FORMS:
-        expected = "application/json, application/x-ndjson or application/msgpack"
-        raise ContentTypeError(f"the content type is {media_type[:100]!r}; expected {expected}")
+    kind = media_type if media_type in forms else media_type.partition(";")[0].strip().lower()
+    if kind not in forms:
+        expected = ", ".join(filter(None, forms))
+        raise ContentTypeError(f"the content type is {media_type[:100]!r}; expected one of {expected}")
     coding = headers.get("content-encoding", "")
     if coding and coding.strip().lower() not in ("", "identity"):
         raise ContentTypeError(f"the content encoding is {coding[:100]!r}; send the body without an encoding")
-    return _FORMS[kind], kind
+    return forms[kind], kind
 
 
 def body_limit(form: Form, settings: Settings, *, lines: bool = False) -> tuple[int, str]:
@@ -115,17 +119,17 @@ def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
         return form
     for part in accepted.split(","):
         kind = part.partition(";")[0].strip().lower()
-        if kind and kind in _FORMS:
-            return _FORMS[kind]
+        if kind and kind in FORMS:
+            return FORMS[kind]
     return form
 
 
-def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float | None:
-    if "request-timeout-ms" not in headers and "grpc-timeout" not in headers:
-        return requested_ms
-    deadlines = [requested_ms]
+def _deadlines(headers: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the options that headers state, by the name of the header."""
+    found: dict[str, dict[str, Any]] = {}
     if "request-timeout-ms" in headers:
-        deadlines.append(number("Request-Timeout-Ms", headers["request-timeout-ms"]))
+        name, text = "Request-Timeout-Ms", headers["request-timeout-ms"]
+        found[name] = query_options({"deadline_ms": text}, name)
     if "grpc-timeout" in headers:
         match = _GRPC_TIMEOUT.fullmatch(headers["grpc-timeout"])
         if match is None:
@@ -133,5 +137,5 @@ def _deadline(requested_ms: float | None, headers: Mapping[str, str]) -> float |
             raise FieldError(
                 "grpc-timeout", f"grpc-timeout is {text!r}; expected up to 8 digits and one of H M S m u n"
             )
-        deadlines.append(int(match[1]) * _GRPC_UNIT_MS[match[2]])
-    return shortest(*deadlines)
+        found["grpc-timeout"] = {"deadline_ms": int(match[1]) * _GRPC_UNIT_MS[match[2]]}
+    return found

@@ -96,7 +96,7 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
 
     Raise RegistryError if there is no file, and ArtifactError if a file is not a valid model file.
     """
-    return _loaded(tuple(Path(path) for path in paths), {})
+    return _loaded(ModelRegistry({}, tuple(Path(path) for path in paths)))
 
 
 def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
@@ -112,9 +112,13 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
     """
     if not registry.paths:
         raise RegistryError("the models were not loaded from files; restart the service to replace them")
-    if name is None:
-        return _loaded(registry.paths, registry.files, force=force)
-    others = {file: each for file, each in registry.files.items() if each.model.name != name}
+    return _loaded(registry, name, force=force)
+
+
+def _loaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
+    """Return a registry of the files of `registry` as they are now; with a name, of that model alone."""
+    every = name is None
+    others = {file: each for file, each in registry.files.items() if not every and each.model.name != name}
     found: dict[Path, _File] = {}
     problems: list[Exception] = []
     files: dict[Path, None] = {}
@@ -122,30 +126,27 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
         try:
             files |= dict.fromkeys(_files(path))
         except RegistryError as error:
+            if every:
+                raise
             problems.append(error)
-    for file in sorted(files.keys() - others.keys()):
+    for file in [each for each in files if each not in others]:
         try:
-            each = _read(file, registry.files.get(file), force=force)
+            read = _read(file, registry.files.get(file), force=force)
         except (AnytimeError, OSError) as error:
-            if file in registry.files:
+            if every or file in registry.files:
                 raise
             problems.append(error)  # a new file of unknown name
         else:
-            if each.model.name == name:
-                found[file] = each
-    if not found:
+            if every or read.model.name == name:
+                found[file] = read
+    if name is not None and not found:
         unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
         raise problems[0] if problems else unknown
     for problem in problems:
         _log.warning("model %r was reloaded, except for: %s", name, problem)
     versions = _by_name(each.model for each in found.values())
-    return ModelRegistry({**registry.models, **versions}, registry.paths, {**others, **found})
-
-
-def _loaded(paths: tuple[Path, ...], known: Mapping[Path, _File], *, force: bool = False) -> ModelRegistry:
-    served = dict.fromkeys(file for path in paths for file in _files(path))
-    files = {file: _read(file, known.get(file), force=force) for file in served}
-    return ModelRegistry(_by_name(file.model for file in files.values()), paths, files)
+    kept = {} if every else registry.models
+    return ModelRegistry({**kept, **versions}, registry.paths, {**others, **found})
 
 
 def _read(file: Path, before: _File | None, *, force: bool) -> _File:
@@ -171,36 +172,30 @@ def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None
             f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; use a separate file for it, or "
             "restart the service"
         )
-    change = None if force else _change_of_meaning(old, new)
-    if change:
-        raise RegistryError(
-            f"{str(file)!r} now contains a model {new.name!r} {change}; use a separate file for it, reload it with "
-            "force=true, or restart the service"
-        )
-
-
-def _change_of_meaning(old: Model, new: Model) -> str:
-    """Return how a model differs from the previous one in what clients may have stored; empty if it does not."""
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
-    other = sorted(name for name in was.keys() & now.keys() if was[name] != now[name])
-    if other:
-        return f"with other features in {listed(other)}"
-    if was and now and was.keys().isdisjoint(now):
-        return "without any of the previous groups"
     before, after = summary(old, ()), summary(new, ())
+    known = {column.name: column for column in before.columns}
     changed = [
         f"{what} {now!r} instead of {was!r}"
         for (what, was), now in zip(_form(before).items(), _form(after).values(), strict=True)
         if was != now
     ]
-    known = {column.name: column for column in before.columns}
     for column in after.columns:
         same = known.get(column.name, column)
         levels = column.levels and column.levels[: len(same.levels or ())]
         if (column.type, levels) != (same.type, same.levels):
             what = f"levels {listed(column.levels or ())}" if column.type == same.type else f"type {column.type!r}"
             changed.append(f"{what} of column {column.name!r}")
-    return f"with other meanings: {'; '.join(changed[:5])}" if changed else ""
+    change = f"with other meanings: {'; '.join(changed[:5])}" if changed else ""
+    if was and now and was.keys().isdisjoint(now):
+        change = "without any of the previous groups"
+    if other := sorted(name for name in was.keys() & now.keys() if was[name] != now[name]):
+        change = f"with other features in {listed(other)}"
+    if change and not force:
+        raise RegistryError(
+            f"{str(file)!r} now contains a model {new.name!r} {change}; use a separate file for it, reload it with "
+            "force=true, or restart the service"
+        )
 
 
 def _form(model: ModelSummary) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
+from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 
@@ -76,7 +77,10 @@ def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what:
             _check_map(content, groups, is_map=groups is decoded)
         elif len(content) <= MAX_SEARCHED:
             colons = content.count(":" if isinstance(content, str) else b":")  # type: ignore[arg-type]
-            if colons > _required(kind) + len(groups):  # or text has colons, or an option is given
+            required, optional = _fields_of(kind)
+            more = colons - required - len(groups)
+            # Or a text has colons, or a default is stated.
+            if more > 0 and more > sum([getattr(decoded, name) != default for name, default in optional]):
                 _SEARCH.decode(content if isinstance(content, str) else content.decode())
     except msgspec.ValidationError as error:
         message, place = located(error)
@@ -91,11 +95,13 @@ def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what:
 
 
 @cache
-def _required(cls: Any) -> int:
-    """Return the smallest number of keys of a message without those of its groups; 0 for any other type."""
+def _fields_of(cls: Any) -> tuple[int, list[tuple[str, Any]]]:
+    """Return the smallest number of keys of a message without those of its groups, and its options by default."""
     if not issubclass(cls, msgspec.Struct):
-        return 0
-    return sum(field.required for field in msgspec.structs.fields(cls)) + (cls.__struct_config__.tag is not None)
+        return 0, []
+    fields = msgspec.structs.fields(cls)
+    required = sum(field.required for field in fields) + (cls.__struct_config__.tag is not None)
+    return required, [(field.name, field.default) for field in fields if field.default is not msgspec.NODEFAULT]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:
@@ -127,13 +133,6 @@ def too_large(what: str, limit: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"{what}; expected at most {limit}; {PACK}")
 
 
-def of_group(error: MalformedBodyError, group: str | None) -> MalformedBodyError:
-    """Return an error about `values` with the name of the group, if it is known."""
-    if group is None or error.field is None or not error.field.startswith("values"):
-        return error
-    return MalformedBodyError(f"group {group!r}: {error}", f"groups.{group}{error.field.removeprefix('values')}")
-
-
 _PLACED = re.compile(r"(.*?)(?: - at `(key` in `)?\$\.?(.*)`)?", re.DOTALL)
 _QUOTED = 1000  # characters of each end of a decoder's message that are read; it quotes texts of the request in full
 _OF_LENGTH = re.compile(r"Expected `(\w+)` of length (<=|>=) (\d+)")
@@ -156,24 +155,30 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     return message[:1].lower() + message[1:], place
 
 
-def in_pieces(form: Form, items: Any, piece: int = PIECE) -> Any:
-    """Return a list, an array or a dictionary, encoded in pieces if it is long: other threads may run in between."""
-    size, is_map, is_array = len(items), isinstance(items, dict), isinstance(items, np.ndarray)
-    step = _step(items.values() if is_map else items, piece)
+_LONG = frozenset((list, dict, np.ndarray, Contributions))
+"""Types of what may have many numbers."""
+
+
+def in_pieces(form: Form, value: Any, piece: int = PIECE) -> Any:
+    """Return a part of an answer; if it has many numbers, encoded in pieces: other threads may run in between."""
+    if type(value) not in _LONG:
+        return value
+    if isinstance(value, Contributions):
+        return {name: in_pieces(form, each) for name, each in vars(value).items()}
+    is_map, is_array, size = isinstance(value, dict), isinstance(value, np.ndarray), len(value)
+    step = _step(value.values() if is_map else value, piece)
     if size <= step:
-        return items.tolist() if is_array else items
-    pairs: Any = list(items.items()) if is_map else items
+        return value.tolist() if is_array else value
+    pairs: Any = list(value.items()) if is_map else value
     parts: list[bytes] = []
     for i in range(0, size, step):
         some = pairs[i : i + step]
         content = form.encode(dict(some) if is_map else some.tolist() if is_array else some)
-        parts.append(content[1:-1] if form is JSON else content[_head(len(some)) :])
+        head = 1 if form is JSON or len(some) < 16 else 3 if len(some) < 1 << 16 else 5  # bytes before the first item
+        parts.append(content[head : -1 if form is JSON else None])
     if form is JSON:
-        parts[0] = (b"{" if is_map else b"[") + parts[0]
-        parts[-1] += b"}" if is_map else b"]"
-        return msgspec.Raw(b",".join(parts))
-    parts.insert(0, (b"\xdf" if is_map else b"\xdd") + size.to_bytes(4, "big"))
-    return msgspec.Raw(b"".join(parts))
+        return msgspec.Raw(b",".join(parts).join((b"{", b"}") if is_map else (b"[", b"]")))
+    return msgspec.Raw(b"".join((b"\xdf" if is_map else b"\xdd", size.to_bytes(4, "big"), *parts)))
 
 
 def _step(items: Iterable[Any], piece: int) -> int:
@@ -182,27 +187,28 @@ def _step(items: Iterable[Any], piece: int) -> int:
     return max(1, piece // (len(first) if isinstance(first, list | np.ndarray) and len(first) else 1))
 
 
-def _head(count: int) -> int:
-    """Return the number of bytes at the beginning of a MessagePack list or map of some items."""
-    return 1 if count < 16 else 3 if count < 1 << 16 else 5
-
-
 def check_finite(answer: Answer, field: str) -> None:
-    """Raise FieldError about `field` if the prediction or its interval overflowed and is not finite."""
-    numbers = answer.prediction if answer.probabilities is None else answer.probabilities
-    finite = math.isfinite(numbers) if isinstance(numbers, float) else _is_finite(numbers)
+    """Raise FieldError about `field` if a number of an answer overflowed and is not finite."""
+    numbers = [answer.prediction if answer.probabilities is None else answer.probabilities, answer.interval]
     if answer.contributions is not None:
-        finite = finite and all(map(_is_finite, answer.contributions.groups.values()))
-    if not finite or (answer.interval is not None and not _is_finite(answer.interval)):
-        raise FieldError(field, "the values are too large: the prediction is not a finite number")
+        numbers += answer.contributions.groups.values()
+    for each in numbers:
+        # NumPy takes .4 us for a single number.
+        if not (each is None or (math.isfinite(each) if isinstance(each, float) else _are_finite(each))):
+            raise FieldError(field, "the values are too large: the prediction is not a finite number")
 
 
-def _is_finite(numbers: Any) -> bool:
-    """Return whether a number, or each number of a nested list, is finite; numpy takes .4 us for a single one."""
-    if isinstance(numbers, float):
-        return math.isfinite(numbers)
+def _are_finite(numbers: Any) -> bool:
+    """Return whether each number of a nested list is finite."""
     step = _step(numbers, PIECE)
     return all(np.isfinite(numbers[i : i + step]).all() for i in range(0, len(numbers), step))
+
+
+BY_ROW = ("prediction", "probabilities", "interval", "prediction_set")
+"""Fields of an answer that have an element for each row; of one row they are that element."""
+
+NUMBERS = (*BY_ROW, "ranking", "contributions")
+"""Fields of an answer that may have many numbers."""
 
 
 def answer_fields(form: Form, answer: Answer) -> dict[str, Any]:
@@ -214,13 +220,7 @@ def answer_fields(form: Form, answer: Answer) -> dict[str, Any]:
     fields = vars(answer).copy()
     for name in LOCAL_FIELDS:
         del fields[name]
-    if isinstance(answer.prediction, list | np.ndarray):  # of several rows, or several responses
-        for name in ("prediction", "probabilities", "interval", "prediction_set", "ranking"):
-            if fields[name] is not None:
-                fields[name] = in_pieces(form, fields[name])
-    if answer.contributions is not None:
-        fields["contributions"] = {
-            name: each if name == "intercept" else in_pieces(form, each)
-            for name, each in vars(answer.contributions).items()
-        }
+    for name in NUMBERS:
+        if type(fields[name]) in _LONG:
+            fields[name] = in_pieces(form, fields[name])
     return fields

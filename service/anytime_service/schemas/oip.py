@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -28,33 +27,18 @@ import msgspec
 import numpy as np
 
 from anytime._version import __version__
-from anytime.errors import ValuesError, suggestion
+from anytime.errors import suggestion
 from anytime.groups import joined_names
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
 from anytime.inference.subsets import SetCache
-from anytime.inference.values import numbers_of
-from anytime.model.model import GroupPosition, Model
+from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
-from anytime_service.schemas.options import Amount, PredictionOptions
+from anytime_service.schemas.messages import ListLimits
+from anytime_service.schemas.options import STREAM_ONLY, Amount, PredictionOptions, StatedOptions, stated_in
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import VALUES_SCHEMA, Array, ListLimits, Values, check_rows, of_field
-
-DATATYPES: Mapping[str, np.dtype[Any]] = {
-    "FP64": np.dtype("<f8"),
-    "FP32": np.dtype("<f4"),
-    "FP16": np.dtype("<f2"),
-    **{
-        f"{sign}{bits}": np.dtype(f"<{sign[0].lower()}{bits // 8}")
-        for sign in ("INT", "UINT")
-        for bits in (8, 16, 32, 64)
-    },
-    "BOOL": np.dtype("u1"),
-}
-"""Datatypes of inputs, and the NumPy types of their bytes."""
-
-TEXT = "BYTES"  # datatype of text
+from anytime_service.schemas.values import DATATYPES, TEXT, VALUES_SCHEMA, Tensor, Values, check_rows
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "cost_total", "budget", "complete", "missing", "imputed", "clamped"),
@@ -107,7 +91,7 @@ class InferOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: InferOutputParameters | None = None
 
 
-class InferParameters(PredictionOptions, frozen=True, kw_only=True):
+class InferParameters(StatedOptions, frozen=True, kw_only=True):
     """Parameters of a prediction: its options, each here or in the query; the shortest deadline applies.
 
     `timeout` is a deadline in microseconds; 0 is no deadline. The shapes of the inputs, if any, define `rows`.
@@ -124,7 +108,8 @@ class InferParameters(PredictionOptions, frozen=True, kw_only=True):
 class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The groups computed so far: any subset of the model's groups, or none.
 
-    The path names the model; `model_name` and `model_version` of the body are ignored.
+    The path names the model. `model_name` and `model_version` of the body must not name another loaded model; names
+    that the server does not know are ignored.
     """
 
     inputs: list[InferInput]
@@ -168,85 +153,6 @@ def json_values(content: msgspec.Raw, field: str) -> Values:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """An input, checked against the model except for its values; `field` is its place in the request, for errors.
-
-    `columns` are the indices of its columns in the group. No encoding of the protocol is part of it, so every binding
-    can use it: it passes the bytes or the list that it has received.
-    """
-
-    field: str
-    name: str
-    group: str
-    position: GroupPosition
-    columns: Sequence[int]
-    datatype: str
-    rows: int
-
-    @property
-    def nbytes(self) -> int | None:
-        """Number of its bytes; None if that depends on its values."""
-        return None if self.datatype == TEXT else self.rows * len(self.columns) * DATATYPES[self.datatype].itemsize
-
-    def array(self, values: Any) -> Array:
-        """Return values (rows, columns), NaN where missing; a category is the index of its level.
-
-        The values are bytes of the datatype, or a list, flat or nested. Raise FieldError if a value is invalid, or not
-        in the range of the datatype, or if there are not as many as the shape has.
-        """
-        in_bytes, given = isinstance(values, bytes), values
-        if isinstance(values, bytes) and self.datatype == TEXT:
-            given = [*self._texts(values)]
-        elif isinstance(values, bytes):
-            given = np.frombuffer(values, DATATYPES[self.datatype]).reshape(self.rows, len(self.columns))
-        features, readers = [self.position.features[j] for j in self.columns], self.position.expansion.readers
-        own = {i: readers[j] for i, j in enumerate(self.columns) if j in readers}
-        checked = partial(numbers_of, self.group, features, rows=self.rows, flat=True)
-        try:
-            if self.datatype == TEXT:
-                return checked(own, given)
-            numbers = checked({}, given)
-            if self.datatype == "BOOL" or (not in_bytes and DATATYPES[self.datatype].kind != "f"):
-                self._check_range(numbers[~np.isnan(numbers)])
-            # Places in errors are those of the data.
-            return checked(own, numbers if isinstance(given[0], list) else numbers.ravel()) if own else numbers
-        except ValuesError as error:
-            if in_bytes:
-                raise FieldError(f"{self.field}.data", str(error)) from error
-            raise of_field(f"{self.field}.data", error) from error
-
-    def _texts(self, content: bytes) -> Iterator[str | None]:
-        """Yield the texts of the bytes after the JSON, as many as there are rows."""
-        empty = None if "" not in self.position.expansion.categories[self.columns[0]].labels else ""
-        at = 0
-        for number in range(self.rows):
-            length = int.from_bytes(content[at : at + 4], "little")
-            text, at = content[at + 4 : at + 4 + length], at + 4 + length
-            if at > len(content):
-                break
-            try:
-                yield text.decode() or empty
-            except UnicodeDecodeError as error:
-                raise FieldError(f"{self.field}.data", f"text {number} of input {self.name!r} is not UTF-8") from error
-        if at != len(content):
-            raise FieldError(
-                f"{self.field}.parameters.binary_data_size",
-                f"the {len(content)} bytes of input {self.name!r} are not {self.rows} texts; expected each text after "
-                "its length in 4 bytes, little-endian",
-            )
-
-    def _check_range(self, array: Array) -> None:
-        limits = np.iinfo(DATATYPES[self.datatype])
-        low, high = (0, 1) if self.datatype == "BOOL" else (limits.min, limits.max)
-        wrong = array[(array < low) | (array >= high + 1) | (array != np.trunc(array))]
-        if wrong.size:
-            raise ValuesError(
-                f"{self.field}.data has {wrong[0]:g}; expected {self.datatype} values, whole numbers from {low} to "
-                f"{high}"
-            )
-
-
 def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[tuple[Tensor, int | None]]:
     """Yield the inputs of a JSON request, and how many bytes of each follow the JSON; None if its values are in it.
 
@@ -266,23 +172,19 @@ def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Ite
                 f"{tensor.field}.shape has {tensor.rows} rows, inputs[0].shape has {rows}; "
                 "expected the same number of rows in every input",
             )
-        yield tensor, _size(tensor, each)
-
-
-def _size(tensor: Tensor, source: InferInput) -> int | None:
-    size = None if source.parameters is None else source.parameters.binary_data_size
-    if (size is None) == (memoryview(source.data)[:5].tobytes() == b"null"):
-        present = "no data" if size is None else "both data and a binary_data_size"
-        raise FieldError(
-            f"{tensor.field}.data",
-            f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
-        )
-    if size is not None and tensor.nbytes not in (None, size):
-        raise FieldError(
-            f"{tensor.field}.parameters.binary_data_size",
-            f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
-        )
-    return size
+        size = None if each.parameters is None else each.parameters.binary_data_size
+        if (size is None) == (memoryview(each.data)[:5].tobytes() == b"null"):
+            present = "no data" if size is None else "both data and a binary_data_size"
+            raise FieldError(
+                f"{tensor.field}.data",
+                f"{tensor.field} has {present}; expected data, or a binary_data_size and bytes after the JSON",
+            )
+        if size is not None and tensor.nbytes not in (None, size):
+            raise FieldError(
+                f"{tensor.field}.parameters.binary_data_size",
+                f"{tensor.field} has a binary_data_size of {size}; its shape and datatype make it {tensor.nbytes}",
+            )
+        yield tensor, size
 
 
 Inputs: TypeAlias = dict[str, tuple[str, Sequence[int]]]
@@ -341,13 +243,24 @@ class InferProblem(Problem, frozen=True, kw_only=True):
     error: str
 
 
-class InferTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An output: `data` row after row, or the parameter `binary_data_size` and bytes after the JSON."""
+class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An input or output of a model; a size of -1 is arbitrary: the number of rows.
+
+    Parameters of an input: `features`, JSON in a string; `cost`, the cost per row of its group in the model's
+    `cost_unit`, once for all inputs of the group; `step`, the step that adds it; `prefix_cost`, the cost of all steps
+    up to this one. Probabilities and prediction set have `classes`, JSON in a string. Interval and prediction set have
+    `coverage`, the calibrated coverage.
+    """
 
     name: str
     datatype: str
     shape: list[int]
     parameters: dict[str, Scalar] | None = None
+
+
+class InferTensor(InferTensorKind, frozen=True, omit_defaults=True):
+    """An output: `data` row after row, or the parameter `binary_data_size` and bytes after the JSON."""
+
     data: Any = None  # a list of scalars, an array, or the encoded list
 
 
@@ -370,11 +283,20 @@ def infer_problem(problem: Problem) -> InferProblem:
     return InferProblem(**msgspec.structs.asdict(problem), error=problem.detail)
 
 
-def check_outputs(model: Model, request: InferRequest) -> None:
-    """Raise FieldError, which names the place, if a requested output does not exist or is requested twice."""
-    known, seen = [kind.name for kind in _output_kinds(model)], set[str]()
-    if len(model.prefixes.intercept) == 1:
-        known.append("ranking")
+def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequence[Model]]) -> None:
+    """Raise FieldError, which names the place, if a request names another of the loaded models than its path.
+
+    Also if a requested output does not exist or is requested twice.
+    """
+    versions = [each.version for each in loaded.get(model.name, ())]
+    for field, stated, own, others in (
+        ("model_name", request.model_name, model.name, loaded),
+        ("model_version", request.model_version, model.version, versions),
+    ):
+        if stated != own and stated in others:
+            raise FieldError(field, f"{field} is {stated!r} in the body and {own!r} in the path; send it once")
+    ranking = ["ranking"] if len(model.prefixes.intercept) == 1 else []
+    known, seen = [kind.name for kind in _output_kinds(model)] + ranking, set[str]()
     for number, output in enumerate(request.outputs or ()):
         field, name = f"outputs[{number}].name", output.name
         if name not in known:
@@ -384,6 +306,19 @@ def check_outputs(model: Model, request: InferRequest) -> None:
         if name in seen:
             raise FieldError(field, f"output {name!r} is requested more than once; request it once")
         seen.add(name)
+
+
+def request_parts(request: InferRequest, head: PredictionOptions, rows: int | None) -> dict[str, dict[str, Any]]:
+    """Return the options that the parts of a request state, whose inputs, if there are any, have some rows."""
+    parameters = request.parameters or InferParameters()
+    parts = {"body": stated_in(parameters, head, ("model", *STREAM_ONLY), "parameters.")}
+    if parameters.timeout:
+        parts["timeout"] = {"deadline_ms": parameters.timeout / 1000.0}
+    if rows is not None:
+        parts["inputs"] = {"rows": rows}
+    if any(output.name == "ranking" for output in request.outputs or ()):
+        parts["outputs"] = {"ranking": True}
+    return parts
 
 
 def class_datatype(classes: Sequence[Scalar]) -> str:
@@ -418,7 +353,14 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
             outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
         else:
             outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
-    return InferReply(answer.model, outputs, _parameters(answer), answer.version, request.id), contents
+    fields = {name: getattr(answer, name) for name in _PARAMETERS}
+    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+    parameters = {
+        name: json_text(value) if isinstance(value, tuple | Contributions) else value
+        for name, value in fields.items()
+        if value is not None
+    }
+    return InferReply(answer.model, outputs, parameters, answer.version, request.id), contents
 
 
 def _binary(tensor: InferTensor) -> bytes:
@@ -430,39 +372,28 @@ def _binary(tensor: InferTensor) -> bytes:
     return np.array(values, DATATYPES[tensor.datatype]).tobytes()
 
 
+_RANKING = InferTensorKind("ranking", "INT64", [-1])
+
+
 def _outputs(model: Model, answer: Answer) -> dict[str, InferTensor]:
     """Return the outputs of an answer by name; one that is not calibrated has neither interval nor set."""
-    classes = model.manifest.classes
-    data: dict[str, Any] = {"prediction": answer.prediction, "interval": answer.interval}
-    if classes is not None:
-        several = isinstance(answer.prediction, list | np.ndarray)
-        labels, sets = answer.prediction if several else [answer.prediction], answer.prediction_set
-        data["prediction"] = [str(label) for label in labels] if class_datatype(classes) == TEXT else labels
-        data["probabilities"] = answer.probabilities
-        if sets is not None:
-            data["prediction_set"] = [label in each for each in (sets if several else [sets]) for label in classes]
+    classes, several = model.manifest.classes, isinstance(answer.prediction, list | np.ndarray)
     tensors: dict[str, InferTensor] = {}
-    for kind in _output_kinds(model):
-        values = data.get(kind.name)
-        if values is not None:
-            if classes is None or kind.name == "probabilities":
-                values = np.asarray(values, dtype=np.float64).ravel()
-            shape = [len(values) // math.prod(kind.shape[1:]), *kind.shape[1:]]
-            tensors[kind.name] = InferTensor(kind.name, kind.datatype, shape, data=values)
-    if answer.ranking is not None:
-        tensors["ranking"] = InferTensor("ranking", "INT64", [len(answer.ranking)], data=answer.ranking)
+    for kind in (*_output_kinds(model), _RANKING):
+        values = getattr(answer, kind.name)
+        if values is None:
+            continue
+        if classes is None or kind.name in ("probabilities", "ranking"):
+            values = np.asarray(values, None if kind is _RANKING else np.float64).ravel()
+        elif not several:
+            values = [values]
+        if kind.name == "prediction_set":
+            values = [label in each for each in values for label in classes or ()]
+        elif kind.datatype == TEXT:
+            values = [str(label) for label in values]
+        shape = [len(values) // math.prod(kind.shape[1:]), *kind.shape[1:]]
+        tensors[kind.name] = InferTensor(kind.name, kind.datatype, shape, data=values)
     return tensors
-
-
-def _parameters(answer: Answer) -> dict[str, Scalar]:
-    """Return the fields of an answer that are not outputs and are known."""
-    fields = {name: getattr(answer, name) for name in _PARAMETERS}
-    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
-    return {
-        name: json_text(value) if isinstance(value, tuple | Contributions) else value
-        for name, value in fields.items()
-        if value is not None
-    }
 
 
 class InferServer(msgspec.Struct, frozen=True):
@@ -485,21 +416,6 @@ class InferModelState(msgspec.Struct, frozen=True):
 
     name: str
     ready: bool
-
-
-class InferTensorKind(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An input or output of a model; a size of -1 is arbitrary: the number of rows.
-
-    Parameters of an input: `features`, JSON in a string; `cost`, the cost per row of its group in the model's
-    `cost_unit`, once for all inputs of the group; `step`, the step that adds it; `prefix_cost`, the cost of all steps
-    up to this one. Probabilities and prediction set have `classes`, JSON in a string. Interval and prediction set have
-    `coverage`, the calibrated coverage.
-    """
-
-    name: str
-    datatype: str
-    shape: list[int]
-    parameters: dict[str, Scalar] | None = None
 
 
 class InferModel(msgspec.Struct, frozen=True):

@@ -1,17 +1,19 @@
 """The options of a prediction: one class for query, JSON body, begin message, OIP parameters and client.
 
 A new option is a field of `PredictionOptions`, and of one of the dictionaries below it, which tell type checkers the
-arguments of the client. Every message that carries options inherits from it; the query's parameters, the OpenAPI
-document and the calls of the client are made from its fields.
+arguments of the client. Every message that carries options inherits from it; the query's parameters, their errors, the
+OpenAPI document, the log of requests and the calls of the client are made from its fields.
+
+An option may be stated in several parts of a request: in the query, in a header, in the body. `combined` is the only
+place that decides what applies then: the shortest deadline, and for every other option the one value that all state.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Collection, Mapping
-from types import NoneType
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,6 +21,7 @@ import msgspec
 from anytime.errors import suggestion
 from anytime.types import Overload, Policy
 from anytime_service.errors import FieldError
+from anytime_service.schemas.codecs import located
 
 # MessagePack can encode infinity; the other forms of the same request cannot, so it is rejected.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
@@ -80,6 +83,22 @@ PARAMETERS = tuple(name for name in NAMES if name not in STREAM_ONLY)
 OF_THE_HEAD = ("model", "overload", *STREAM_ONLY)
 """Options that the server needs before it reads a body of groups."""
 
+ADDED = {"ranking": "ranking", "explain": "contributions"}
+"""The field of an answer that is None unless this option is true."""
+
+if TYPE_CHECKING:
+    StatedOptions = PredictionOptions
+else:
+    StatedOptions = msgspec.defstruct(
+        "StatedOptions",
+        [(each.name, each.type, msgspec.UNSET) for each in msgspec.structs.fields(PredictionOptions)],
+        frozen=True,
+        kw_only=True,
+        omit_defaults=True,
+        forbid_unknown_fields=True,
+    )
+    """Base class of a message that may leave options to another part of its request: those are `UNSET`."""
+
 
 class _Options(TypedDict, total=False):
     """Options of every call of the client, for type checkers; `PredictionOptions` documents them."""
@@ -108,26 +127,38 @@ class PredictOptions(RunOptions, SessionOptions, total=False):
     """Options of a call of the client with available groups."""
 
 
-def shortest(*deadlines_ms: float | None) -> float | None:
-    """Return the shortest of several deadlines, which applies; None without one."""
-    return min((each for each in deadlines_ms if each is not None), default=None)
+def combined(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the options that the named parts of one request state; the shortest deadline applies.
 
-
-def completed(head: PredictionOptions, body: PredictionOptions, before: Collection[str] = ()) -> PredictionOptions:
-    """Return the options of the head and the body of one request; the shortest deadline applies.
-
-    Raise FieldError if another option is in both and differs, or if the body has one that is needed `before` it.
+    Raise FieldError if two parts state different values of another option.
     """
-    given = {name: value for name in NAMES if (value := getattr(body, name)) != getattr(DEFAULTS, name)}
-    for name, value in given.items():
-        if name in before:
-            raise FieldError(name, f"{name} is an option of the query on this route; send it there")
-        first = getattr(head, name)
-        if name == "deadline_ms":
-            given[name] = shortest(first, value)
-        elif first not in (value, getattr(DEFAULTS, name)):
-            raise FieldError(name, f"{name} is {value!r} in the body and {first!r} in the query; send it once")
-    return msgspec.structs.replace(head, **given) if given else head
+    found: dict[str, Any] = {}
+    for part, stated in parts.items():
+        for name, value in stated.items():
+            first = found.setdefault(name, value)
+            if name == "deadline_ms":
+                found[name] = min((each for each in (first, value) if each is not None), default=None)
+            elif first != value:
+                other = next(each for each in parts if name in parts[each])
+                this, that = (msgspec.json.encode(each).decode() for each in (value, first))
+                raise FieldError(name, f"{name} is {this} in the {part} and {that} in the {other}; send it once")
+    return found
+
+
+def stated_in(
+    body: StatedOptions, head: PredictionOptions, before: Collection[str], within: str = ""
+) -> dict[str, Any]:
+    """Return the options that a body states, or the part `within` it.
+
+    Raise FieldError for one that the server needs `before` it, unless that is the default here and in the head.
+    """
+    stated = {name: value for name in NAMES if (value := getattr(body, name)) is not msgspec.UNSET}
+    for name in before:
+        if name in stated and not stated[name] == getattr(head, name) == getattr(DEFAULTS, name):
+            place = "a begin message" if name in STREAM_ONLY else "the address"
+            words = f"{name} is an option of {place} only; send it there, or omit it from the body"
+            raise FieldError(f"{within}{name}", words)
+    return stated
 
 
 def read_query(content: bytes, names: Collection[str], repeated: Collection[str] = ()) -> dict[str, str]:
@@ -150,62 +181,59 @@ def read_query(content: bytes, names: Collection[str], repeated: Collection[str]
     return query
 
 
-def query_options(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of the options in a query; raise FieldError, which names the parameter, for an invalid one."""
-    return {name: _PARSERS[name](name, text) for name, text in query.items() if name in _PARSERS}
+def query_options(query: Mapping[str, str], header: str | None = None) -> dict[str, Any]:
+    """Return the values of the options in a query, or in one `header`; raises as `checked_options`."""
+    stated = {name: _parsed(SCHEMAS[name].get("type"), text) for name, text in query.items() if name in SCHEMAS}
+    checked_options(stated, header)
+    return stated
 
 
-def number(name: str, text: str) -> float:
-    """Return a number, 0 or more; raise FieldError for anything else."""
+_LONGEST = 400  # characters of a number in a query: Python reads thousands of digits slowly
+_PARSERS: Mapping[str | None, Callable[[str], Any]] = {
+    "boolean": {"true": True, "1": True, "false": False, "0": False}.__getitem__,
+    "integer": int,
+    "number": float,
+}
+
+
+def _parsed(kind: str | None, text: str) -> Any:
+    """Return the value that a text has in JSON; the text itself if it has none of this kind."""
+    if kind in _PARSERS and text.isascii() and "_" not in text and len(text) < _LONGEST:
+        with suppress(ValueError, KeyError):
+            return _PARSERS[kind](text)
+    return text
+
+
+_EXPECTED = {
+    "boolean": "true or false",
+    "integer": "a whole number, 1 or more",
+    "number": "a number, 0 or more",
+    "string": "text",
+}
+
+
+def checked_options(given: Mapping[str, Any], header: str | None = None) -> PredictionOptions:
+    """Return options with these values; raise FieldError for an invalid one, which names it, or its `header`."""
     try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not (math.isfinite(found) and found >= 0) or "_" in text or not text.isascii():
-        raise FieldError(name, f"{name} is {text!r}; expected a number, 0 or more")
-    return found
+        return msgspec.convert(given, PredictionOptions) if given else DEFAULTS
+    except msgspec.ValidationError as error:
+        name = located(error)[1]
+        shown, schema = header or name, SCHEMAS[name]
+        expected = _EXPECTED[schema["type"]] if "type" in schema else f"one of {', '.join(schema['enum'])}"
+        raise FieldError(shown, f"{shown} is {given[name]!r}; expected {expected}") from error
 
 
-def _flag(name: str, text: str) -> bool:
-    if text not in ("true", "false", "1", "0"):
-        raise FieldError(name, f"{name} is {text!r}; expected true or false")
-    return text in ("true", "1")
+def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an option without null, also where that is the default."""
+    kinds = [each for each in schema.get("anyOf", ()) if each["type"] != "null"]
+    merged = {**schema, **(kinds[0] if kinds else {})}
+    return {key: value for key, value in merged.items() if key != "anyOf" and value is not None}
 
 
-def _whole(name: str, text: str) -> int:
-    # Check the length first, so that the server never parses a number with thousands of digits.
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
-        raise FieldError(name, f"{name} is {text!r}; expected a whole number, 1 or more")
-    return int(text)
-
-
-def _parser(hint: Any) -> Callable[[str, str], Any]:
-    """Return the parser of an option's type."""
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-
-        def choice(name: str, text: str) -> str:
-            if text not in choices:
-                raise FieldError(name, f"{name} is {text!r}; expected one of {', '.join(choices)}")
-            return text
-
-        return choice
-    kinds = [each for each in get_args(hint) or (hint,) if each is not NoneType]
-    return {bool: _flag, int: _whole, float: number, str: lambda _, text: text}[kinds[0]]
-
-
-_PARSERS = {name: _parser(hint) for name, hint in get_type_hints(PredictionOptions).items() if name in PARAMETERS}
-
-
-def parameter_schemas() -> dict[str, dict[str, Any]]:
-    """Return the JSON schemas of all options by name, `description` included, without null and its default."""
-    properties = msgspec.json.schema(PredictionOptions)["$defs"][PredictionOptions.__name__]["properties"]
-    schemas: dict[str, dict[str, Any]] = {}
-    for name, schema in properties.items():
-        kinds = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
-        found = {**schema, **(kinds[0] if kinds else {})}
-        found.pop("anyOf", None)
-        if found.get("default", 0) is None:
-            del found["default"]
-        schemas[name] = found
-    return schemas
+SCHEMAS = {
+    name: _without_null(schema)
+    for name, schema in msgspec.json.schema(PredictionOptions)["$defs"][PredictionOptions.__name__][
+        "properties"
+    ].items()
+}
+"""JSON schema of each option by name, with its `description`."""

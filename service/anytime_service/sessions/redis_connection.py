@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -33,7 +33,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from anytime.errors import AnytimeError
-from anytime_service.errors import DamagedSessionError, SessionsUnreachableError
+from anytime_service.errors import SessionsUnreachableError
+from anytime_service.sessions.redis_format import reported
 from anytime_service.urls import shown_address
 
 CONNECTIONS = 16  # number of connections for requests; the subscription has one more
@@ -71,7 +72,7 @@ class RedisConnection:
         *,
         on_message: Callable[[bytes], None],
         check: Callable[[], Awaitable[None]],
-        background: Callable[[], Coroutine[Any, Any, None]],
+        background: Callable[[], Iterable[Coroutine[Any, Any, None]]],
         on_subscription: Callable[[bool], None],
     ) -> None:
         self.trouble: str | None = "there was no attempt to connect yet"
@@ -141,9 +142,8 @@ class RedisConnection:
             return await self._in_time(call, wait_s)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):  # Redis 6 names the script before it
-                raise DamagedSessionError(
-                    f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
-                ) from error
+                wrote = f"another program wrote key {key[:100]!r} in Redis"
+                raise reported(f"{wrote}; begin another session by POST /sessions") from error
             if isinstance(error, ResponseError):
                 _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
             elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
@@ -181,13 +181,15 @@ class RedisConnection:
                 self._tried.set()
                 self._on_subscription(True)
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._listen(connection))
-                    tasks.create_task(self._watch(connection))
-                    tasks.create_task(self._background())
-            except Exception as error:
+                    for work in (self._listen(connection), self._watch(connection), *self._background()):
+                        tasks.create_task(work)
+            except Exception as raised:
+                error: BaseException = raised
                 failures += 1
                 self._on_subscription(False)
-                await self._failed(_first_of(error), once=failures == 1 and self.trouble is None)
+                while isinstance(error, BaseExceptionGroup):
+                    error = error.exceptions[0]
+                await self._failed(error, once=failures == 1 and self.trouble is None)
             finally:
                 with suppress(RedisError, OSError):
                     await connection.disconnect(nowait=True)
@@ -261,9 +263,3 @@ class RedisConnection:
         except (TypeError, ValueError, RedisError) as error:
             raise AnytimeError(f"setting ANYTIME_SESSION_STORE: invalid parameter in the URL: {error}") from error
         return pool
-
-
-def _first_of(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -36,6 +36,7 @@ scripts that read a session start with `PEXPIRE`, which is never refused, so the
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import struct
@@ -50,6 +51,8 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Float
 from anytime_service.errors import DamagedSessionError
+
+_log = logging.getLogger("anytime_service")
 
 FORMAT = "1"  # version of the format
 SESSIONS_KEY = "anytime:sessions"
@@ -343,12 +346,9 @@ def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> Se
 def read_rows(session: str, content: bytes | None, max_rows: int) -> int | None:
     """Read a number of rows; return None for 0, which means not known yet; raises DamagedSessionError."""
     try:
-        rows = _integer(content)
-    except ValueError:
-        rows = max_rows + 1
-    if rows > max_rows:
-        raise damaged(session, f"its number of rows is {_shown(content)}; expected 0 to {max_rows}")
-    return rows or None
+        return _integer(content, max_rows) or None
+    except ValueError as error:
+        raise damaged(session, f"its number of rows is {error}") from error
 
 
 def pieces(content: bytes, limit: int) -> list[bytes]:
@@ -393,7 +393,7 @@ def read_address(content: bytes) -> str:
         (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)
         return content[2 * _LENGTH.size + first :][:second].decode("ascii")
     except (struct.error, ValueError) as error:
-        raise DamagedSessionError("received a message that this service did not send; it was ignored") from error
+        raise reported("received a message that this service did not send; it was ignored") from error
 
 
 def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]:
@@ -411,10 +411,14 @@ def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:
-    """Return the error for a session whose content in Redis differs from what this service wrote."""
-    return DamagedSessionError(
-        f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions"
-    )
+    """Log and return the error for a session whose content in Redis differs from what this service wrote."""
+    return reported(f"session {session[:64]!r} is damaged in Redis: {what}; begin another session by POST /sessions")
+
+
+def reported(message: str) -> DamagedSessionError:
+    """Log and return an error about stored data."""
+    _log.warning("%s", message)
+    return DamagedSessionError(message)
 
 
 def _unpack(session: str, prediction: Prediction, name: str, content: bytes, max_rows: int) -> Float:
@@ -439,15 +443,12 @@ def _stored_group(content: bytes, newest: int) -> StoredGroup:
     return StoredGroup(revision, bool(again), content[_HEAD.size :])
 
 
-def _integer(content: bytes | None) -> int:
+def _integer(content: bytes | None, most: int = _MAX_REVISION) -> int:
     """Read a non-negative integer in decimal digits, as used for revisions and numbers of rows."""
-    if content is None or _DIGITS.fullmatch(content) is None or int(content) > _MAX_REVISION:
-        raise ValueError(f"{_shown(content)}; expected an integer from 0 to {_MAX_REVISION}")
+    if content is None or _DIGITS.fullmatch(content) is None or int(content) > most:
+        shown = "missing" if content is None else repr(content[:20].decode(errors="replace"))
+        raise ValueError(f"{shown}; expected an integer from 0 to {most}")
     return int(content)
-
-
-def _shown(content: bytes | None) -> str:
-    return "missing" if content is None else repr(content[:20].decode(errors="replace"))
 
 
 def _checksum(session: str, name: str, content: bytes) -> int:

@@ -17,8 +17,8 @@ import re
 import secrets
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -148,17 +148,16 @@ class RedisSession:
             each for name, array in arrays.items() for each in (name, redis_format.pack_values(self.id, name, array))
         ]
         store, bounds = self.store, self.store.bounds
-        with store.reporting():
-            status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
-            if status == b"large":
-                raise BodyTooLargeError(
-                    f"the session would have {int(reply[0])} bytes in Redis; expected at most {bounds.size}, so that "
-                    "it is read in time; use fewer rows, or POST /predict"
-                )
-            if status == b"rows":
-                known = redis_format.read_rows(self.id, reply[0], bounds.rows)
-                checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
-                raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
+        status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
+        if status == b"large":
+            raise BodyTooLargeError(
+                f"the session would have {int(reply[0])} bytes in Redis; expected at most {bounds.size}, so that "
+                "it is read in time; use fewer rows, or POST /predict"
+            )
+        if status == b"rows":
+            known = redis_format.read_rows(self.id, reply[0], bounds.rows)
+            checked_groups(Prediction(self.model, known), values)  # names other errors than the number of rows
+            raise FieldError("groups", f"groups have {rows} rows; expected {known}, as before")
         if arrays and self.rows is None:
             store.known.add(self.id, SessionInfo(self.model.name, self.model.version, rows), 0.0)
         replaced, fields = (redis_format.pieces(each, 2 * bounds.fields) for each in reply)
@@ -195,7 +194,7 @@ class RedisSessions:
             tuning.store_check_s,
             on_message=self.receive,
             check=self._check,
-            background=self._read_continuously,
+            background=lambda: [self._read_unread() for _ in range(_READING)],
             on_subscription=self.subscribed,
         )
 
@@ -235,9 +234,8 @@ class RedisSessions:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
         info = self.known.get(session_id)
         if info is None:
-            with self.reporting():
-                _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
-                info = redis_format.read_info(session_id, fields, self.bounds.rows)
+            _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
+            info = redis_format.read_info(session_id, fields, self.bounds.rows)
             self.known.add(session_id, info, 0.0)
         return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
 
@@ -245,16 +243,12 @@ class RedisSessions:
     async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
-            with self.reporting():
-                snapshot, model = await self._snapshot(session_id, 0.0)
-                prediction = redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows)
-            yield Session(session_id, prediction)
+            snapshot, model = await self._snapshot(session_id, 0.0)
+            yield Session(session_id, redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows))
             return
         self._reading[session_id] += 1
         try:
-            with self.reporting():
-                mirror = self.apply(session_id, *await self._snapshot(session_id, remaining_ms), account)
-            yield mirror
+            yield self.apply(session_id, *await self._snapshot(session_id, remaining_ms), account)
         finally:
             self._reading[session_id] -= 1
             if not self._reading[session_id]:
@@ -263,8 +257,7 @@ class RedisSessions:
             self._drop_idle(session_id)
 
     async def delete(self, session_id: str) -> None:
-        with self.reporting():
-            await self.run(redis_format.DELETE, session_id)
+        await self.run(redis_format.DELETE, session_id)
         self.known.forget(session_id)
 
     async def run(self, script: str, session_id: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
@@ -280,15 +273,6 @@ class RedisSessions:
         if reply[0] == b"damaged":
             raise damaged(session_id, "its fields are not those of a session")
         return reply
-
-    @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Log damaged data that the block finds."""
-        try:
-            yield
-        except DamagedSessionError as error:
-            _log.warning("%s", error)
-            raise
 
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
@@ -379,7 +363,7 @@ class RedisSessions:
 
     def _failed(self, mirror: Mirror | None, error: Exception) -> None:
         """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
-        if not isinstance(error, OverloadedError):
+        if isinstance(error, MissingVersionError):
             _log.warning("%s", error)
         if mirror is not None and isinstance(error, OverloadedError):
             mirror.note = FULL
@@ -391,28 +375,21 @@ class RedisSessions:
             mirror.is_unread = True
             self._unread.put_nowait(mirror)
 
-    async def _read_continuously(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_READING):
-                tasks.create_task(self._read_unread())
-
     async def _read_unread(self) -> None:
+        """Read sessions again, one after the other, for the predictions that wait for them."""
         while True:
             mirror = await self._unread.get()
             mirror.is_unread = False
-            if self._mirrors.get(mirror.id) is mirror:  # a prediction waits
-                await self._catch_up(mirror)
-
-    async def _catch_up(self, mirror: Mirror) -> None:
-        """Read a session again for the predictions that wait for it."""
-        due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
-        try:
-            content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
-            if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
-                mirror.note = None
-                self.apply(mirror.id, *content, mirror.account)
-        except (GoneSessionError, UnknownSessionError) as error:
-            mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
-            mirror.end()
-        except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
-            self._failed(mirror, error)
+            if self._mirrors.get(mirror.id) is not mirror:  # no prediction waits
+                continue
+            due_ms = max((active.machine.deadline_at for active in mirror.waiting), default=0.0)
+            try:
+                content = await self._snapshot(mirror.id, max(due_ms - now_ms(), self._tuning.min_read_ms))
+                if self._mirrors.get(mirror.id) is mirror:  # a prediction still waits
+                    mirror.note = None
+                    self.apply(mirror.id, *content, mirror.account)
+            except (GoneSessionError, UnknownSessionError) as error:
+                mirror.note = LOST if isinstance(error, UnknownSessionError) else mirror.note
+                mirror.end()
+            except (DamagedSessionError, MissingVersionError, OverloadedError) as error:
+                self._failed(mirror, error)

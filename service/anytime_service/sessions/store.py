@@ -1,15 +1,13 @@
 """Sessions: groups that several requests share. The interface of their stores, and the store in this process.
 
-Sessions in memory are bounded and expire; the ids of ended ones are remembered. `redis_store` has those that replicas
-share.
+Sessions in memory are bounded and expire when nothing has used them for some time; the ids of ended ones are
+remembered. `redis_store` has those that replicas share.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,12 +16,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
-from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import OpenPrediction, checked_groups
 from anytime_service.core.service import ActivePrediction
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.queues import TimeoutQueue, TTLCache
 from anytime_service.limits.turns import FairQueue
 
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
@@ -163,7 +160,6 @@ class MemorySession(Session):
     """
 
     account: Account = field(kw_only=True)
-    used_ms: float = 0.0
     ended: bool = False
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
@@ -189,44 +185,36 @@ class MemorySessions:
     def __init__(self, limit: int, ttl_s: float) -> None:
         self.limit = limit
         self.ttl_s = ttl_s
-        self._sessions: OrderedDict[str, MemorySession] = OrderedDict()
+        self._sessions: dict[str, MemorySession] = {}
+        self._unused = TimeoutQueue(ttl_s, self._expire)
         self._ended: TTLCache[None] = TTLCache(REMEMBERED, math.inf)
-        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Do nothing: the first session starts the sweep."""
+        """Do nothing: this store needs no task."""
 
     async def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Do nothing: a session ends with the process."""
 
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
-        self._expire()
         if account.share_exhausted(account.sessions, self.limit):
             raise account.share_error(account.sessions, self.limit, "sessions")
         if len(self._sessions) >= self.limit:
             raise OverloadedError(f"there are {len(self._sessions)} sessions, the limit; delete unused sessions")
-        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account, used_ms=now_ms())
+        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account)
         self._sessions[session.id] = session
+        self._unused.begin(session)
         account.sessions += 1
-        if self._timer is None:
-            self._sweep()
         return session.id
 
     async def get(self, session_id: str) -> MemorySession:
-        now = now_ms()
         session = self._sessions.get(session_id)
-        if session is not None and self._expired(session, now):
-            self._end(session)
-            session = None
         if session is None:
             raise gone() if session_id in self._ended else unknown(session_id)
-        session.used_ms = now
-        self._sessions.move_to_end(session_id)
+        self._unused.end(session)
+        self._unused.begin(session)
         return session
 
     @asynccontextmanager
@@ -237,28 +225,17 @@ class MemorySessions:
     async def delete(self, session_id: str) -> None:
         self._end(await self.get(session_id))
 
-    def _expired(self, session: MemorySession, now: float) -> bool:
-        return not session.waiting and now - session.used_ms > self.ttl_s * 1000.0
-
-    def _expire(self) -> None:
-        now = now_ms()
-        for session in tuple(self._sessions.values()):  # the least recently used first
-            if now - session.used_ms <= self.ttl_s * 1000.0:
-                break
-            if self._expired(session, now):
-                self._end(session)
+    def _expire(self, session: MemorySession) -> None:
+        if session.waiting:
+            self._unused.begin(session)
+        else:
+            self._end(session)
 
     def _end(self, session: MemorySession) -> None:
         del self._sessions[session.id]
+        self._unused.end(session)
         session.ended = True
         session.account.add(-session.prediction.nbytes)
         session.account.sessions -= 1
         self._ended.add(session.id, None, 0.0)
         session.end()
-
-    def _sweep(self) -> None:
-        """End expired sessions, now and while there are any, so that idle ones free their memory."""
-        self._timer = None
-        self._expire()
-        if self._sessions:
-            self._timer = asyncio.get_running_loop().call_later(max(self.ttl_s / 4, 0.01), self._sweep)

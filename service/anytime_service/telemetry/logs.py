@@ -25,14 +25,12 @@ from uvicorn.logging import DefaultFormatter
 
 from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
+from anytime_service.schemas.options import PARAMETERS
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import CURRENT, DIRECT
 
 MAX_LINES = 10  # warnings and errors of one place in the code in `WINDOW_S`; clients can cause any number of them
 WINDOW_S = 60.0
-
-_SHOWN = frozenset({"budget", "deadline_ms", "explain", "model", "policy", "ranking", "rows"})
-"""Query parameters whose values are logged; the values of all others may be secrets."""
 
 _SESSION = re.compile("(/sessions/+)[^/]+", re.IGNORECASE)
 """Ids of sessions are secrets: anyone who has one can read the session and delete it."""
@@ -118,9 +116,9 @@ def shown_path(scope: Mapping[str, Any]) -> str:
 
 
 def shown_query(query: bytes) -> str:
-    """Return a query string for logs and traces: the values of parameters that may be secrets become `***`."""
+    """Return a query string for logs and traces: the values of all but options may be secrets, and become `***`."""
     pairs = parse_qsl(query[:2000].decode("latin-1"), keep_blank_values=True)
-    return urlencode([(name, value if name in _SHOWN else "***") for name, value in pairs])
+    return urlencode([(name, value if name in PARAMETERS else "***") for name, value in pairs])
 
 
 @dataclass(slots=True)

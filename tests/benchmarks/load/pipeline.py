@@ -12,7 +12,7 @@ import msgspec
 from anytime.inference.prediction import Answer
 from anytime_service.client.messages import Reply, decode_reply, encode_values
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.stream import BeginFrame, EndFrame, PackedGroupFrame
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.load.frames import WebSocketClient, binary
 
 
@@ -50,8 +50,8 @@ class Pipeline:
         while True:
             for frame in self._client.frames():
                 reply = decode_reply(frame)
-                if reply is not None and reply.id == name and isinstance(reply.content, Answer):
-                    return reply.content
+                if reply is not None and reply[1] == name and isinstance(reply[2], Answer):
+                    return reply[2]
                 self._check(reply)
 
     def close(self) -> None:
@@ -63,5 +63,5 @@ class Pipeline:
     @staticmethod
     def _check(reply: Reply | None) -> None:
         """Raise a refusal; an `end` that crosses an answer is not one."""
-        if reply is not None and isinstance(reply.content, Exception):
-            raise reply.content
+        if reply is not None and isinstance(reply[2], Exception):
+            raise reply[2]

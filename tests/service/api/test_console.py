@@ -21,7 +21,7 @@ from anytime.model.model import Model
 from anytime.moments.moments import Moments
 from anytime.training.guarantee import bound, doubling_bound
 from anytime_service.api.console import pages
-from anytime_service.api.console.model_data import sample
+from anytime_service.api.console.pages import sample
 from anytime_service.schemas.problem import MEDIA_TYPE
 from models.present import present
 from service.browser import BONN, classification, regression, trips

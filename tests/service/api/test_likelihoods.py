@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anytime.model.model import Model
-from anytime_service.api.console.model_data import sample
+from anytime_service.api.console.pages import sample
 from anytime_service.client import Client
 from anytime_service.models.registry import load_registry
 from anytime_service.schemas.problem import MEDIA_TYPE

@@ -11,7 +11,7 @@ from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK
-from anytime_service.schemas.stream import SUBPROTOCOL, BeginFrame
+from anytime_service.schemas.messages import SUBPROTOCOL, BeginFrame
 from anytime_service.settings import Settings
 from service.doors import doors
 from service.serving import VALUES, Running, run_service, small_model

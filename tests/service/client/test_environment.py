@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from anytime_service.client import Client
-from anytime_service.client.environment import certificates, proxy_of, without_password
 from anytime_service.client.errors import ClientError
-from anytime_service.client.transport import Network
+from anytime_service.client.transport import Network, certificates, proxy_of, without_password
 from service.serving import VALUES, Running
 
 PROXY = "http://proxy.test:3128"

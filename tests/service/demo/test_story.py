@@ -39,7 +39,8 @@ def test_a_late_answer_is_due_to_the_machine_if_a_bare_timer_fired_no_sooner(mon
     monkeypatch.setattr(story, "Timer", runner.timer)
     fake = SimpleNamespace(sleep=lambda s: clock.advance(1e3 * s), perf_counter=lambda: clock.ms / 1e3)
     monkeypatch.setattr(story, "time", fake)
-    columns = {each.header: [*each.cells] for each in story.counts(runner, np.zeros((4, 8, 8)), [7, 7, 7, 1]).columns}
+    table = story.counts(runner, np.zeros((4, 8, 8)), [7, 7, 7, 1])
+    columns = {each.heading: [*each.values] for each in table.columns}
     assert columns["in time"] == ["1 of 4"] * 3
     assert columns["late with timer"] == ["2"] * 3
     assert columns["late alone"] == ["1"] * 3

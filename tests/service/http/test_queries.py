@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -9,6 +13,7 @@ from websockets.sync.client import connect
 
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
 from service.doors import Door, doors
 from service.serving import Running, small_model
@@ -41,6 +46,44 @@ def test_an_option_without_a_value_or_given_twice_is_an_error(server: Running, p
         response = httpx.post(f"{server.url}{path}?{query}", json={"groups": {}})
         assert (response.status_code, response.json()["field"]) == (422, name)
         assert says in response.json()["detail"]
+
+
+BODIES: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "JSON": ("/predict", lambda options: {"json": {"groups": {}, **options}}),
+    "MessagePack": (
+        "/predict",
+        lambda options: {
+            "content": MSGPACK.encode({"groups": {}, **options}),
+            "headers": {"content-type": MSGPACK.media_type, "accept": JSON.media_type},
+        },
+    ),
+    "inference": ("/v2/models/brake/infer", lambda options: {"json": {"inputs": [], "parameters": options}}),
+}
+
+
+@pytest.mark.parametrize("binding", BODIES)
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("rows", 2, 3),
+        ("rows", 2, None),
+        ("budget", 5.0, 1.0),
+        ("budget", 5.0, None),
+        ("policy", "arrived", "prefix"),
+        ("ranking", True, False),
+        ("explain", True, False),
+    ],
+)
+def test_an_option_in_query_and_body_has_one_value_on_every_binding(
+    server: Running, binding: str, name: str, one: Any, other: Any
+) -> None:
+    path, request_of = BODIES[binding]
+
+    for query, body in ((one, one), (one, other), (other, one)):
+        if query is not None:  # a query has no null
+            response = httpx.post(f"{server.url}{path}", params={name: query}, **request_of({name: body}))
+            assert response.json().get("field") == (None if query == body else name), response.text
+            assert (f"{json.dumps(body)} in the body" in response.json().get("detail", "")) == (query != body)
 
 
 @pytest.mark.parametrize("query", ["budget=", "budget=1&budget=2", "rows=", "have=", "rows=1&rows=1"])

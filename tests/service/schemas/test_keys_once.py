@@ -9,10 +9,8 @@ import pytest
 
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.messages import ListLimits, read_frame, read_groups, read_request, read_session
 from anytime_service.schemas.oip import read_infer
-from anytime_service.schemas.predict import read_groups, read_request, read_session
-from anytime_service.schemas.stream import read_frame
-from anytime_service.schemas.values import ListLimits
 
 LIMITS = ListLimits(1 << 20, 50_000)
 

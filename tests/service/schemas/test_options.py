@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 from anytime_service.errors import FieldError
+from anytime_service.schemas.messages import PredictRequest
 from anytime_service.schemas.options import (
-    DEFAULTS,
     NAMES,
+    OF_THE_HEAD,
     STREAM_ONLY,
     PredictionOptions,
     PredictOptions,
-    completed,
+    combined,
     read_query,
+    stated_in,
 )
 
 
@@ -23,24 +27,33 @@ def test_the_clients_signature_has_the_options_of_a_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "expected"),
+    ("parts", "expected"),
     [
-        ({}, {"budget": 2.0}, {"budget": 2.0}),
-        ({"budget": 2.0}, {}, {"budget": 2.0}),
-        ({"rows": 2}, {"rows": 2, "explain": True}, {"rows": 2, "explain": True}),
-        ({"deadline_ms": 5.0}, {"deadline_ms": 9.0}, {"deadline_ms": 5.0}),
-        ({"deadline_ms": 9.0}, {"deadline_ms": 5.0, "ranking": True}, {"deadline_ms": 5.0, "ranking": True}),
+        ({"query": {}, "body": {"budget": 2.0}}, {"budget": 2.0}),
+        ({"query": {"budget": 2.0}, "body": {}}, {"budget": 2.0}),
+        ({"query": {"rows": 2}, "body": {"rows": 2, "explain": True}}, {"rows": 2, "explain": True}),
+        ({"query": {"deadline_ms": 5.0}, "body": {"deadline_ms": 9.0}}, {"deadline_ms": 5.0}),
+        ({"query": {"deadline_ms": 9.0}, "body": {"deadline_ms": None}}, {"deadline_ms": 9.0}),
+        (
+            {"query": {"deadline_ms": 9.0}, "header": {"deadline_ms": 5.0}, "body": {"ranking": True}},
+            {"deadline_ms": 5.0, "ranking": True},
+        ),
     ],
 )
-def test_an_option_is_in_the_head_or_in_the_body(head: Any, body: Any, expected: Any) -> None:
-    assert completed(PredictionOptions(**head), PredictionOptions(**body)) == PredictionOptions(**expected)
+def test_the_parts_of_a_request_state_options_together(parts: Any, expected: Any) -> None:
+    assert combined(parts) == expected
 
 
-def test_an_option_that_differs_or_arrives_too_late_is_an_error() -> None:
-    with pytest.raises(FieldError, match=r"^budget is 1\.0 in the body and 2\.0 in the query; send it once$"):
-        completed(PredictionOptions(budget=2.0), PredictionOptions(budget=1.0))
-    with pytest.raises(FieldError, match=r"^model is an option of the query on this route"):
-        completed(DEFAULTS, PredictionOptions(model="brake"), ("model",))
+@pytest.mark.parametrize(
+    ("name", "one", "default"),
+    [("model", "brake", None), ("overload", "prior", "refuse"), ("updates", True, False), ("traceparent", "a", None)],
+)
+def test_a_body_has_only_the_default_of_an_option_that_is_needed_before_it(name: str, one: Any, default: Any) -> None:
+    for stated, head in ((one, one), (one, default), (default, one), (default, default)):
+        body = msgspec.convert({name: stated, "groups": {}}, PredictRequest[Any])
+        refused = pytest.raises(FieldError, match=f"^{name} is an option of")
+        with nullcontext() if stated == head == default else refused:
+            assert stated_in(body, PredictionOptions(**{name: head}), OF_THE_HEAD) == {name: default}
 
 
 def test_separators_alone_are_no_parameters() -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anytime_service.api.oip import InferBody
+from anytime_service.api.oip import Inference
 from anytime_service.api.predict import Lines
 from anytime_service.core.service import ActivePrediction
 from anytime_service.http.exchange import Exchange, SendQueue
@@ -41,7 +41,7 @@ GROUP = text({"type": "group", "id": 1, "group": "speed", "values": [2.0]})
 NOT_A_FRAME, CLOSE = b"\xff\xff\xff", b"\x88\x80\0\0\0\0"
 
 OWNED = (
-    *(ServerConnection, Head, Body, Transaction, FrameReader, Exchange, SendQueue, Lines, InferBody),
+    *(ServerConnection, Head, Body, Transaction, FrameReader, Exchange, SendQueue, Lines, Inference),
     ActivePrediction,
 )
 

@@ -13,10 +13,10 @@ from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, UnknownSessionError
+from anytime_service.limits import queues
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
-from anytime_service.sessions import store
 from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
 from service.serving import Collecting, logged, small_model
@@ -26,32 +26,25 @@ MODEL = small_model()
 ANYONE = Account()
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that a test sets."""
-    clock = SimpleNamespace(now=1_000.0)
-    monkeypatch.setattr(store, "now_ms", lambda: clock.now)
-    return clock
-
-
 async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession:
     return await sessions.get(await sessions.create(MODEL, rows, ANYONE))
 
 
-async def test_a_session_that_is_not_used_expires_and_says_so(clock: SimpleNamespace) -> None:
+async def test_a_session_that_is_not_used_expires_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=-1e6)  # before the end of every slice of a turn
+    monkeypatch.setattr(queues, "now_ms", lambda: clock.now)
     sessions = MemorySessions(10, ttl_s=60)
     session = await begun(sessions)
     for _ in range(2):
-        clock.now += 60_000
+        clock.now += 59_999
+        sessions._unused._expire()
         assert await sessions.get(session.id) is session, "using it counts"
-    clock.now += 60_001
+    clock.now += 60_000
+    sessions._unused._expire()
     for request in (sessions.get, sessions.delete):
         with pytest.raises(GoneSessionError, match="expired"):
             await request(session.id)
     assert len(sessions) == 0
-    for _ in range(2):
-        await sessions.close()
-    assert sessions._timer is None, "the sweep has ended"
 
 
 async def test_groups_of_a_session_that_ended_while_they_waited_are_refused_and_take_no_memory() -> None:
@@ -68,7 +61,6 @@ async def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
     ids = {await sessions.create(MODEL, 1, ANYONE) for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(len(name) >= 20 and name.replace("-", "").replace("_", "").isalnum() for name in ids)
-    await sessions.close()
 
 
 async def test_the_number_of_remembered_ids_is_bounded() -> None:
@@ -82,7 +74,6 @@ async def test_the_number_of_remembered_ids_is_bounded() -> None:
     for name in names[1:]:
         with pytest.raises(GoneSessionError):
             await sessions.get(name)
-    await sessions.close()
 
 
 async def test_idle_sessions_release_their_memory_without_a_request() -> None:
@@ -92,7 +83,6 @@ async def test_idle_sessions_release_their_memory_without_a_request() -> None:
         await until_async(lambda: not len(sessions))
         gc.collect()
         assert not any(each() for each in predictions)
-        assert sessions._timer is None, "nothing runs when there is nothing to look after"
 
 
 @pytest.mark.parametrize("broken", ["the answer", "the error too"])
@@ -121,4 +111,3 @@ async def test_every_waiting_prediction_is_answered_when_its_session_ends_though
     assert [answer.reason for answer in collecting.answers] == ["end"] * 6
     assert (len(collecting.failures), len(records)) == ((3, 3) if broken == "the answer" else (0, 6))
     assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
-    await sessions.close()

@@ -272,7 +272,7 @@ def test_an_answer_caused_by_another_request_is_logged_for_the_request_that_pred
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
-        (b"deadline_ms=5&budget=1.5", "deadline_ms=5&budget=1.5"),
+        (b"deadline_ms=5&budget=1.5&overload=prior", "deadline_ms=5&budget=1.5&overload=prior"),
         (b"session=Zm9v&deadline_ms=5", "session=%2A%2A%2A&deadline_ms=5"),
         (b"api_key=secret", "api_key=%2A%2A%2A"),
         (b"model=a%0Ab", "model=a%0Ab"),

@@ -1,23 +1,40 @@
-"""Routes of the console, of `/docs` and of their files; the pages load nothing from other servers."""
+"""The console: its page, `/docs`, their files, and what the page shows of a model.
+
+The pages load nothing from other servers. Of a model they show R² of each prefix with its bounds, the shapes of its
+columns, and a synthetic row for trying it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+import numpy as np
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from pydantic import BaseModel
+from scipy.special import ndtr, ndtri
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from anytime.errors import ValuesError
 from anytime.evaluation.page import charts
+from anytime.evaluation.page.pictures import ModelCurve, curve_chart, model_curve, shape_charts
+from anytime.evaluation.shapes import ColumnShape, column_shapes, drawn
+from anytime.features.expansion import Column
+from anytime.inference.sharing import covariances
+from anytime.model.model import Model
+from anytime.types import Label
+from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
+from anytime_service.errors import FieldError
 from anytime_service.http.responses import PageRoute, check_query, problem_response
 from anytime_service.schemas.problem import Problem
 
@@ -57,11 +74,12 @@ PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referre
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
+WIDEST = 1000  # maximum number of features that are drawn jointly: the factorisation costs the cube of their number
+RIDGE = 1e-6  # added to the diagonal of the correlations, so that the factorisation succeeds with duplicate columns
+DIGITS = 2  # decimals after the first digit of a feature's deviation: few enough for a person to read and type
 SLICE = 65_536  # bytes
 
-router = APIRouter(
-    tags=["console"], responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute
-)
+router = APIRouter(responses=problem_responses(500), dependencies=[Depends(check_query)], route_class=PageRoute)
 
 
 @dataclass(frozen=True)
@@ -141,7 +159,7 @@ def _documented(description: str, *media_types: str) -> dict[int | str, dict[str
     }
 
 
-@router.get("/", response_class=Response, responses=_documented("The page", "text/html"))
+@router.get("/", tags=["console"], response_class=Response, responses=_documented("The page", "text/html"))
 async def console_page(request: Request) -> Response:
     """Send the console page: a model's curve, its steps, and a prediction that improves as groups arrive."""
     return send(request, page_assets()["index.html"], PAGE)
@@ -164,6 +182,7 @@ async def openapi_document(request: Request) -> Response:
 
 @router.get(
     "/console/{file}",
+    tags=["console"],
     response_class=Response,
     responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404, 422),
 )
@@ -179,3 +198,110 @@ async def console_file(request: Request, file: str) -> Response:
     if asset is None:
         raise HTTPException(404)
     return send(request, asset, PAGE if file.endswith(".html") else OWN)
+
+
+@dataclass(frozen=True)
+class DrawnCurve(ModelCurve):
+    """The curve of a model with its chart, an HTML element `figure`."""
+
+    chart: str
+
+
+@dataclass(frozen=True)
+class DrawnShape(ColumnShape):
+    """The shape of a column with its charts, HTML elements `figure`."""
+
+    charts: tuple[str, ...]
+
+
+@router.get("/models/{name}/curve", tags=["models"], responses=problem_responses(404, 422))
+async def curve(name: str, service: Service) -> DrawnCurve:
+    """Return cost and R² of each prefix: in training, cross-validated, and guaranteed."""
+    found = model_curve(service.registry.get(name))
+    return DrawnCurve(**vars(found), chart=curve_chart(found).svg())
+
+
+class Sample(BaseModel, frozen=True):
+    """A synthetic row: the values of every group that has features, in the format of a prediction request.
+
+    `correlated` is whether the features are drawn with the correlations of the training data, or independently.
+    """
+
+    model: str
+    version: str
+    seed: int
+    correlated: bool
+    groups: dict[str, tuple[Label | None, ...]]
+
+
+Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
+
+
+@router.get("/models/{name}/sample", tags=["models"], responses=problem_responses(404, 422))
+async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
+    """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
+    return sample(service.registry.get(name), seed)
+
+
+@router.get("/models/{name}/shape", tags=["models"], responses=problem_responses(404, 422))
+async def column_shape(
+    name: str,
+    service: Service,
+    column: Annotated[str, Query(description="Name of a column.")],
+    prefix: Annotated[int | None, Query(description="Number of steps that count; all by default.")] = None,
+    score: Annotated[
+        int | None, Query(ge=0, description="Index of the score that is drawn; up to 5 by default.")
+    ] = None,
+) -> DrawnShape:
+    """Return the shape of a column: what each of its values contributes to the scores of a prefix."""
+    model = service.registry.get(name)
+    try:
+        shape = column_shapes(model, prefix, column)[0]
+    except ValuesError as error:
+        exists = prefix is None or 0 <= prefix <= model.steps
+        field = "column" if exists and column not in model.groups.features else "prefix"
+        raise FieldError(field, str(error)) from error
+    names = model.score_names
+    if score is not None and score >= len(names):
+        raise FieldError("score", f"score is {score}; expected 0 to {len(names) - 1}")
+    charts = shape_charts(model, shape, None if score is None else (score,))
+    return DrawnShape(**vars(shape), charts=tuple(chart.svg() for chart in charts))
+
+
+def sample(model: Model, seed: int) -> Sample:
+    """Draw a row of raw values, jointly normal with the training correlations if the model has them.
+
+    A column of categories has the level at the same quantile of the levels' shares, a column with hinges the value at
+    the same quantile of its knots. A column with mean m in (0, 1) and variance m(1 - m) counts as binary: it is 1 with
+    probability m.
+    """
+    groups, expansion = model.groups, model.expansion
+    firsts = np.array([start for start, _ in expansion.spans])
+    z = np.random.default_rng(seed).standard_normal(len(firsts))
+    covariance = covariances(model, every=True) if len(model.prefixes.mean) <= WIDEST else None
+    if covariance is not None:
+        scale = model.prefixes.scale[firsts]
+        z = np.linalg.cholesky(covariance(firsts) / np.outer(scale, scale) + RIDGE * np.eye(len(z))) @ z
+    row: list[Label | None] = [
+        _drawn(model, column, start, deviate)
+        for column, start, deviate in zip(expansion.columns, firsts.tolist(), z.tolist(), strict=True)
+    ]
+    values = {
+        group.name: tuple(row[columns])
+        for group, columns in zip(groups.groups, groups.slices, strict=True)
+        if group.features
+    }
+    return Sample(model=model.name, version=model.version, seed=seed, correlated=covariance is not None, groups=values)
+
+
+def _drawn(model: Model, column: Column, first: int, deviate: float) -> Label | None:
+    """Return the value of a column at a standard normal deviate; `first` is its first term."""
+    mean, scale = model.prefixes.mean[first:], model.prefixes.scale[first:]
+    if model.terms.features[first] in model.manifest.redundant.constant:
+        return column.shown(float(drawn(column, np.array([0.5]), mean, scale)[0]))
+    if column.is_binary(mean, scale):
+        return float(deviate > ndtri(1 - mean[0]))
+    value = float(drawn(column, np.array([ndtr(deviate)]), mean, scale)[0])
+    if column.reader is not None:
+        return column.shown(value)
+    return round(value, max(0, DIGITS - math.floor(math.log10(scale[0]))))
