@@ -131,12 +131,12 @@ class Transaction:
             self.changed.clear()
         if connection is None or self.disconnected or (self.complete and self._read):
             return {"type": "http.disconnect"}
-        body = bytes(self.body)
+        body, more = bytes(self.body), self.more_body
         self.body.clear()
-        self._read = not self.more_body
+        self._read = not more
         if len(body) > MAX_UNREAD:
-            connection.proceed()
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
+            connection.proceed()  # it may add the last part
+        return {"type": "http.request", "body": body, "more_body": more}
 
     async def send(self, message: dict[str, Any]) -> None:
         connection = self._connection

@@ -134,6 +134,30 @@ async def test_the_last_ping_of_a_client_that_does_not_read_is_answered_when_it_
         assert transport.pieces[1:] == [Frame(Opcode.PONG, b"last").serialize(mask=False)]
 
 
+async def test_an_application_that_reads_late_receives_the_whole_body() -> None:
+    reads, body, received = asyncio.Event(), bytes(range(256)) * 600, bytearray()
+
+    async def late(_scope: Scope, receive: Receive, send: Send) -> None:
+        await reads.wait()
+        more = True
+        while more:
+            message = await receive()
+            received.extend(message["body"])
+            more = message["more_body"]
+        await app({"type": "http"}, receive, send)
+
+    transport = MemoryTransport()
+    state = connect(transport, late, Settings())
+    sent = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    while sent := transport.feed(sent):
+        await asyncio.sleep(0)
+    reads.set()
+    await until_async(lambda: transport.pieces)
+    transport.get_protocol().connection_lost(None)
+    await asyncio.gather(*state.tasks)
+    assert received == body
+
+
 @pytest.mark.parametrize(("pieces", "limit"), [(1, 1), (3, 3 * AT_ONCE)], ids=["beyond the limit", "in pieces"])
 async def test_a_long_message_counts_as_stored_until_it_has_its_turn(pieces: int, limit: int) -> None:
     async with stalling(MANY, max_held_bytes=limit) as transport:
