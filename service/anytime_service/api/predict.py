@@ -22,7 +22,15 @@ from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
-from anytime_service.http.options import Head, body_form, body_limit, check_length, headers_of, read_head, reply_form
+from anytime_service.http.options import (
+    PredictionHead,
+    body_form,
+    body_limit,
+    check_length,
+    headers_of,
+    read_head,
+    reply_form,
+)
 from anytime_service.http.responses import Endpoint, problem_reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, too_large
@@ -98,7 +106,10 @@ class Lines:
                 active.end()
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that this chunk completes, each when it is needed; raise BodyTooLargeError for a long one."""
+        """Yield the lines that this chunk completes, each when it is needed; raise BodyTooLargeError for a long one.
+
+        Lines that wait for their turn count as stored.
+        """
         end = chunk.find(b"\n")
         end += len(self._tail) if end >= 0 else 0
         self._tail += chunk
@@ -106,9 +117,11 @@ class Lines:
         if end >= 0:
             self._tail = received[received.rfind(b"\n") + 1 :]
         self.exchange.retain(len(self._tail))
+        self.exchange.store(len(received))
         while end >= 0 and end - begun <= limit:
             yield bytes(received[begun:end])
             begun, end = end + 1, received.find(b"\n", end + 1)
+        self.exchange.store(len(self._tail))
         if max(end - begun, len(self._tail)) > limit:
             raise too_large(f"a line has more than {limit} bytes", limit)
 
@@ -169,7 +182,7 @@ class Predict(Endpoint):
         elif not active.answered:
             await self._read_body(exchange, active, head)
 
-    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: Head) -> None:
+    async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: PredictionHead) -> None:
         service, content = self.service, await exchange.read_all()
         await service.turn(len(content))
         if active.answered or not exchange.ended:  # maybe its deadline expired before its turn

@@ -211,9 +211,13 @@ class Exchange:
             self._task.cancel()
 
     def retain(self, size: int) -> None:
-        """Set the number of stored bytes of the body, or raise OverloadedError; `finish` sets it to 0."""
+        """Set the number of stored bytes of the body as `store`, or raise OverloadedError if more do not fit."""
         if size > self._retained:
             self._account.check(size - self._retained)
+        self.store(size)
+
+    def store(self, size: int) -> None:
+        """Set the number of stored bytes of the body, without a check; `finish` sets it to 0."""
         self._account.add(size - self._retained)
         self._retained = size
 

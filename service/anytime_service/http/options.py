@@ -39,7 +39,7 @@ _GRPC_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _GRPC_UNIT_MS = {"H": 3_600_000.0, "M": 60_000.0, "S": 1_000.0, "m": 1.0, "u": 1e-3, "n": 1e-6}
 
 
-class Head(NamedTuple):
+class PredictionHead(NamedTuple):
     """The head of a prediction request, parsed.
 
     `stated` are the `options` that the query or a header states. `lines` is whether each line of the body counts once
@@ -55,7 +55,9 @@ class Head(NamedTuple):
     session: str | None
 
 
-def read_head(scope: Scope, settings: Settings, parameters: Collection[str], forms: Mapping[str, Form] = FORMS) -> Head:
+def read_head(
+    scope: Scope, settings: Settings, parameters: Collection[str], forms: Mapping[str, Form] = FORMS
+) -> PredictionHead:
     """Read and check the head of a request for a prediction on a route that accepts these query parameters.
 
     A route with other `forms` of bodies by media type has a limit of its own for JSON. Raise FieldError, which names an
@@ -69,7 +71,7 @@ def read_head(scope: Scope, settings: Settings, parameters: Collection[str], for
     check_length(headers, *body_limit(form, settings, lines=lines or forms is not FORMS))
     stated = combined({"query": query_options(query), **_deadlines(headers)})
     options = PredictionOptions(**stated) if stated else DEFAULTS
-    return Head(options, stated, form, lines, reply_form(headers, form), headers, query.get("session"))
+    return PredictionHead(options, stated, form, lines, reply_form(headers, form), headers, query.get("session"))
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

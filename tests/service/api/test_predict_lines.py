@@ -8,11 +8,16 @@ import httpx
 import pytest
 
 from anytime.model.model import Model
+from anytime_service.app import create_app
+from anytime_service.limits.turns import AT_ONCE
+from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, logged, timeless
+from anytime_service.settings import Settings
+from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, logged, running, timeless
 from waiting import until
 
 KIND = {"content-type": LINES}
+USUAL = Settings(port=0)
 OF = {name: lines_of({name: values})[:-1] for name, values in VALUES.items()}
 
 
@@ -101,6 +106,23 @@ def test_a_line_that_cannot_be_is_a_problem_that_names_it(
     assert "line 3" in response.json()["detail"]
     assert not records
     until(lambda: service.metric("anytime_open_predictions") == 0)
+
+
+def test_a_long_line_counts_as_stored_while_it_waits_for_its_turn(model: Model) -> None:
+    app = create_app(ModelRegistry.of([model]), USUAL)
+    core, stored, long = app.state.service, list[int](), OF["hog"].ljust(2 * AT_ONCE) + b"\n"
+    turn = core.turn
+
+    async def observed(size: int) -> None:
+        stored.append(core.memory.bytes - size)
+        await turn(size)
+
+    core.turn = observed
+    with running(app, USUAL) as service:
+        assert service.post_to("/predict", content=2 * long, headers=KIND).status_code == 200
+        until(lambda: core.memory.bytes == 0)
+    assert len(stored) == 3, "two lines, and what follows them"
+    assert min(stored) >= 0
 
 
 def test_a_bad_line_is_told_at_once_and_the_connection_lives(service: Running) -> None:
