@@ -347,7 +347,7 @@ TABLES: dict[str, Table] = {
         "--alpha": Row("--alpha 0.5", "out"),
         **reading("{}", "out"),
         "--test": Row("--test o.csv", "out", shows="test"),
-        "--level": Row("--level 0.5", "out", shows="reaches 0.5"),
+        "--level": Row("--level 0.5", "out", shows="reaches 50 %"),
         "--plot": Row("--plot out/curves.svg", "files", shows="curves.svg"),
         "--json": Row("--json", "json"),
     },

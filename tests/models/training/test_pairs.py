@@ -302,7 +302,7 @@ def test_epsilon_stops_the_order_of_terms_with_pairs_once() -> None:
     assert set(additive.sequence_) == {"x0", "x1"}
     found = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=2).fit(X, y)
     assert ("x2", "x3") in pairs_of(found)
-    why = "epsilon is 0.9", "the longest is", "before pairs are added; choose a smaller epsilon"
+    why = "epsilon is 0.9", "the longest is", "choose a smaller epsilon"
     assert_refused(lambda: AnytimeRegressor(alpha=ALPHA, epsilon=0.9, pairs=2).fit(X, y), *why, error=TrainingError)
 
 
