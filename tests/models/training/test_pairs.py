@@ -521,6 +521,8 @@ def test_a_groups_file_states_pairs_for_moments_of_several_tables(desk: Path, ca
     assert both.manifest.provenance.rows == 1100
     assert main([*TRAIN, "--groups", "shared.json", "--basis", "linear", "--alpha", "0.01"]) == 0
     np.testing.assert_allclose(load("m.safetensors").prefixes.packed, model.prefixes.packed, rtol=1e-9)
+    said = refusal(capsys, *TRAIN, "--groups", "shared.json", "--pairs", "3")
+    assert "pairs is 3, and the groups state 2 pairs; omit one of these" in said
     Path("other.yaml").write_text(Path("shared.yaml").read_text().split("pairs:")[0])
     assert main(["moments", "test.parquet", "--groups", "other.yaml", "--target", "y", "--out", "o.moments"]) == 0
     assert "their pairs are" in refusal(capsys, "moments", "train.moments", "o.moments", "--out", "x.moments")
