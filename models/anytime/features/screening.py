@@ -44,8 +44,8 @@ DIFFERENT = 10
 """Number of independent gains that the best cuts of a pair are like the best of."""
 
 COARSE_CUTS = 3
-REFINED = 1000
-"""Where there are over twice as many pairs, the quartiles or the three most frequent levels select so many of them
+REFINED = 500
+"""Where there are over four times as many pairs, the quartiles or the three most frequent levels select so many of them
 first."""
 
 BLOCK = 448
@@ -104,7 +104,7 @@ class Screen:
         cuts = replace(self.cuts, inside=self.cuts.inside[:, rows])
         first, second = np.triu_indices(len(self.places), 1)
         least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
-        if len(first) <= 2 * REFINED:
+        if len(first) <= 4 * REFINED:
             found = cuts.all_gains(parts)[first, second]
         else:
             coarse = cuts.of_columns(np.arange(len(self.places)), COARSE_CUTS).all_gains(parts)[first, second]
