@@ -146,6 +146,8 @@ class Fit(Choice[GroupOrder]):
         was decided about it.
         """
         (groups, columns), rule = self.selected, self.options
+        unused = len(self.expansion.groups.pairs) - len(groups.pairs)
+        trimmed = f"not used: {unused} of the pairs of columns, because the model leaves out one of their groups"
         terms, family = self.expansion.terms, rule.fitted_family
         names = np.array(terms.features)[columns]
         unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
@@ -182,7 +184,7 @@ class Fit(Choice[GroupOrder]):
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
             table_warnings=len(remarks),
-            decisions=(*decisions, *self.decisions),
+            decisions=(*decisions, *self.decisions, *[trimmed] * (unused > 0)),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))

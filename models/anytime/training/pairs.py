@@ -98,7 +98,7 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
         )
     pairs, columns = [*map(screen.pair, best[:kept])], np.sort(np.concatenate(blocks[0][: kept + 1]))
     owner = {name: group.name for group in groups.groups for name in group.features}
-    if any(owner[a.column] != owner[b.column] for a, b in pairs):
+    if options.fitted_family.least_squares and any(owner[a.column] != owner[b.column] for a, b in pairs):
         said += "; the constant of the theorem does not cover products of two groups"
     return _reduced(whole, pairs, columns), said
 

@@ -301,7 +301,10 @@ def test_epsilon_stops_the_order_of_terms_with_pairs_once() -> None:
     additive = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=0).fit(X, y)
     assert set(additive.sequence_) == {"x0", "x1"}
     found = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=2).fit(X, y)
-    assert ("x2", "x3") in pairs_of(found)
+    assert pairs_of(found) == {("x2", "x3")}
+    said, unused = found.model_.manifest.decisions
+    assert said.startswith("products of 2 pairs of columns are terms")
+    assert unused == "not used: 1 of the pairs of columns, because the model leaves out one of their groups"
     why = "epsilon is 0.9", "the longest is", "choose a smaller epsilon"
     assert_refused(lambda: AnytimeRegressor(alpha=ALPHA, epsilon=0.9, pairs=2).fit(X, y), *why, error=TrainingError)
 
