@@ -379,7 +379,8 @@ class Expansion(Columns):
     def with_levels(self, curves: Choice) -> list[Choice]:
         """Return a choice of curves with levels of numbers next to them, the most frequent levels first."""
         counts = {count for column in self.columns for count in column.basis.point_rows}
-        return [curves._replace(levels=each) for each in _least_rows(counts) if each and each <= max(counts)]
+        least = [each for each in _least_rows(counts) if each and each <= max(counts)]
+        return [curves._replace(levels=each if len(counts) > 1 else max(counts)) for each in least]  # one: it is stated
 
     def reduced(self, choice: Choice) -> tuple[Expansion, Spans]:
         """Return the expansion of one choice, and the terms of this one, (start, stop), whose sum each of its terms is.

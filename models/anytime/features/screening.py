@@ -12,7 +12,7 @@ All quadrants of all pairs follow from products of the matrix of all cuts with i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,8 +44,9 @@ DIFFERENT = 10
 """Number of independent gains that the best cuts of a pair are like the best of."""
 
 COARSE_CUTS = 3
-REFINED = 1000
-"""Where there are more pairs, the quartiles or the three most frequent levels select so many of them first."""
+REFINED = 500
+"""Where there are over four times as many pairs, the quartiles or the three most frequent levels select so many of them
+first."""
 
 BLOCK = 448
 """Cuts whose products with all others are computed at once."""
@@ -64,7 +65,7 @@ class Screen:
 
     expansion: Expansion
     x: Float
-    cuts: list[Bool]
+    cuts: _Cuts
     places: Index
 
     @staticmethod
@@ -72,16 +73,12 @@ class Screen:
         """Return the screen of rows X (n, columns)."""
         x = expansion.clamped(X)[0]
         cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
-        return Screen(expansion, x, [each for each in cuts if len(each)], np.flatnonzero([len(each) for each in cuts]))
+        places = np.flatnonzero([len(each) for each in cuts])
+        inside = np.concatenate(cuts, dtype=np.float32)
+        return Screen(expansion, x, _Cuts(inside, np.cumsum([0, *(len(cuts[j]) for j in places)])), places)
 
     def ranked(
-        self,
-        residuals: Float,
-        weights: Float,
-        count: int,
-        *,
-        chance: float | None = None,
-        rows: Index | slice = slice(None),
+        self, residuals: Float, weights: Float, count: int, *, chance: float | None = None, rows: slice = slice(None)
     ) -> list[tuple[tuple[int, int], float]]:
         """Return the pairs with the largest gains, at most `count`, in descending order, each with its gain.
 
@@ -95,24 +92,28 @@ class Screen:
             (n, P) responses less their estimates.
         weights : Float
             (n,) at least one of them above 0.
-        rows : Index | slice
+        rows : slice
             The rows to compare pairs in.
         """
         weights = weights[rows]
-        parts = _parts(residuals[rows], weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
-        if len(self.places) < 2 or len(parts) < 2:
+        if len(self.places) < 2 or not len(weights):
             return []
-        cuts = [each[:, rows] for each in self.cuts]
-        first, second = np.triu_indices(len(cuts), 1)
+        parts = _parts(residuals[rows], weights / weights.mean())  # 32-bit floats overflow from weights of 1e38
+        if len(parts) < 2:
+            return []
+        cuts = replace(self.cuts, inside=self.cuts.inside[:, rows])
+        first, second = np.triu_indices(len(self.places), 1)
         least = 0.0 if chance is None else float(chdtri(len(parts) - 1, chance / (DIFFERENT * len(first))))
-        if len(first) > REFINED:
-            coarse = [each[:COARSE_CUTS] for each in cuts]
-            promising = np.sort(np.argsort(-_all_gains(coarse, parts)[first, second], kind="stable")[:REFINED])
+        if len(first) <= 4 * REFINED:
+            found = cuts.all_gains(parts)[first, second]
+        else:
+            coarse = cuts.of_columns(np.arange(len(self.places)), COARSE_CUTS).all_gains(parts)[first, second]
+            promising = np.sort(np.argsort(-coarse, kind="stable")[:REFINED])
             first, second = first[promising], second[promising]
-        found = np.empty(len(first))
-        for i in np.unique(first):
-            of = first == i
-            found[of] = _Cuts.of([cuts[i]]).gains(_Cuts.of([cuts[j] for j in second[of]]), parts)[0]
+            found = np.empty(len(first))
+            for i in np.unique(first):
+                of = first == i
+                found[of] = cuts.some(i, i + 1).gains(cuts.of_columns(second[of]), parts)[0]
         best = np.argsort(-found, kind="stable")[:count].tolist()
         places = self.places.tolist()
         return [((places[first[k]], places[second[k]]), float(found[k])) for k in best if found[k] > least]
@@ -139,15 +140,6 @@ def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
     return np.column_stack([weights, weights[:, np.newaxis] * scaled]).T.astype(np.float32)
 
 
-def _all_gains(cuts: list[Bool], parts: NDArray[np.float32]) -> Float:
-    """Return the gains (columns, columns) of all pairs, defined above the diagonal."""
-    every, gains = _Cuts.of(cuts), np.zeros((len(cuts), len(cuts)))
-    edges = [*np.searchsorted(every.starts, np.arange(0, every.starts[-1], BLOCK)), len(cuts)]
-    for a, b in pairwise(np.unique(edges).tolist()):
-        gains[a:b, a:] = every.some(a, b).gains(every.some(a, len(cuts)), parts)
-    return gains
-
-
 @dataclass(frozen=True)
 class _Cuts:
     """Which rows are inside the cuts of some columns: (cuts, n), those of column k from `starts[k]`."""
@@ -155,13 +147,24 @@ class _Cuts:
     inside: NDArray[np.float32]
     starts: Index
 
-    @staticmethod
-    def of(cuts: list[Bool]) -> _Cuts:
-        return _Cuts(np.concatenate(cuts).astype(np.float32), np.cumsum([0, *map(len, cuts)]))
+    def of_columns(self, columns: Index, most: int = CELLS) -> _Cuts:
+        """Return the first cuts, at most so many, of each of some columns."""
+        starts, counts = self.starts[columns], np.minimum(np.diff(self.starts)[columns], most)
+        ends = np.cumsum([0, *counts])
+        return _Cuts(self.inside[np.repeat(starts - ends[:-1], counts) + np.arange(ends[-1])], ends)
 
     def some(self, start: int, stop: int) -> _Cuts:
         first = self.starts[start]
         return _Cuts(self.inside[first : self.starts[stop]], self.starts[start : stop + 1] - first)
+
+    def all_gains(self, parts: NDArray[np.float32]) -> Float:
+        """Return the gains (columns, columns) of all pairs, defined above the diagonal."""
+        count = len(self.starts) - 1
+        gains = np.zeros((count, count))
+        edges = [*np.searchsorted(self.starts, np.arange(0, self.starts[-1], BLOCK)), count]
+        for a, b in pairwise(np.unique(edges).tolist()):
+            gains[a:b, a:] = self.some(a, b).gains(self.some(a, count), parts)
+        return gains
 
     def gains(self, other: _Cuts, parts: NDArray[np.float32]) -> Float:
         """Return the gain of the best cuts of each of these columns and each of the others, (columns, columns)."""
@@ -187,15 +190,16 @@ SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
 
 def _cuts(column: Column, x: Float) -> Bool:
     """Return which values (n,) are inside each cut, (cuts, n), the coarse cuts first; none if they do not vary."""
-    found = np.unique(x[~np.isnan(x)])
-    if len(found) < 2:
+    found = np.sort(x[~np.isnan(x)])
+    if not len(found) or found[0] == found[-1]:
         return np.zeros((0, len(x)), dtype=np.bool_)
     if column.levels is not None:
-        return np.asarray(x == _frequent(x, CELLS)[: 1 if len(found) == 2 else None, np.newaxis])
-    eighths = ColumnSample(x[~np.isnan(x)], len(x)).quantiles(np.arange(1, CELLS) / CELLS)
+        levels = _frequent(x, CELLS)
+        return np.asarray(x == levels[: 1 if len(levels) == 2 else None, np.newaxis])
+    eighths = ColumnSample(found, len(x)).quantiles(np.arange(1, CELLS) / CELLS)
     ends = np.unique(eighths)
     # Where seven eighths of the values are the largest one, the only cut is between it and all others.
-    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[-2:-1]
+    ends = ends[ends < found[-1]] if ends[0] < found[-1] else found[found < found[-1]][-1:]
     ends = np.concatenate([ends[1::2], ends[::2]])  # the quartiles first
     return np.asarray(np.where(np.isnan(x), eighths[CELLS // 2 - 1], x) > ends[:, np.newaxis])
 

@@ -146,6 +146,8 @@ class Fit(Choice[GroupOrder]):
         was decided about it.
         """
         (groups, columns), rule = self.selected, self.options
+        unused = len(self.expansion.groups.pairs) - len(groups.pairs)
+        trimmed = f"not used: {unused} of the pairs of columns, because the model leaves out one of their groups"
         terms, family = self.expansion.terms, rule.fitted_family
         names = np.array(terms.features)[columns]
         unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
@@ -182,7 +184,7 @@ class Fit(Choice[GroupOrder]):
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
             table_warnings=len(remarks),
-            decisions=(*decisions, *self.decisions),
+            decisions=(*decisions, *self.decisions, *[trimmed] * (unused > 0)),
             provenance=origin,
         )
         prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
@@ -232,6 +234,11 @@ class Candidates(NamedTuple):
 
 
 ALL = TermChoice()
+
+
+def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> Candidates:
+    paired = None if rows is None else with_pairs(candidates.terms, rows, options)
+    return candidates if paired is None else Candidates(paired[0], candidates.choice, paired[1:])
 
 
 def _problem(terms: Terms, options: Options, observed: Observations | None) -> Problem[Any, Any]:
@@ -290,20 +297,25 @@ def fit(
         found, nested = SelectedTerms(ALL, ALL), [Candidates(whole, ALL)]
         if expansion is None:
             found = selected_terms(whole, partial(LeastSquares, options=options))
-            choices = [found.best._replace(levels=0)] * bool(found.best.levels) + [found.best]
+            choices = [found.best]
+            if found.best.levels and observed is not None:  # a likelihood may need no levels
+                choices = [found.best._replace(levels=0), found.best]
             nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
-        paired = None if rows is None else with_pairs(nested[-1].terms, rows, options)
-        if paired is not None:
-            nested.append(Candidates(paired[0], found.best, paired[1:]))
-        used, problem = nested[-1], problem_of(nested[-1].terms)
-        if isinstance(problem, Likelihood) and len(parts) > 1 and (paired is None or options.pairs == "auto"):
+        paired_by = partial(_with_pairs, rows=rows, options=options)
+        if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:
+            nested.append(paired)
+        most = used = nested[-1]
+        problem = problem_of(most.terms)
+        if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
-            problem = problem if used is nested[-1] else problem_of(used.terms)
+        used = used if options.pairs == "auto" else paired_by(used)
+        problem = problem if used is most else problem_of(used.terms)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
+            lines = lines if options.pairs == "auto" else paired_by(lines)
             simple = problem_of(lines.terms)
             used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
         chosen, terms = problem.choice, problem.terms

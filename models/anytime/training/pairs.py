@@ -98,7 +98,7 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
         )
     pairs, columns = [*map(screen.pair, best[:kept])], np.sort(np.concatenate(blocks[0][: kept + 1]))
     owner = {name: group.name for group in groups.groups for name in group.features}
-    if any(owner[a.column] != owner[b.column] for a, b in pairs):
+    if options.fitted_family.least_squares and any(owner[a.column] != owner[b.column] for a, b in pairs):
         said += "; the constant of the theorem does not cover products of two groups"
     return _reduced(whole, pairs, columns), said
 
@@ -131,7 +131,8 @@ def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[
     With "auto", also those of the first half of the folds alone, and of the second, as many as of all rows.
     """
     sample = sample_of(_batches(rows), screened_rows(len(terms.expansion.columns)), seed=options.seed).columns
-    X, Y, weights, folds = (np.asarray(sample[name], dtype=np.float64) for name in ("X", "Y", "weights", "folds"))
+    order = np.argsort(sample["folds"], kind="stable")
+    X, Y, weights, folds = (np.asarray(sample[name][order], np.float64) for name in ("X", "Y", "weights", "folds"))
     if not len(Y):
         raise TrainingError("no row that pairs are screened on has a positive weight; expected some")
     gram, every, alpha = terms.gram, np.arange(terms.moments.features), options.grid[0]
@@ -147,9 +148,9 @@ def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[
         return screen, [[pair for pair, _ in screen.ranked(residuals, weights, options.pairs)]]
     best = screen.ranked(residuals, weights, AUTO_PAIRS, chance=CHANCE)
     used = with_rows(terms.parts)
-    is_first = folds < used[len(used) // 2 + len(used) % 2]
-    halves = [np.flatnonzero(each) for each in (is_first, ~is_first)] if best else []
-    others = [screen.ranked(residuals, weights, len(best), rows=half) if len(half) else [] for half in halves]
+    middle = int(np.searchsorted(folds, used[len(used) // 2 + len(used) % 2]))
+    halves = [slice(middle), slice(middle, None)] if best else []
+    others = [screen.ranked(residuals, weights, len(best), rows=half) for half in halves]
     return screen, [[pair for pair, _ in each] for each in (best, *others)]
 
 

@@ -133,10 +133,12 @@ def affordable_levels(
     `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
     """
     points = sum(len(column.basis.points) for column in expansion.columns)
+    if not points or target.family.least_squares:
+        return expansion.groups, ()
     simple = expansion.reduced(Choice(levels=0))[0]
     size = Size.of(target, options, simple, rows, folds)
     time = size._replace(terms=size.terms + points, selected=size.selected + points).likelihood
-    if not points or target.family.least_squares or time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
+    if time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
         return expansion.groups, ()
     return simple.groups, (
         f"numbers have no levels next to their curves: {points} more terms would take a likelihood about "

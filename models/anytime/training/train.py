@@ -261,6 +261,14 @@ def open_training(
         if name not in complete.features:
             raise GroupsError(f"--drop {name}: no group has this feature; {suggestion(name, complete.features)}")
     groups = complete.without(options.drop) if options.drop else complete
+    own = len(groups.pairs)
+    refuse(
+        {
+            f"pairs is {options.pairs}, and the groups state {own} pair{'s' * (own != 1)}; omit one of these": (
+                own > 0 and options.pairs not in ("auto", 0)
+            )
+        }
+    )
     task, drops = "regression" if options.task == "auto" else options.task, options.missing_target == "drop"
     expected = known or Target(task, roles.target, None, options.family)  # as far as it matters before the survey
     Dataset(table, groups, expected, roles.query, roles.weights).check()

@@ -119,6 +119,8 @@ def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows:
         sizes[family] = present(present(fitted.model_.manifest.selected).hinges)
     assert min(sizes["gaussian"], sizes["binomial"]) > 0
     assert sizes["multinomial"] == (0 if rows == 90 else sizes["gaussian"])
+    paired = AnytimeClassifier(groups, family="multinomial", pairs=1, random_state=0).fit(X, classes).model_
+    assert [[side.column for side in pair] for pair in paired.groups.pairs] == [["place", "noise"]]
 
 
 def test_a_size_at_which_no_group_exceeds_epsilon_is_not_selected() -> None:
@@ -227,6 +229,32 @@ def test_a_row_of_weight_two_counts_as_two_rows_for_levels() -> None:
     one, other = (learned_groups(groups, sample, "auto").bases for sample in (weighted, repeated))
     assert one == other
     assert (one["code"].model_extra or {})["points"]
+
+
+def test_fractional_weights_of_any_size_count_as_many_rows_as_there_are() -> None:
+    table, weights = coded(900), np.random.default_rng(1).random(900)
+    small, large = (AnytimeRegressor().fit(table[NAMES], table["y"], size * weights).model_ for size in (1.0, 1e60))
+    assert present(small.manifest.selected).levels > 0
+    assert small.terms.features == large.terms.features
+
+
+@pytest.mark.parametrize("step", [1, 1001])  # of 2^53 + 1 and 2^53 + 2, floats represent one
+def test_large_whole_numbers_are_the_levels_that_floats_represent(step: int) -> None:
+    table = coded()
+    numbers = pd.DataFrame({"number": 2**53 + step * table["code"]})
+    whole, floats = (AnytimeRegressor().fit(X, table["y"]) for X in (numbers, numbers.astype(float)))
+    assert present(whole.model_.manifest.selected).levels > 0
+    np.testing.assert_array_equal(whole.predict(numbers), floats.predict(numbers))
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_stated_rows_of_a_level_are_those_that_the_model_reports(rows: int) -> None:
+    table = coded()
+    model = AnytimeRegressor(min_level_rows=rows).fit(table[NAMES], table["y"]).model_
+    assert present(model.manifest.selected).levels == rows
+    assert any(f"numbers in {rows} rows or more" in text for text in model.manifest.decisions)
+    counts = table["code"].value_counts()
+    assert sum(name.startswith("code=") for name in model.terms.features) == (counts >= rows).sum()
 
 
 @pytest.mark.parametrize("choice", [Choice(7), Choice(3, levels=0), Choice(7, levels=5), Choice(1, levels=2)])

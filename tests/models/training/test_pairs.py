@@ -301,7 +301,10 @@ def test_epsilon_stops_the_order_of_terms_with_pairs_once() -> None:
     additive = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=0).fit(X, y)
     assert set(additive.sequence_) == {"x0", "x1"}
     found = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=2).fit(X, y)
-    assert ("x2", "x3") in pairs_of(found)
+    assert pairs_of(found) == {("x2", "x3")}
+    said, unused = found.model_.manifest.decisions
+    assert said.startswith("products of 2 pairs of columns are terms")
+    assert unused == "not used: 1 of the pairs of columns, because the model leaves out one of their groups"
     why = "epsilon is 0.9", "the longest is", "choose a smaller epsilon"
     assert_refused(lambda: AnytimeRegressor(alpha=ALPHA, epsilon=0.9, pairs=2).fit(X, y), *why, error=TrainingError)
 
@@ -521,6 +524,8 @@ def test_a_groups_file_states_pairs_for_moments_of_several_tables(desk: Path, ca
     assert both.manifest.provenance.rows == 1100
     assert main([*TRAIN, "--groups", "shared.json", "--basis", "linear", "--alpha", "0.01"]) == 0
     np.testing.assert_allclose(load("m.safetensors").prefixes.packed, model.prefixes.packed, rtol=1e-9)
+    said = refusal(capsys, *TRAIN, "--groups", "shared.json", "--pairs", "3")
+    assert "pairs is 3, and the groups state 2 pairs; omit one of these" in said
     Path("other.yaml").write_text(Path("shared.yaml").read_text().split("pairs:")[0])
     assert main(["moments", "test.parquet", "--groups", "other.yaml", "--target", "y", "--out", "o.moments"]) == 0
     assert "their pairs are" in refusal(capsys, "moments", "train.moments", "o.moments", "--out", "x.moments")

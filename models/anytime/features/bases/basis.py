@@ -29,6 +29,8 @@ LEVEL_ROWS = (10, 5, 2)
 """Numbers of rows from which cross-validation selects how many a level needs."""
 MIN_MISSING = 0.01
 """Share of the rows from which missing values of a column have an indicator."""
+MAX_WHOLE = 2.0**53
+"""Every larger float is a whole number, so that weights of this size do not count rows."""
 COUNT_TOLERANCE = 1e-12
 """Rounding of a sum of equal weights, as a share of it."""
 
@@ -153,7 +155,7 @@ class ColumnSample:
 
 
 def are_whole(weights: Float) -> bool:
-    return bool((weights == np.floor(weights)).all())
+    return bool(((weights == np.floor(weights)) & (weights < MAX_WHOLE)).all())
 
 
 class Choice(NamedTuple):

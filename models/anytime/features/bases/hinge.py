@@ -69,7 +69,7 @@ class Hinge(Basis):
                 "ascending order"
             )
         if levels is None:
-            return cls(K, ordered, tuple(different.values[different.common].tolist()))
+            return cls._with_levels(K, ordered, sample, different)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels):
             raise GroupsError(f"its levels are {list(levels)}; expected numbers for basis {cls.name!r}")
         stated = sorted({*map(float, levels)})
@@ -78,6 +78,10 @@ class Hinge(Basis):
     @classmethod
     def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
         return sample.quantiles(np.arange(1, K + 1) / (K + 1))
+
+    @classmethod
+    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:  # noqa: ARG003
+        return cls(K, knots, tuple(different.values[different.common].tolist()))
 
     def described(self) -> ColumnBasis:
         own: dict[str, Any] = {} if self.line is None else {"line": self.line}
@@ -125,14 +129,12 @@ class Octiles(Hinge):
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
         own = given.model_extra or {}
-        line, points, rows = own.get("line"), own.get("points"), own.get("point_rows") or ()
+        line, points, rows = own.get("line"), own.get("points") or (), own.get("point_rows") or ()
         if line not in (None, "own", "same"):
             raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
-        basis = super().learn(size, given, sample)
-        if points is None and given.levels is None:
-            points, rows = _Different.of(sample).beside(basis, sample)
-            basis = replace(basis, levels=tuple(sorted((*basis.levels, *points))))
-        points = points or ()
+        if given.levels is None and not points:
+            return replace(super().learn(size, given, sample), line=line)
+        basis = super().learn(size, given, replace(sample, responses=None))
         if not isinstance(points, tuple) or not set(points) <= set(basis.levels):
             raise GroupsError(f"its points are {points}; expected some of its levels")
         if not isinstance(rows, tuple) or [*rows] != sorted(rows, reverse=True) or len(rows) != len(points):
@@ -146,6 +148,12 @@ class Octiles(Hinge):
         if not {*knots} <= {*different.values[different.common].tolist()}:
             return knots
         return different.without_common(sample).quantiles([0.5] * K) or knots
+
+    @classmethod
+    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
+        curve = super()._with_levels(K, knots, sample, different)
+        points, rows = different.beside(curve, sample)
+        return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
 
     def described(self) -> ColumnBasis:
         own = {"points": self.points, "point_rows": self.point_rows}
@@ -184,6 +192,7 @@ class _Different:
     @classmethod
     def of(cls, sample: ColumnSample) -> Self:
         found, counts = sample.counts
+        found = found.astype(np.float64)  # as terms compare them: large whole numbers may be equal
         firsts = np.flatnonzero(distinct_values(found))
         order = np.lexsort((-counts, np.repeat(firsts, np.diff(firsts, append=len(found)))))
         counts = np.add.reduceat(counts, firsts)
@@ -207,7 +216,7 @@ class _Different:
         variances of the responses at equal values. There are none if most values are in fewer rows.
         """
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
-        if sample.responses is None or not few.any():
+        if sample.responses is None or len(self.values) == 1 or not few.any():
             return (), ()
         levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
         counts, others = self.counts[:, np.newaxis], self.counts[~self.common].sum()
@@ -219,8 +228,7 @@ class _Different:
         sums = [np.bincount(places, weights * y, len(self.values)) for y in Y.T]
         means, squares = np.stack(sums, axis=1) / counts, weights @ np.square(Y)
         noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(self.values), 1.0)
-        values = self.values.astype(np.float64)
-        scale = values[-1] - values[0]
+        values, scale = self.values, self.values[-1] - self.values[0]
         bends = np.maximum(np.subtract.outer(values, sorted({*curve.knots})) / scale, 0.0)
         line = np.column_stack([np.ones(len(values)), (values - values[0]) / scale, bends])
         common = np.equal.outer(np.arange(len(values)), np.flatnonzero(self.common))
@@ -235,8 +243,8 @@ class _Different:
         if not (is_clear and is_large):
             return (), ()
         stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
-        rows = np.minimum(self.counts[levels], stated).astype(np.intp)
-        return tuple(self.values[levels].tolist()), tuple(rows.tolist())
+        rows = np.minimum(self.counts[levels], stated).tolist()
+        return tuple(self.values[levels].tolist()), tuple(map(int, rows))
 
     def _places(self, sample: ColumnSample) -> Index:
         return np.searchsorted(self.least, sample.values, side="right") - 1
