@@ -76,6 +76,18 @@ def test_the_framing_of_a_body_counts_with_the_head_before_it() -> None:
             present(head.body(10_000)).read(b"\r\n5;%b\r\nabcde" % (b"x" * 1_000))
 
 
+def test_a_head_and_the_blank_lines_before_it_have_a_limit_each_and_its_target_is_known() -> None:
+    for content, url in (
+        (b"\r\n" * 501, b""),
+        (b"\r\nPOST /v2/models/m/infer HTTP/1.1\r\nX: %b" % (b"y" * 990), b"/v2/models/m/infer"),
+    ):
+        head = Head()
+        head.read(content[:900], 1_000)
+        with pytest.raises(HeadTooLargeError):
+            head.read(content, 1_000)
+        assert head.url == url, "the form of the error depends on it"
+
+
 def test_a_cache_keeps_the_newest_items_and_what_is_added_again_is_the_newest() -> None:
     cache = TTLCache[int](2, 1_000.0)
     for name, added_ms in (("a", 0.0), ("b", 1.0), ("a", 2.0), ("c", 3.0)):
