@@ -411,6 +411,15 @@ def test_costs_of_calls_of_two_sizes_have_a_fixed_part(model_desk: Path, capsys:
     assert "in predictions of 50 rows" in output(capsys, *COSTS, "--out", "learned.yaml"), "the model says so"
 
 
+def test_costs_that_are_not_times_are_replaced_by_measured_ones(desk: Path, capsys: Capture) -> None:
+    groups = {"cost_unit": "dollars", "groups": {"a": ["a0", "a1"], "b": ["b0"], "c": ["c0"]}}
+    Path("groups.json").write_text(json.dumps(groups))
+    trained()
+    Path("metrics.txt").write_text(page_metrics(**dict.fromkeys("abc", [(100, 10.0)] * 40)))
+    assert {each["old"] for each in document(capsys, *COSTS, "--out", "learned.yaml")["groups"]} == {None}
+    assert (learned_parts()["b"], load_groups("learned.yaml").cost_unit) == ((0, 0.1), "ms")
+
+
 def test_a_profile_of_several_row_counts_has_a_fixed_part_and_its_deadlines_are_of_pages(
     desk: Path, capsys: Capture
 ) -> None:

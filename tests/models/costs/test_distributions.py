@@ -314,6 +314,8 @@ def test_it_is_the_literal_simulation(seed: int, deadline: float, stop: float) -
     found = times.expected(values, np.array([deadline]))
     assert found.mean[0] == pytest.approx(expected.mean())
     assert found.error[0] == pytest.approx(expected.std(ddof=1) / np.sqrt(30))
+    reached = literal(steps, costs, np.arange(4.0), deadline)
+    assert times.prefixes(np.array([deadline])).mean[0] == pytest.approx(reached.mean())
     areas = np.array([literal_area(steps, draw, values, stop) for draw in costs]) / stop
     mean, error = times.timeliness(values, stop)
     assert mean == pytest.approx(areas.mean())

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from anytime.cli.main import main
-from anytime.data.dataset import Dataset
+from anytime.data.dataset import Dataset, infinite_columns
 from anytime.data.formats import open_table
 from anytime.data.survey import check_words, settle_target, survey
 from anytime.groups import load_groups
@@ -293,6 +293,12 @@ def test_progress_counts_every_row_once(tmp_path: Path) -> None:
     dataset(write(tmp_path, large())).moments(progress=progressed.append)
     assert sum(progressed) == 40_000
     assert len(progressed) > 1
+
+
+def test_infinities_are_counted_over_all_batches_from_the_first_row(tmp_path: Path) -> None:
+    values = large() | {"x1": np.where(np.arange(40_000) < 39_990, 0.0, np.inf)}
+    (error,) = infinite_columns(open_table(write(tmp_path, values)), ["x0", "x1"], {})
+    assert "column 'x1' holds 10 infinite values, the first in row 39990 (counted from 0)" in str(error)
 
 
 # Words among numbers, and labels that stay labels.

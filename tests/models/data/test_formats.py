@@ -147,6 +147,11 @@ def test_a_range_of_rows_is_what_a_whole_reading_has_there(table: Table, between
         np.testing.assert_array_equal(found, EXPECTED[name][start:stop])
 
 
+def test_two_readings_do_not_disturb_each_other(table: Table) -> None:
+    pairs = zip(table.batches(["count"], 2), table.batches(["count"], 2), strict=True)
+    assert all(np.array_equal(a.columns["count"], b.columns["count"]) for a, b in pairs)
+
+
 def test_a_table_can_be_sent_to_another_process(table: Table) -> None:
     assert_same(whole(pickle.loads(pickle.dumps(table))), EXPECTED)
 

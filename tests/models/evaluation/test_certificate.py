@@ -433,6 +433,11 @@ def test_no_share_is_above_one(model: Model) -> None:
     assert reported.certified_shares == (1.0,) * (model.steps + 1)
 
 
+def test_a_certified_model_has_no_version_before_it_is_saved(model: Model, tmp_path: Path) -> None:
+    saved = certify(model, nodes=1).save(tmp_path / "m.safetensors")
+    assert (saved.version != "", certify(saved, nodes=5).version) == (True, "")
+
+
 def test_what_is_free_is_compared_with_the_base_rate() -> None:
     model, _ = trained(grouped([1, 2, 1], [0.0, 2.0, 1.0]))
     found = certify(model)

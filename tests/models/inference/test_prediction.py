@@ -125,6 +125,10 @@ def test_an_answer_tells_what_its_prefix_costs_and_was_worth_in_training() -> No
         assert (answer.groups, answer.steps) == (tuple(added_until(number(), k)), len(steps))
         expected = answer.expected
         assert (answer.cost, expected.cv_error, expected.explained_variance, expected.r2) == values
+    named = replace(number(), manifest=number().manifest.model_copy(update={"name": "brake", "version": "abc"}))
+    answer = Prediction(named).answer()
+    assert (answer.model, answer.version, answer.reason, answer.policy) == ("brake", "abc", "end", "prefix")
+    assert (answer.complete, {*answer.missing}, answer.note, answer.interval) == (False, {*NAMES}, None, None)
 
 
 def test_the_last_values_of_a_group_count() -> None:

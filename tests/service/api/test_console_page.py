@@ -111,6 +111,7 @@ def test_play_by_keyboard_moves_the_answer_from_the_base_rate_to_the_whole(visit
     assert [float(cost) for cost in visit.column("trail", 0)] == [0, 1, 5, 10]
     expect(visit.page.get_by_role("status")).to_contain_text("step 3 of 3")
     assert set(visit.column("steps", 2)) == {"used"}
+    assert visit.complaints == [], "every file of the page is there"
 
 
 def test_a_short_deadline_of_the_service_does_not_cut_the_play(browser: BrowserContext) -> None:

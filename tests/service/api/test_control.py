@@ -12,7 +12,8 @@ from anytime_service.routes import ROUTES
 from anytime_service.schemas.catalogue import plan, summary
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.browser import BONN, trips
+from models.present import present
+from service.browser import BONN, certified_regression, trips
 from service.serving import Running, run_service, running
 
 
@@ -45,7 +46,9 @@ def test_a_model_tells_its_steps_and_the_features_of_its_groups(service: Running
         "deviance",
     }
     assert {group["name"]: group["features"] for group in reported["groups"]}["hog"] == ["h0", "h1"]
-    assert reported["policies"] == ["prefix"]
+    assert (reported["policies"], reported["certificate"]) == (["prefix"], None)
+    sure = certified_regression()
+    assert present(summary(sure, ["v1"]).certificate) == sure.manifest.certificate
 
 
 def test_a_model_describes_its_columns_by_what_they_take() -> None:

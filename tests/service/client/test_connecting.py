@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from threading import Thread
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosedError
 from websockets.http11 import Request, Response
 
 from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, engine
@@ -21,7 +24,7 @@ from anytime_service.client.engine import Connection
 from anytime_service.client.transport import Network as Way
 from service.client.test_network import Network, answer_to, fake, frames, problem_reply
 from service.serving import VALUES, Running
-from waiting import until
+from waiting import WAIT_S, until, until_async
 
 CALLS: dict[str, Callable[[Client], Any]] = {
     "websocket": lambda client: client.predict({"speed": [1.0]}),
@@ -283,3 +286,15 @@ async def test_pauses_between_attempts_that_nobody_waits_for_grow(monkeypatch: p
         await connection._keep_open()
     assert pauses[:8] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 60.0, 60.0]
     assert set(pauses[8:]) == {60.0}
+
+
+async def test_a_peer_that_drops_every_connection_is_tried_by_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MAX_PAUSE_S", 0.0)
+    opened = AsyncMock(side_effect=lambda: AsyncMock(recv=AsyncMock(side_effect=ConnectionClosedError(None, None))))
+    monkeypatch.setattr(Way, "open", opened)
+    connection = Connection(Way("http://localhost", None, 1.0))
+    await connection.ready(perf_counter() + WAIT_S)
+    await until_async(lambda: opened.call_count > 20)
+    tasks = [each for each in asyncio.all_tasks() if "_keep_open" in repr(each.get_coro())]
+    assert len(tasks) <= 2, "one that ends, and the next"
+    await connection.transport.close()

@@ -11,10 +11,10 @@ from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
-from service.serving import BASE_RATE, LIMITS, VALUES, Collecting, Running, chunk, small_model
+from service.serving import BASE_RATE, LIMITS, VALUES, Collecting, Running, chunk, run_service, small_model
 from waiting import until_async
 
-SETTINGS = LIMITS.model_copy(update={"max_deadline_ms": 600})
+SETTINGS = LIMITS.model_copy(update={"max_deadline_ms": 3_600_000})
 BODY = json.dumps({"groups": VALUES}).encode()
 HALF = len(BODY) // 2
 
@@ -65,20 +65,25 @@ def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
 @pytest.mark.parametrize(
     ("query", "headers"),
     [
-        ("deadline_ms=500", {"Request_Timeout_Ms": "40"}),
-        ("deadline_ms=40", {"Request_Timeout_Ms": "500"}),
+        ("deadline_ms=3e6", {"Request_Timeout_Ms": "40"}),
+        ("deadline_ms=40", {"Request_Timeout_Ms": "3e6"}),
         ("", {"Request_Timeout_Ms": "40"}),
         ("", {"grpc_timeout": "40m"}),
-        ("", {"grpc_timeout": "2S", "Request_Timeout_Ms": "40.5"}),
-        ("", {}),
-        ("deadline_ms=1e9", {}),
+        ("", {"grpc_timeout": "40M", "Request_Timeout_Ms": "40.5"}),
+        ("", {"grpc_timeout": "40m", "Request_Timeout_Ms": "3e6"}),
     ],
 )
-def test_the_smallest_deadline_counts_of_several_and_of_the_server(
-    service: Running, query: str, headers: dict[str, str]
-) -> None:
+def test_the_smallest_of_several_deadlines_counts(service: Running, query: str, headers: dict[str, str]) -> None:
     with service.connect() as connection:
         connection.head(query, len(BODY), **headers)
+        assert connection.response()[2]["reason"] == "deadline", "before this connection times out"
+
+
+@pytest.mark.parametrize("query", ["", "deadline_ms=1e9"])
+def test_no_deadline_is_longer_than_the_servers(query: str) -> None:
+    settings = LIMITS.model_copy(update={"max_deadline_ms": 100})
+    with run_service([small_model()], settings) as service, service.connect() as connection:
+        connection.head(query, len(BODY))
         assert connection.response()[2]["reason"] == "deadline"
 
 

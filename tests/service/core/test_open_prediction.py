@@ -306,9 +306,9 @@ def test_options_that_amend_a_prediction_count_as_if_it_had_begun_with_them(opti
 
 def test_the_first_values_set_the_number_of_rows() -> None:
     opened = began(rows=None)
-    with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2"):
+    with pytest.raises(FieldError, match="'speed' has 1, 'hog' has 2") as error:
         opened.groups(1.0, {"speed": [[1.0]], "hog": [[1.0, 2.0], [3.0, 4.0]]})
-    assert (opened.prediction.rows, opened.prediction.received) == (1, ())
+    assert (error.value.field, opened.prediction.rows, opened.prediction.received) == ("groups", 1, ())
     opened.groups(1.0, {"speed": [[1.0], [2.0], [3.0]]})
     assert opened.prediction.rows == 3
     with pytest.raises(FieldError, match="expected 3 x 2"):
@@ -324,8 +324,9 @@ def test_rows_are_ranked_by_their_scores_on_request() -> None:
     opened.groups(1.0, {"speed": [[1.0], [4.0], [4.0], [-2.0]]})
     answer = present(opened.end(2.0))
     assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
-    with pytest.raises(FieldError, match="cannot rank rows"):
+    with pytest.raises(FieldError, match="cannot rank rows") as error:
         OpenPrediction(small_model(responses=2)).begin(0.0, PredictionOptions(rows=4, ranking=True))
+    assert error.value.field == "ranking"
 
 
 def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from anytime.inference import subsets
 from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
 from anytime_service.core.service import PredictionService
+from anytime_service.errors import HeadTooLargeError
 from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.keys import KeyRing
+from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import find
 from anytime_service.server import shedding
+from anytime_service.server.requests import MAX_CHUNKS, Body, Head
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from guides import ROOT
@@ -56,6 +60,42 @@ def test_a_head_in_part_counts_as_stored_until_the_connection_ends(service: Runn
         connection.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n" + b"ab:cd\r\n" * 50)
         until(lambda: service.metric("anytime_held_bytes") >= before + 50 * len(b"ab:cd\r\n"))
     until(lambda: service.metric("anytime_held_bytes") == before)
+
+
+def test_many_chunks_of_a_body_are_read_some_at_a_time() -> None:
+    body = Body(None, 0, 1_000)
+    content, _ = body.read(b"\r\n1\r\nx" * (MAX_CHUNKS + 10) + b"\r\n0\r\n\r\n")
+    assert (content, body.pieces, body.complete) == (b"x" * MAX_CHUNKS, MAX_CHUNKS, False)
+
+
+def test_the_framing_of_a_body_counts_with_the_head_before_it() -> None:
+    for length, fits in ((1_000, True), (9_500, False)):
+        head = Head()
+        head.read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX: %b\r\n\r\n" % (b"y" * length), 10_000)
+        with nullcontext() if fits else pytest.raises(HeadTooLargeError):
+            present(head.body(10_000)).read(b"\r\n5;%b\r\nabcde" % (b"x" * 1_000))
+
+
+def test_a_head_and_the_blank_lines_before_it_have_a_limit_each_and_its_target_is_known() -> None:
+    for content, url in (
+        (b"\r\n" * 501, b""),
+        (b"\r\nPOST /v2/models/m/infer HTTP/1.1\r\nX: %b" % (b"y" * 990), b"/v2/models/m/infer"),
+    ):
+        head = Head()
+        head.read(content[:900], 1_000)
+        with pytest.raises(HeadTooLargeError):
+            head.read(content, 1_000)
+        assert head.url == url, "the form of the error depends on it"
+
+
+def test_a_cache_keeps_the_newest_items_and_what_is_added_again_is_the_newest() -> None:
+    cache = TTLCache[int](2, 1_000.0)
+    for name, added_ms in (("a", 0.0), ("b", 1.0), ("a", 2.0), ("c", 3.0)):
+        cache.add(name, 0, added_ms)
+    assert [name in cache for name in "abc"] == [True, False, True]
+    cache.add("d", 0, 1_002.5)
+    cache.forget("c")
+    assert [name in cache for name in "acd"] == [False, False, True], "one has expired, one is forgotten"
 
 
 def test_names_are_bounded_before_they_are_looked_up(service: Running) -> None:

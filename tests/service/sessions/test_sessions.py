@@ -227,7 +227,7 @@ def test_a_client_that_disconnects_or_sends_too_much_leaves_nothing_open(service
 
 
 def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
-    limits = Settings(port=0, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
+    limits = Settings(port=0, max_sessions=2, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
     with run_service([model], limits) as service:
         session = begin(service)
         assert service.post_to("/sessions").json()["expires_in_s"] == 1.0
@@ -235,6 +235,7 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
         assert waited["reason"] == "deadline", "it does not expire while someone waits"
         sleep(1.1)
         refused(post_groups(service, session, VALUES), 410)
+        assert begin(service) != begin(service), "expired sessions are not among the two that may be open"
 
 
 def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], str]) -> None:
