@@ -316,18 +316,20 @@ class HttpProtocol(Connection):
             head.read(self.received, self.shared.settings.max_header_bytes)
         finally:
             self._url = head.url
-        if head.complete:
-            self.wait_in(None)
-            self._begin(head)
-        return int(head.complete)
+        if not head.complete:
+            return 0
+        self.wait_in(None)
+        body = head.body(self.shared.settings.max_header_bytes)
+        self._begin(head, body)
+        return 1 if body is None else 1 + body.pieces
 
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: Head, body: Body | None) -> None:
         """Answer a request, become a WebSocket, or refuse the request before anything is done for it."""
         scope = head.scope(self.scope)
         route = route_of(scope)
         if self in self.shared.excess and not (self.shared.accepts_now(self) or is_probe(scope)):
             raise self.shared.limit_error()
-        body = self._body = head.body(self.shared.settings.max_header_bytes)
+        self._body = body
         self.received = self.received[head.size :]
         self._discarded = 0
         if self.config.ws_protocol_class is not None and head.becomes_websocket():
