@@ -203,7 +203,7 @@ class HttpProtocol(Connection):
         self._transaction: Transaction | None = None  # the request that is being answered
         self._body: Body | None = None  # the framing of a body, until that is complete
         self.reader: Transaction | None = None  # the request whose body that is, if its application may still read it
-        self._url = b""
+        self._url, self._method = b"", ""  # of the last head
         self._is_last = False  # whether the server has sent its last response, or closes after the present request
         self._discarded = 0  # bytes of this request, or of anything, after its response
 
@@ -315,7 +315,7 @@ class HttpProtocol(Connection):
         try:
             head.read(self.received, self.shared.settings.max_header_bytes)
         finally:
-            self._url = head.url
+            self._url, self._method = head.url, head.method
         if not head.complete:
             return 0
         self.wait_in(None)
@@ -418,7 +418,7 @@ class HttpProtocol(Connection):
             transaction.abandon()  # its body will never be complete
             self._transaction = None
         self.received, self._discarded = b"", 0
-        self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url))
+        self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.begin_closing(self)
@@ -427,7 +427,7 @@ class HttpProtocol(Connection):
     def fail(self, error: Exception, transaction: Transaction) -> None:
         """Send that the server failed, as the last response."""
         transaction.complete, transaction.keep_alive = True, False
-        self.transmit(self.shared.refusal(error, self.state.default_headers, self._url))
+        self.transmit(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         self.answered(transaction)
 
     # Limits.

@@ -101,10 +101,16 @@ def test_an_invalid_response_closes_the_connection(messages: list[Message]) -> N
 
 @pytest.mark.parametrize(
     ("messages", "request_"),
-    [([], GET), ([{"type": "other"}], GET), ([{"type": "other"}], HANDSHAKE.decode())],
-    ids=["none", "an invalid one", "a WebSocket"],
+    [
+        ([], GET),
+        ([], GET.replace("GET", "HEAD")),
+        ([{"type": "other"}], GET),
+        ([{"type": "other"}], HANDSHAKE.decode()),
+    ],
+    ids=["none", "none to HEAD", "an invalid one", "a WebSocket"],
 )
 def test_an_application_without_a_response_is_a_server_failure(messages: list[Message], request_: str) -> None:
     found = written(messages, request_)
     assert found.pieces[0].startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert found.pieces[0].endswith(b"\r\n\r\n") == request_.startswith("HEAD")
     assert found.closed
