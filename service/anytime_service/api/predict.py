@@ -242,6 +242,8 @@ class CreateSession(_SessionEndpoint):
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         form, content, reply = await self.read_body(scope, exchange)
+        if not exchange.ended:
+            return
         request = read_session(form, content) if content.strip() else SessionRequest()
         check_rows(request.rows, self.service.settings.max_rows)
         account = self.service.accounts.of(scope)

@@ -252,12 +252,12 @@ class _Connection:
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
         prediction_id, service = frame.id, self.service
-        if prediction_id in self.active or self.answered.get(prediction_id) is not None:
+        if prediction_id in self.active or self.answered.find(prediction_id) is not None:
             state = "open" if prediction_id in self.active else "answered"
             raise UnexpectedEventError(
                 f"prediction {prediction_id!r} is already {state}; use a new id for every prediction"
             )
-        self.refused.forget(prediction_id)
+        self.refused.pop(prediction_id, None)
         admitted = service.admission.admits(begun)
         if not admitted and frame.overload != "prior":
             service.shed("refused")
@@ -275,7 +275,7 @@ class _Connection:
     def _late(self, frame: GroupFrame[Any] | EndFrame, timings: GroupTimings | None) -> None:
         """Record a group that arrived after the answer, or drop it if the client had not received the refusal yet."""
         if timings is None:
-            timings = self.answered.get(frame.id)
+            timings = self.answered.find(frame.id)
         if timings is None and frame.id not in self.refused:
             event = "end" if isinstance(frame, EndFrame) else "group"
             raise FieldError("id", f"{event} for prediction {frame.id!r}, which was never begun on this connection")

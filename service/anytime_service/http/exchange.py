@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
@@ -224,6 +225,7 @@ class Exchange:
     async def finish(self) -> None:
         """Wait for the response, and pass the rest of the body to `rest`."""
         self.retain(0)
+        self._limit = sys.maxsize  # the answer does not depend on the rest
         while not (self.replied or self.gone):  # a timer sends it, unless the client disconnects
             await self._next()
         if self.rest is not None:

@@ -73,9 +73,7 @@ class Account:
             self.total.bytes += more
 
     def fits(self, more: int) -> bool:
-        total = self.total
-        if total is None:
-            return self.bytes + more <= self.most
+        total = self.total or self
         return self.bytes + more <= self.share(self.most) and total.bytes + more <= total.most
 
     def check(self, more: int, field: str | None = None) -> None:

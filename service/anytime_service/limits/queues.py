@@ -57,33 +57,23 @@ class TimeoutQueue(Generic[Item]):
             self._on_timeout(item)
 
 
-class TTLCache(Generic[Item]):
+class TTLCache(OrderedDict[Hashable, tuple[float, Item]]):
     """Items by name, removed in the order in which they were added: beyond `max_items`, or after `ttl_ms`.
 
-    `add` removes expired items; until its next call they stay.
+    Each is stored with the time when it was added. `add` removes expired items; until its next call they stay.
     """
 
     def __init__(self, max_items: int, ttl_ms: float) -> None:
+        super().__init__()
         self._max_items = max_items
         self._ttl_ms = ttl_ms
-        self._items: OrderedDict[Hashable, tuple[float, Item]] = OrderedDict()
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._items
-
-    def get(self, name: Hashable) -> Item | None:
-        found = self._items.get(name)
+    def find(self, name: Hashable) -> Item | None:
+        found = self.get(name)
         return None if found is None else found[1]
 
     def add(self, name: Hashable, item: Item, now_ms: float) -> None:
-        items = self._items
-        items[name] = now_ms, item
-        items.move_to_end(name)
-        while len(items) > self._max_items or next(iter(items.values()))[0] < now_ms - self._ttl_ms:
-            items.popitem(last=False)
-
-    def forget(self, name: Hashable) -> None:
-        self._items.pop(name, None)
-
-    def clear(self) -> None:
-        self._items.clear()
+        self[name] = now_ms, item
+        self.move_to_end(name)
+        while len(self) > self._max_items or next(iter(self.values()))[0] < now_ms - self._ttl_ms:
+            self.popitem(last=False)

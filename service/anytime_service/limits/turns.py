@@ -43,7 +43,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._due = False
-        self._until = 0.0  # the end of the slice of `run` in this turn; 0 before it begins
+        self._until = 0.0  # the end of the slice of this turn; 0 before it begins
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -56,19 +56,23 @@ class FairQueue:
 
     def run(self, work: Callable[[], None]) -> None:
         """Do some work at once, or in its order when the slice of this turn is over."""
-        if not (self._due or self._until):
-            self._until = slice_end()
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        if self._due or now_ms() > self._until:
+        if self._waiting or now_ms() > self._slice():
             self.submit(work)
         else:
             work()
+
+    def _slice(self) -> float:
+        """Return the end of the slice of this turn, which begins now unless it has begun."""
+        if not self._until:
+            self._until = slice_end()
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        return self._until
 
     def _end_turn(self) -> None:
         self._until = 0.0
 
     def _work(self) -> None:
-        until = slice_end()
+        until = self._slice()
         try:
             while self._waiting:
                 self._waiting.popleft()()

@@ -390,11 +390,15 @@ class Connections:
             oldest.wait_in(None)  # it is lost in the next turn; others may follow in this one
             oldest.abort()
 
-    def refusal(self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"") -> bytes:
+    def refusal(
+        self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"", method: str = ""
+    ) -> bytes:
         """Return the last response of a connection, outside a request for `url`; its error is counted too."""
         path = url.partition(b"?")[0].decode("latin-1")
         with on_behalf_of(self._context):
-            return response(path_problem_reply(error, path)._replace(close=True), default)
+            reply = path_problem_reply(error, path)._replace(close=True)
+        content = response(reply, default)
+        return content.removesuffix(reply.content) if method == "HEAD" else content
 
     def limit_error(self) -> OverloadedError:
         """Return the error for a connection above the limit, and count it."""

@@ -34,7 +34,11 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _NAME = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _FIELDS = (
     ("Sec-WebSocket-Version", rb"13", "13"),
-    ("Sec-WebSocket-Protocol", rb"(?:%b(?:[ \t]*,[ \t]*%b)*)?" % (_NAME, _NAME), "names; percent-encode a key"),
+    (
+        "Sec-WebSocket-Protocol",
+        rb"(?:[ \t]*(?:%b[ \t]*)?,)*[ \t]*(?:%b)?" % (_NAME, _NAME),
+        "names; percent-encode a key",
+    ),
     ("Sec-WebSocket-Key", rb"[A-Za-z0-9+/]{22}==", "16 bytes in base64"),
 )
 """Header fields of a handshake, their valid values, and those values in words; the key is the last."""
@@ -151,10 +155,7 @@ def head_of(opcode: int, size: int) -> bytes:
     return bytes((_FIN | opcode, 127)) + size.to_bytes(8, "big")
 
 
-def control(opcode: int, payload: bytes = b"") -> bytes:
-    return bytes((_FIN | opcode, len(payload))) + payload
-
-
 def close_frame(code: int, reason: str) -> bytes:
     """Return a close frame; its reason is cut to the 123 bytes that it has room for."""
-    return control(CLOSE, Close(code, reason.encode()[:123].decode("utf-8", "ignore")).serialize())
+    payload = Close(code, reason.encode()[:123].decode("utf-8", "ignore")).serialize()
+    return head_of(CLOSE, len(payload)) + payload

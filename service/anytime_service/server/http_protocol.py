@@ -203,7 +203,7 @@ class HttpProtocol(Connection):
         self._transaction: Transaction | None = None  # the request that is being answered
         self._body: Body | None = None  # the framing of a body, until that is complete
         self.reader: Transaction | None = None  # the request whose body that is, if its application may still read it
-        self._url = b""
+        self._url, self._method = b"", ""  # of the last head
         self._is_last = False  # whether the server has sent its last response, or closes after the present request
         self._discarded = 0  # bytes of this request, or of anything, after its response
 
@@ -315,19 +315,21 @@ class HttpProtocol(Connection):
         try:
             head.read(self.received, self.shared.settings.max_header_bytes)
         finally:
-            self._url = head.url
-        if head.complete:
-            self.wait_in(None)
-            self._begin(head)
-        return int(head.complete)
+            self._url, self._method = head.url, head.method
+        if not head.complete:
+            return 0
+        self.wait_in(None)
+        body = head.body(self.shared.settings.max_header_bytes)
+        self._begin(head, body)
+        return 1 if body is None else 1 + body.pieces
 
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: Head, body: Body | None) -> None:
         """Answer a request, become a WebSocket, or refuse the request before anything is done for it."""
         scope = head.scope(self.scope)
         route = route_of(scope)
         if self in self.shared.excess and not (self.shared.accepts_now(self) or is_probe(scope)):
             raise self.shared.limit_error()
-        body = self._body = head.body(self.shared.settings.max_header_bytes)
+        self._body = body
         self.received = self.received[head.size :]
         self._discarded = 0
         if self.config.ws_protocol_class is not None and head.becomes_websocket():
@@ -416,7 +418,7 @@ class HttpProtocol(Connection):
             transaction.abandon()  # its body will never be complete
             self._transaction = None
         self.received, self._discarded = b"", 0
-        self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url))
+        self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.shared.begin_closing(self)
@@ -425,7 +427,7 @@ class HttpProtocol(Connection):
     def fail(self, error: Exception, transaction: Transaction) -> None:
         """Send that the server failed, as the last response."""
         transaction.complete, transaction.keep_alive = True, False
-        self.transmit(self.shared.refusal(error, self.state.default_headers, self._url))
+        self.transmit(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         self.answered(transaction)
 
     # Limits.

@@ -94,7 +94,7 @@ class LoadShedding:
             self._priors.clear()
         relevant = (part for header in scope["headers"] if header[0] in _RELEVANT_HEADERS for part in header)
         request = (scope["raw_path"], scope["query_string"], getattr(scope.get(KEY), "digest", b""), *relevant)
-        reply = self._priors.get(request)
+        reply = self._priors.find(request)
         if reply is None:
             scope["state"][STORE_REPLY] = partial(self._store, request)
             return None

@@ -30,6 +30,7 @@ from anytime_service.server.frames import FrameError, FrameReader
 from anytime_service.server.requests import Head
 from anytime_service.telemetry.context import DIRECT
 
+_PING = b"anytime"
 RETRY_MS = 10.0  # time until a connection reads again whose partial message does not fit into the memory
 
 _NOT_FOUND = "there is no WebSocket at this path; use /stream, or see /docs"
@@ -104,7 +105,7 @@ class WebSocketProtocol(Connection):
     def resume_writing(self) -> None:
         ping, self._ping = self._ping, None
         if ping is not None and not self._closed:
-            self.transmit(frames.control(frames.PONG, ping))
+            self.transmit(frames.head_of(frames.PONG, len(ping)) + ping)
         super().resume_writing()
 
     # What is received.
@@ -143,7 +144,7 @@ class WebSocketProtocol(Connection):
         elif opcode == frames.CLOSE:
             close = Close.parse(content)
             if not self._closed:
-                self.transport.write(frames.control(frames.CLOSE, bytes(content)))
+                self.transport.write(frames.head_of(frames.CLOSE, len(content)) + content)
                 self._put("websocket.disconnect", code=int(close.code))
             self._closed = True
             self.close()
@@ -152,7 +153,7 @@ class WebSocketProtocol(Connection):
         elif opcode == frames.PING and self.write_paused:
             self._ping = bytes(content)
         elif opcode == frames.PING:
-            self.transport.write(frames.control(frames.PONG, bytes(content)))
+            self.transport.write(frames.head_of(frames.PONG, len(content)) + content)
         else:
             message = str(content, "utf-8") if opcode == frames.TEXT else content
             if len(message) > AT_ONCE and self._on_message is not None:
@@ -188,7 +189,7 @@ class WebSocketProtocol(Connection):
             self._fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
         else:
             self._pinged = True
-            self.transmit(frames.control(frames.PING, b"anytime"))
+            self.transmit(frames.head_of(frames.PING, len(_PING)) + _PING)
             self.shared.pings.begin(self)
 
     # The application.
@@ -203,7 +204,6 @@ class WebSocketProtocol(Connection):
             if self._opened:
                 self.refuse(error)
             else:
-                self._opened = self._closed = True
                 self.transmit(self.shared.refusal(error, self.state.default_headers))
         finally:
             if not self._closed:

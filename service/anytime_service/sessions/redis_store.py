@@ -232,7 +232,7 @@ class RedisSessions:
 
     async def get(self, session_id: str) -> OpenSession:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
-        info = self.known.get(session_id)
+        info = self.known.find(session_id)
         if info is None:
             _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
             info = redis_format.read_info(session_id, fields, self.bounds.rows)
@@ -258,7 +258,7 @@ class RedisSessions:
 
     async def delete(self, session_id: str) -> None:
         await self.run(redis_format.DELETE, session_id)
-        self.known.forget(session_id)
+        self.known.pop(session_id, None)
 
     async def run(self, script: str, session_id: str, *arguments: Any, limit_ms: float | None = None) -> Sequence[Any]:
         """Run a script for one session and return its reply, whose first item is the status; raises as `get`."""
@@ -268,7 +268,7 @@ class RedisSessions:
             script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
-            self.known.forget(session_id)
+            self.known.pop(session_id, None)
             raise gone() if reply[0] == b"gone" else unknown(session_id)
         if reply[0] == b"damaged":
             raise damaged(session_id, "its fields are not those of a session")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anytime_service.http.exchange import MAX_BYTES, SendQueue
+from anytime_service.http.exchange import MAX_BYTES, Exchange, Reply, SendQueue
 from anytime_service.keys import KeyRing, read_keys
 from anytime_service.limits.memory import Account, Accounts
 from service.loops import run
@@ -36,6 +36,23 @@ class Reader:
 
     def _give_up(self) -> None:
         self.given_up += 1
+
+
+async def test_an_answer_that_no_body_delays_is_sent_however_long_the_body() -> None:
+    sent, account = list[str](), Account()
+
+    async def receive() -> Any:
+        if exchange.ended_ms:
+            exchange.reply(Reply(200, "text/plain", b""))
+        exchange.ended_ms = 1.0
+        return {"type": "http.request", "body": bytes(10), "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    exchange = Exchange(receive, send, 1, account)
+    await exchange.finish()
+    assert (sent, account.bytes) == (["http.response.start", "http.response.body"], 0)
 
 
 def test_messages_arrive_in_order_however_the_client_reads() -> None:

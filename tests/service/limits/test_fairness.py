@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from websockets.frames import Frame, Opcode
 
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
+from anytime_service.limits import queues, turns
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.turns import AT_ONCE, DeadlineTimer, FairQueue, Turns
 from anytime_service.models.registry import ModelRegistry
@@ -30,6 +30,7 @@ from waiting import until, until_async
 
 RATE = 1_000
 SENT = 400
+SOON_MS = 0.15  # a deadline that is so near has expired, and is not late after a millisecond
 SETTINGS = Settings(port=0, max_message_rate=RATE)
 
 
@@ -111,18 +112,35 @@ def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(serv
     until(lambda: service.metric("anytime_held_bytes") == 0)
 
 
-class Work:
-    """Pieces of work of .6 ms, in a millisecond of each turn of the loop."""
+class Clock:
+    """A clock that only work moves: the machine may pause."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
+        self.ms = 1000.0
+
+    def __call__(self) -> float:
+        return self.ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (queues, turns):
+        monkeypatch.setattr(module, "now_ms", made)
+    return made
+
+
+class Work:
+    """Pieces of work of .55 ms: two begin in a millisecond of each turn of the loop."""
+
+    def __init__(self, count: int, clock: Clock) -> None:
         self.order: list[int] = []
         self._count = count
+        self._clock = clock
 
     def do(self, number: int) -> None:
         self.order.append(number)
-        until = perf_counter() + 0.0006
-        while perf_counter() < until:
-            pass
+        self._clock.ms += 0.55
 
     async def is_spread(self, most: int = 2) -> None:
         rounds = [0]
@@ -136,22 +154,35 @@ class Work:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("how", ["submit", "run"])
-async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str) -> None:
-    work, turns = Work(20), FairQueue()
+async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str, clock: Clock) -> None:
+    work, queue = Work(20, clock), FairQueue()
     for number in range(20):
-        getattr(turns, how)(partial(work.do, number))
-    at_once = (0,) if how == "submit" else (1, 2)  # one where the machine paused during it
-    assert len(work.order) in at_once, "work is run at once while there is time"
+        getattr(queue, how)(partial(work.do, number))
+    assert len(work.order) == (0 if how == "submit" else 2), "work is run at once while there is time"
     await work.is_spread()
     assert work.order == list(range(20))
-    turns.run(partial(work.do, 20))
+    await asyncio.sleep(0)
+    queue.run(partial(work.do, 20))
     assert work.order[-1] == 20
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str) -> None:
-    work, turns, at = Work(20), Turns(), now_ms() + 2
-    timers = [DeadlineTimer(asyncio.get_running_loop(), turns, at, partial(work.do, n)) for n in range(20)]
+async def test_work_that_waits_shares_the_millisecond_of_a_turn_with_new_work(loop: str, clock: Clock) -> None:
+    work, queue, before = Work(21, clock), FairQueue(), 0
+    for numbers in (range(3), *(range(first, first + 2) for first in range(3, 21, 2))):
+        for number in numbers:
+            queue.run(partial(work.do, number))
+        assert len(work.order) - before <= 2
+        before = len(work.order)
+        await asyncio.sleep(0)
+    await work.is_spread()
+    assert work.order == list(range(21))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str, clock: Clock) -> None:
+    work, shared, at = Work(20, clock), Turns(), clock.ms + SOON_MS
+    timers = [DeadlineTimer(asyncio.get_running_loop(), shared, at, partial(work.do, n)) for n in range(20)]
     while not work.order:
         await asyncio.sleep(0)
     waiting = next(n for n in range(20) if n not in work.order)
@@ -162,12 +193,15 @@ async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_cal
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_turn(loop: str) -> None:
-    here, at, turns = asyncio.get_running_loop(), now_ms() + 5, Turns()
-    work, later = Work(20), Work(20)
-    waiting = TimeoutQueue(0.002, later.do)
-    timers = [DeadlineTimer(here, turns, at, partial(work.do, number)) for number in range(20)]
-    await work.is_spread(most=4)  # a slice for timers that fire, and one for those that have waited
+@pytest.mark.parametrize("late_ms", [-SOON_MS, 5.0], ids=["in time", "late"])
+async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_turn(
+    loop: str, late_ms: float, clock: Clock
+) -> None:
+    here, at, shared = asyncio.get_running_loop(), clock.ms - late_ms, Turns()
+    work, later = Work(20, clock), Work(20, clock)
+    waiting = TimeoutQueue(0.0, later.do)
+    timers = [DeadlineTimer(here, shared, at, partial(work.do, number)) for number in range(20)]
+    await work.is_spread()
     assert timers
     for number in range(20):
         waiting.begin(number)
@@ -176,20 +210,22 @@ async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_tu
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_error_leaves_the_others_their_turns(loop: str) -> None:
-    here, errors, work, turns = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20), FairQueue()
+async def test_an_error_leaves_the_others_their_turns(loop: str, clock: Clock) -> None:
+    here, errors, work, queue = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20, clock), FairQueue()
     here.set_exception_handler(lambda _, context: errors.append(context))
-    turns.submit(partial(divmod, 1, 0))
+    queue.submit(partial(divmod, 1, 0))
     for number in range(20):
-        turns.submit(partial(work.do, number))
+        queue.submit(partial(work.do, number))
     await work.is_spread()
     assert [type(each["exception"]) for each in errors] == [ZeroDivisionError]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sets_to_solve_use_a_millisecond_of_each_turn(
+    loop: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = trained_model("arrived")
-    service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20)
+    service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20, clock)
     monkeypatch.setattr(service.solver, "find", lambda *_: work.do(len(work.order)))
     options = PredictionOptions(policy="arrived", budget=1e9, deadline_ms=5_000)
     names = model.order(model.groups.featured)[1:3]  # no prefix, whose optimum is known
@@ -204,23 +240,23 @@ async def test_sets_to_solve_use_a_millisecond_of_each_turn(loop: str, monkeypat
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str) -> None:
-    turns, waits, work = Turns(), list[float](), Work(5)
+async def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str, clock: Clock) -> None:
+    shared, waits, work = Turns(), list[float](), Work(5, clock)
 
     async def decode(number: int) -> None:
-        await turns.turn(AT_ONCE + 1)
-        waits.append(turns.long_ms)
+        await shared.turn(AT_ONCE + 1)
+        waits.append(shared.long_ms)
         work.do(number)
 
-    await turns.turn(AT_ONCE)
-    assert not turns.unread, "a short message has no turn of its own"
+    await shared.turn(AT_ONCE)
+    assert not shared.unread, "a short message has no turn of its own"
     decoding = [asyncio.create_task(decode(number)) for number in range(5)]
     await asyncio.sleep(0)
-    assert turns.unread
+    assert shared.unread
     cancelled = asyncio.create_task(decode(5))
     await asyncio.sleep(0)
     cancelled.cancel()
     await work.is_spread(most=1)
     await asyncio.gather(*decoding)
-    assert (work.order, turns.unread, turns.long_ms) == (list(range(5)), False, 0.0)
+    assert (work.order, shared.unread, shared.long_ms) == (list(range(5)), False, 0.0)
     assert max(waits) > 0

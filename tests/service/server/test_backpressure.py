@@ -158,6 +158,12 @@ async def test_an_application_that_reads_late_receives_the_whole_body() -> None:
     assert received == body
 
 
+async def test_chunks_that_arrive_with_their_head_have_the_limit_of_rate_too() -> None:
+    async with stalling(MANY, max_message_rate=1) as transport:
+        transport.feed(b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 200)
+        assert not transport.reading
+
+
 @pytest.mark.parametrize(("pieces", "limit"), [(1, 1), (3, 3 * AT_ONCE)], ids=["beyond the limit", "in pieces"])
 async def test_a_long_message_counts_as_stored_until_it_has_its_turn(pieces: int, limit: int) -> None:
     async with stalling(MANY, max_held_bytes=limit) as transport:

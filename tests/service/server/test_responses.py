@@ -9,6 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from anytime_service.settings import Settings
 from service.memory_transport import MemoryTransport, connect
+from service.raw_stream import HANDSHAKE
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"2")
 CHUNKS = b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -98,7 +99,18 @@ def test_an_invalid_response_closes_the_connection(messages: list[Message]) -> N
     assert (found.pieces, found.closed) == ([], True)
 
 
-def test_an_application_without_a_response_is_a_server_failure() -> None:
-    found = written([], GET)
+@pytest.mark.parametrize(
+    ("messages", "request_"),
+    [
+        ([], GET),
+        ([], GET.replace("GET", "HEAD")),
+        ([{"type": "other"}], GET),
+        ([{"type": "other"}], HANDSHAKE.decode()),
+    ],
+    ids=["none", "none to HEAD", "an invalid one", "a WebSocket"],
+)
+def test_an_application_without_a_response_is_a_server_failure(messages: list[Message], request_: str) -> None:
+    found = written(messages, request_)
     assert found.pieces[0].startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert found.pieces[0].endswith(b"\r\n\r\n") == request_.startswith("HEAD")
     assert found.closed

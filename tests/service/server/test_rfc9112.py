@@ -126,6 +126,14 @@ ROWS = {
         b"GET /stream HTTP/1.1\r\nHost: a\r\n" + UPGRADE % b"websocket" + SOCKET % b"99" + b"\r\n",
         "400 x",
     ),
+    "a WebSocket with empty elements in a list": Row(
+        "RFC 9110, 5.6.1.2",
+        b"GET /stream HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Protocol: , anytime.v1 ,,\r\n"
+        + UPGRADE % b"websocket"
+        + SOCKET % b"13"
+        + b"\r\n",
+        "101 x",
+    ),
     "a WebSocket without a key": Row(
         "RFC 6455, 4.2.2", b"GET /stream HTTP/1.1\r\nHost: a\r\n" + UPGRADE % b"websocket" + b"\r\n", "400 x"
     ),

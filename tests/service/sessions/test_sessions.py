@@ -226,6 +226,14 @@ def test_a_client_that_disconnects_or_sends_too_much_leaves_nothing_open(service
     assert post_groups(service, session, VALUES).status_code == 200
 
 
+def test_a_client_that_disconnects_before_its_body_begins_no_session(service: Running) -> None:
+    before = service.metric("anytime_sessions")
+    with service.connect() as connection:
+        connection.send(b"POST /sessions HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n")
+    until(lambda: service.metric("anytime_connections") <= 1)
+    assert service.metric("anytime_sessions") == before
+
+
 def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int], str]) -> None:
     limits = Settings(port=0, max_sessions=2, session_ttl_s=1.0, session_store=store(1), session_store_timeout_ms=5_000)
     with run_service([model], limits) as service:
