@@ -710,13 +710,13 @@ KEYS: dict[str, Row] = {
         with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
         "selected",
         with_basis("k", basis="auto", levels=[1.0, 2.0]),
-        shows="levels=10",
+        shows="levels=30",
     ),
     "point_rows": Row(
         with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[3]),
         "selected",
         with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
-        shows="levels=2",
+        shows="levels=3",
     ),
     "line": Row(
         with_basis("h", basis="auto", range=[3.0, 9.0], line="own"),
