@@ -92,7 +92,7 @@ def check(row: Row | Elsewhere, call: Callable[[Any, Any], Seen]) -> None:
     assert row.sees in with_it, f"the result has {', '.join(with_it)}"
     seen, unseen = with_it[row.sees], without.get(row.sees)
     assert seen != unseen, f"{row.sees} is the same with it and without it: {str(seen)[:300]}"
-    assert row.shows in str(seen)
+    assert row.shows in str(seen), str(seen)
     assert not row.shows or row.shows not in str(unseen)
 
 

@@ -715,7 +715,7 @@ KEYS: dict[str, Row] = {
     "point_rows": Row(
         with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[3]),
         "selected",
-        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[30]),
+        with_basis("k", basis="auto", levels=[1.0, 2.0], points=[2.0], point_rows=[50]),
         shows="levels=3",
     ),
     "line": Row(
