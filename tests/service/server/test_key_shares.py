@@ -107,6 +107,7 @@ class Steps:
         self.sessions = MemorySessions(4, 60.0)
         self.accounts = [*map(self.service.accounts.of_key, self.keys.current), self.service.memory]
         self.lives: list[Any] = []
+        self.joined: set[Any] = set()
         self.names: list[str] = []
 
     async def step(self, kind: str, who: int, which: int) -> None:
@@ -123,15 +124,17 @@ class Steps:
             elif kind == "wait":
                 async with self.sessions.read(name, None, account) as session:
                     self.lives.append(self.open(account, session.prediction))
+                    self.joined.add(self.lives[-1])
                     if not self.lives[-1].answered:
                         session.join(self.lives[-1])
             elif kind == "delete":
                 await self.sessions.delete(name)
             elif kind == "rotate":
                 self.keys.several = not self.keys.several
-            elif kind == "group" and live is not None and live.on_end is None:  # a session receives its groups itself
-                live.groups(checked_groups(live.machine.prediction, {group: VALUES[group]}))
-            elif kind != "group" and live is not None:
+            elif kind == "group":
+                if live is not None and live not in self.joined:  # a session receives its groups itself
+                    live.groups(checked_groups(live.machine.prediction, {group: VALUES[group]}))
+            elif live is not None:
                 getattr(live, kind)(*([ValueError()] if kind == "fail" else []))
 
     def open(self, account: Account, shared: Prediction | None = None) -> ActivePrediction:

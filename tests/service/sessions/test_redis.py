@@ -188,7 +188,7 @@ async def test_ended_sessions_stay_ended_on_every_replica_and_unknown_ones_never
                 with pytest.raises(UnknownSessionError) as error:
                     await post_groups(store, other, VALUES)
                 assert len(str(error.value)) < 200
-        assert len(a.store.known._items) == len(b.store.known._items) == 0
+        assert len(a.store.known) == len(b.store.known) == 0
 
 
 async def test_a_session_expires_by_the_clock_of_redis_when_it_is_not_used(
@@ -472,7 +472,7 @@ async def test_the_cache_of_known_sessions_is_bounded(replicas: Callable[..., An
         names = [await a.store.create(MODEL, None, ANYONE) for _ in range(6)]
         for name in names:
             await post_groups(b.store, name, VALUES)
-        assert len(a.store.known._items) == len(b.store.known._items) == 3
+        assert len(a.store.known) == len(b.store.known) == 3
         assert await post_groups(a.store, names[0], {}) == (3, set())
 
 
