@@ -174,7 +174,7 @@ def _guarantee(model: Model) -> str:
         return f"none, but no step {until} more than doubles the cost ({guarantee.why})"
     if buys_no_group(model.costs, guarantee.doubling_until):
         spent = model.groups.amount(model.costs[guarantee.doubling_until])
-        return f"none (the bound applies only {until}, to budgets of at most {spent}, a quarter of which buys no group)"
+        return f"none (the bound applies only {until}, to budgets of at most {spent}; a quarter of that buys no group)"
     return (
         f"in training, {until}, the groups within any budget B explain more than "
         f"{doubling_bound(guarantee.doubling_gamma):.3g} of what any set of cost B/4{_of_groups(model)} explains "

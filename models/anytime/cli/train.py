@@ -63,7 +63,7 @@ def train(
         bool,
         typer.Option(
             "--no-moments",
-            help="Store no moments: the file is smaller, but cannot be resequenced or answer by the policy 'arrived'.",
+            help="Store no moments: the file is smaller, but `resequence` and the policy 'arrived' need them.",
         ),
     ] = False,
     backend: options.BackendName = "local",

@@ -590,7 +590,7 @@ def _least(tried: Sequence[Tried]) -> Tried:
 
 def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
     """Return sentences on the columns whose levels the selected numbers of rows join, keep or add."""
-    found, least, beside = [], choice.level_rows, choice.levels
+    found, least, level_least = [], choice.level_rows, choice.levels
     if least is not None:
         kept = [
             f"{column.name!r} keeps {sum(count >= least for count in counts)} of {len(counts)} levels "
@@ -600,13 +600,13 @@ def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
             if (counts := column.basis.level_rows)
         ]
         found.append((f"levels of {least} rows or more have a term of their own", kept))
-    if beside:
+    if level_least:
         added = [
-            f"{column.name!r} ({sum(count >= beside for count in column.basis.point_rows)} values)"
+            f"{column.name!r} ({sum(count >= level_least for count in column.basis.point_rows)} values)"
             for column in whole.columns
-            if max(column.basis.point_rows, default=0) >= beside
+            if max(column.basis.point_rows, default=0) >= level_least
         ]
-        found.append((f"numbers in {beside} rows or more have a term of their own next to the curve", added))
+        found.append((f"numbers in {level_least} rows or more have a term of their own next to the curve", added))
     return tuple(
         f"{what}, by cross-validation (--min-level-rows): "
         + "; ".join(said[:5])

@@ -103,7 +103,7 @@ def _iso(item: Any) -> Any:
 
 
 Reply: TypeAlias = tuple[str, Any, Answer | ProblemError]
-"""A message of the server: its type, the id of the prediction, None if there is none, and the answer or problem."""
+"""A message of the server: its type, the id of the prediction or None, and the answer or problem."""
 
 
 def decode_reply(message: str | bytes) -> Reply | None:

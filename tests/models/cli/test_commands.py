@@ -835,7 +835,7 @@ SAID: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
         "a bound of doubling that promises nothing",
         with_groups(b={"requires": [], "cost": 1.0}, a={"cost": 40.0}, c={"cost": 20.0}, visit={"cost": 2.0}),
         [*TRAIN, "--doubling"],
-        ["guarantee: none (the bound applies only up to step 1 of 4, to budgets of at most 1 ms, a quarter of which"],
+        ["guarantee: none (the bound applies only up to step 1 of 4, to budgets of at most 1 ms; a quarter of that"],
     ),
     (
         "a bound of doubling",

@@ -165,7 +165,7 @@ def test_a_guarantee_of_doubling_ends_where_the_set_was_not_capable_of_it(model:
     assert "Theorem 4.3" in found.promise
     found = curve(promising(model, doubling_gamma=0.5, doubling_until=1))
     assert (
-        found.promise == "No guarantee: the bound applies to budgets of at most 1 ms, a quarter of which buys no group."
+        found.promise == "No guarantee: the bound applies to budgets of at most 1 ms; a quarter of that buys no group."
     )
     assert curve(promising(model, why="the theorems cover fr and omp")).promise.endswith("fr and omp.")
 

@@ -156,7 +156,7 @@ def _guarantee_text(model: Model) -> str:
     if guarantee.doubling_gamma is not None:
         until = model.groups.amount(model.costs[guarantee.doubling_until or 0])
         if buys_no_group(model.costs, guarantee.doubling_until or 0):
-            return f"No guarantee: the bound applies to budgets of at most {until}, a quarter of which buys no group."
+            return f"No guarantee: the bound applies to budgets of at most {until}; a quarter of that buys no group."
         return (
             f"Guaranteed in training: within any budget B up to {until} the sequence explains at least "
             f"{doubling_bound(guarantee.doubling_gamma):.2%} of what the best set of cost B/4 explains "

@@ -152,7 +152,7 @@ class Octiles(Hinge):
     @classmethod
     def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
         curve = super()._with_levels(K, knots, sample, different)
-        points, rows = different.beside(curve, sample)
+        points, rows = different.next_to(curve, sample)
         return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
 
     def described(self) -> ColumnBasis:
@@ -209,11 +209,11 @@ class _Different:
         weights = None if sample.weights is None else sample.weights[rows]
         return replace(sample, values=sample.values[rows], weights=weights, responses=None)
 
-    def beside(self, curve: Hinge, sample: ColumnSample) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    def next_to(self, curve: Hinge, sample: ColumnSample) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Return the levels whose indicators explain clearly more than a curve alone, all or none, and their rows.
 
         This is the test for lack of fit: what the means of the responses at the levels differ from the curve, in
-        variances of the responses at equal values. There are none if most values are in fewer rows.
+        variances of the responses at equal values. It returns no levels if most values are in fewer rows.
         """
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
         if sample.responses is None or len(self.values) == 1 or not few.any():
