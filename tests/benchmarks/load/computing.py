@@ -55,7 +55,7 @@ def computing(model: Model, *, whole: bool) -> ASGIApp:
     Parameters
     ----------
     whole : compute all groups, and refuse at once where the deadline does not leave the time. Otherwise `Runner`
-        computes groups until the deadline, of which the share of the time that is left pays for the same share: so
+        computes groups until the deadline, up to the share of the cost that is the share of the time left, so that
         requests that had to wait take less. Its base rate counts as no answer.
     """
     of, cost_per_ms = extractors(model), float(model.groups.costs.sum()) / DEADLINE_MS

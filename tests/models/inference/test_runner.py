@@ -196,7 +196,7 @@ def _nothing_left_behind() -> Iterator[None]:
 NO_LIGHT = "RuntimeError: no light on the sensor"
 WITHOUT_SHARED = f"group 'visit' failed: {NO_LIGHT}; group 'b' failed: it uses 'visit', which failed"
 NOTED: dict[str, Any] = {"a": zero, "b": zero, "c": noting}
-"""Extractors whose input is a folder, of which c creates a file there."""
+"""Extractors whose input is a folder; c creates a file there."""
 
 SHARED = {"visit": doubled, "b": half_of_shared}
 WITH_MOMENTS: dict[str, Any] = {"model": a_model(moments=True)}
@@ -270,7 +270,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, dict[
         {},
     ),
     # b needs visit, which has an extractor here: without time for b, visit is useless.
-    "no part of a step is started that cannot be completed": (
+    "no part of a step is started that would not end in time": (
         NOTED | {"visit": noting, "b": slow_zero},
         {"times": {"b": [1e6]}},
         {"prefix": 1},

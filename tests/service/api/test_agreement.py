@@ -98,7 +98,7 @@ def test_every_way_gives_the_same_predictions(seed: int, tmp_path: Path) -> None
 def compare(
     estimator: Any, whole: pd.DataFrame, path: Path, loaded: LoadedModel, server: Running, rng: np.random.Generator
 ) -> None:
-    """Compare the answers within each budget, to rows of which some columns are missing."""
+    """Compare the answers within each budget, to rows with missing columns."""
     model, folder, classes = estimator.model_, path.parent, loaded.manifest.classes is not None
     ask, exported = compiled(loaded, folder, "ask.c"), json.loads(json.dumps(document(loaded), allow_nan=False))
     for budget in [*model.costs[1:].tolist(), 1e9]:

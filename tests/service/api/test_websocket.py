@@ -290,7 +290,7 @@ def test_another_subprotocol_is_refused_with_a_problem(service: Running) -> None
         response = refused(service, subprotocols=subprotocols)
     assert (response.status_code, response.headers["content-type"]) == (400, MEDIA_TYPE)
     assert ("expected 'anytime.v1'" in response.json()["detail"], records) == (True, [])
-    plain = service.get("/stream")  # is told to upgrade
+    plain = service.get("/stream")  # the answer requests an upgrade
     assert [plain.headers[name] for name in ("upgrade", "content-type")] == ["websocket", MEDIA_TYPE]
     assert plain.status_code == 426
 

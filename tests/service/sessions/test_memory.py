@@ -94,7 +94,7 @@ async def test_every_waiting_prediction_is_answered_when_its_session_ends_though
 
     class Unreachable(Collecting):
         def send(self, _answer: Answer, _elapsed_ms: float) -> None:
-            raise RuntimeError("this client cannot be reached")
+            raise RuntimeError("no connection to this client")
 
         def fail(self, error: Exception) -> None:
             if broken == "the error too":

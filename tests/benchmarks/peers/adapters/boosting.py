@@ -79,7 +79,7 @@ def lightgbm(problem: Problem, options: dict[str, Any]) -> Timed:
 
 
 def lightgbm_columns(problem: Problem, options: dict[str, Any]) -> Timed:
-    """Fit LightGBM with its defaults on each set of columns (m, D), of which some are `nominal`."""
+    """Fit LightGBM with its defaults on each set of columns (m, D); those in `nominal` are categories."""
     import lightgbm
 
     objective = {1: "regression", 2: "binary"}.get(options["classes"], "multiclass")
