@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import itemgetter
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Literal
 
 import httpx
 import msgspec
 import numpy as np
+import pytest
 from starlette.types import ASGIApp
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -35,6 +36,7 @@ from anytime.training.options import Options
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.server.run import bind, bind_side, build_server
 from anytime_service.settings import Settings
 from waiting import WAIT_S, until
@@ -256,6 +258,34 @@ def logged(*names: str) -> Iterator[list[logging.LogRecord]]:
     finally:
         for logger in loggers:
             logger.removeHandler(keeper)
+
+
+def problem_in(response: httpx.Response, status: int) -> dict[str, Any]:
+    """Return the problem of a response that has this status."""
+    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE), response.text
+    problem: dict[str, Any] = response.json()
+    return problem
+
+
+class Gate:
+    """Calls of a function wait until the gate is opened; `calls` are their arguments."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.reached, self.opened, self.calls = Event(), Event(), list[tuple[Any, ...]]()
+        call = getattr(owner, name)
+
+        def waiting(*arguments: Any) -> Any:
+            self.calls.append(arguments)
+            self.reached.set()
+            assert self.opened.wait(WAIT_S), "the test did not open the gate"
+            return call(*arguments)
+
+        monkeypatch.setattr(owner, name, waiting)
+
+    def open(self) -> None:
+        """Open it once a call waits."""
+        assert self.reached.wait(WAIT_S), "nothing was called"
+        self.opened.set()
 
 
 @dataclass

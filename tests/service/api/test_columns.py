@@ -9,7 +9,6 @@ import json
 import re
 import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,11 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.errors import FieldError
-from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from service.inferring import JSON_BYTES, assert_refused, assert_reported, half_sent, infer, post, tensor
-from service.redis_server import RedisServer
-from service.serving import Running, columns_model, expected, run_service, timeless
+from service.serving import Running, columns_model, expected, run_service
 
-SETTINGS = Settings(port=0, max_rows=50, max_body_bytes=100_000, session_store_timeout_ms=5_000)
-DATABASE = 6
+SETTINGS = Settings(port=0, max_rows=50, max_body_bytes=100_000)
 Groups = dict[str, Any]
 
 CASES: dict[str, Groups] = {
@@ -110,25 +106,6 @@ def test_a_wrong_value_names_its_group_and_changes_nothing(group: str, values: A
         opened.groups(1.0, {"home": ["Bonn"], group: values})
     assert str(refused.value.field).partition("[")[0] == f"groups.{group}"
     assert opened.prediction.received == ()
-
-
-# Versions
-
-
-def test_a_session_stays_with_the_levels_of_its_version(tmp_path: Path, shared_redis: RedisServer) -> None:
-    old, new = columns_model(), columns_model(reverse=True)
-    kept = {name: CASES["every type"][name] for name in ("person", "ticket")}
-    for store in ("memory", shared_redis.url(DATABASE)):
-        old_version = old.save(tmp_path / "liner.safetensors")
-        settings = SETTINGS.model_copy(update={"session_store": store})
-        with run_service(load_registry([tmp_path]), settings) as service:
-            path = f"/sessions/{service.post_to('/sessions').json()['id']}"
-            assert service.post_to(f"{path}/groups", {"person": kept["person"]}).status_code == 200
-            new_version = new.save(tmp_path / "liner.safetensors")
-            assert service.post_to("/models/liner/reload").status_code == 200
-            assert service.post_to(f"{path}/groups", {"ticket": kept["ticket"]}).status_code == 200
-            assert timeless(service.get(f"{path}/predict").json()) == expected(old_version, kept)
-            assert expected(old_version, kept)["prediction"] != expected(new_version, kept)["prediction"]
 
 
 # Open Inference Protocol

@@ -10,11 +10,10 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.catalogue import plan, summary
-from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from models.present import present
 from service.browser import BONN, certified_regression, trips
-from service.serving import Running, run_service, running
+from service.serving import Running, problem_in, run_service, running
 
 
 def test_models_are_listed(service: Running) -> None:
@@ -64,8 +63,7 @@ def test_a_model_describes_its_columns_by_what_they_take() -> None:
 
 @pytest.mark.parametrize("path", ["", "/plan", "/sample", "/curve"])
 def test_an_unknown_model_is_a_problem(service: Running, path: str) -> None:
-    response = service.get(f"/models/none{path}")
-    assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
+    problem_in(service.get(f"/models/none{path}"), 404)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +107,7 @@ def test_a_plan_tells_what_each_step_costs_and_buys(model: Model) -> None:
     ],
 )
 def test_a_plan_for_what_cannot_be_is_a_problem(service: Running, parameters: dict[str, Any], field: str) -> None:
-    response = service.get("/models/brake/plan", **parameters)
-    assert (response.status_code, response.headers["content-type"]) == (422, MEDIA_TYPE)
-    assert response.json()["field"] == field
+    assert problem_in(service.get("/models/brake/plan", **parameters), 422)["field"] == field
 
 
 def test_a_service_with_models_is_alive_and_ready(service: Running) -> None:
@@ -125,8 +121,7 @@ def test_a_service_without_models_is_alive_and_on_no_port_ready(settings: Settin
     with run_service([], settings.model_copy(update={"metrics_port": 0})) as service:
         assert service.get("/livez").status_code == 200
         for response in (service.get("/readyz"), service.scrape("/readyz")):
-            assert (response.status_code, response.headers["content-type"]) == (503, MEDIA_TYPE)
-            assert response.json()["detail"] == "no model is loaded"
+            assert problem_in(response, 503)["detail"] == "no model is loaded"
         assert service.post({"groups": {}}).status_code == 404
         assert service.get("/v2/health/ready").status_code == 503
 

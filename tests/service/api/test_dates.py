@@ -7,7 +7,7 @@ import math
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from anytime import AnytimeRegressor, LoadedModel, load
-from anytime.cli.main import main
 from anytime.types import Float
 from anytime_service.api.console import pages
 from anytime_service.client import Client
@@ -37,7 +36,6 @@ Y = np.asarray((HOURS > 8) + 2.0 * (MONTHS == 7) + X["a"] + 0.1 * RNG.normal(siz
 GROUPS = {
     "groups": [{"name": "visit", "features": ["when"], "cost": 1}, {"name": "rest", "features": ["a"], "cost": 2}]
 }
-MONTHLY = [f"when month={month}" for month in range(1, 13)]
 OSLO = timezone(timedelta(hours=1))
 
 
@@ -45,30 +43,22 @@ def assert_near(found: Any, predictions: Float) -> None:
     np.testing.assert_allclose(np.ravel(found), predictions, rtol=1e-9, atol=1e-9)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rows as tables, and the model of the command line."""
-    path = tmp_path_factory.mktemp("dates")
-    frame = X.assign(y=Y)
-    frame.to_csv(path / "t.csv", index=False)
-    frame.to_parquet(path / "t.parquet")
-    frame.to_feather(path / "t.arrow", compression="uncompressed")
-    (path / "g.json").write_text(json.dumps(GROUPS))
-    for suffix in ("csv", "parquet", "arrow"):
-        options = ["--groups", str(path / "g.json"), "--target", "y", "--alpha", "0.001"]
-        assert main(["train", str(path / f"t.{suffix}"), *options, "--out", str(path / f"{suffix}.safetensors")]) == 0
-    return path
+@cache
+def fitted() -> AnytimeRegressor:
+    return AnytimeRegressor(GROUPS, alpha=0.001).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> LoadedModel:
-    return load(folder / "csv.safetensors")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    path = tmp_path_factory.mktemp("dates") / "csv.safetensors"
+    fitted().save(path, name="csv")
+    return load(path)
 
 
 @pytest.fixture(scope="module")
 def predictions() -> Float:
-    fitted: Float = AnytimeRegressor(GROUPS, alpha=0.001).fit(X, Y).predict(X)
-    return fitted
+    found: Float = fitted().predict(X)
+    return found
 
 
 def column(of: Callable[[datetime], Any]) -> list[list[Any]]:
@@ -91,17 +81,6 @@ FORMS: dict[str, Any] = {
     "a frame of a zone": pd.DataFrame({"when": X["when"].dt.tz_localize("UTC").dt.tz_convert(OSLO)}),
 }
 REST = X[["a"]].to_numpy()
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
-def test_tables_of_every_format_give_the_model_of_the_estimator(suffix: str, folder: Path, predictions: Float) -> None:
-    model = load(folder / f"{suffix}.safetensors")
-    assert model.groups.types == {"when": "date"}
-    assert [name for name in model.terms.features if "month" in name] == MONTHLY
-    opened = model.open(ROWS)
-    opened.add("visit", FORMS["seconds"])
-    opened.add("rest", REST)
-    assert_near(opened.answer().prediction, predictions)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -47,12 +47,6 @@ def total(*groups: str, rows: int) -> float:
     return found
 
 
-def test_costs_of_the_model_are_per_row_for_its_rows() -> None:
-    model = page_model()
-    assert model.costs.tolist() == [0.0, 1.0, 5.0, 10.0]
-    assert model.groups.costs == pytest.approx([1.0, 4.0, 2.0, 3.0])
-
-
 @pytest.mark.parametrize("rows", [1, 3, ROWS])
 def test_an_answer_states_the_cost_of_all_rows(service: Running, rows: int) -> None:
     values = {name: page(name, rows) for name in VALUES}

@@ -1,15 +1,18 @@
+"""`POST /predict`: what it accepts and refuses, and errors of every route."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
 from anytime.model.model import Model
 from anytime_service.routes import ROUTES
-from anytime_service.schemas.problem import MEDIA_TYPE
-from service.serving import VALUES, Running, chunk
+from anytime_service.schemas.codecs import JSON, MSGPACK
+from service.serving import BASE_RATE, VALUES, Running, chunk, expected, logged, problem_in, timeless
 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "Application/JSON; charset=utf-8"])
@@ -42,9 +45,7 @@ def test_json_is_read_with_and_without_a_content_type(service: Running, kind: st
     ],
 )
 def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: dict[str, Any], field: str) -> None:
-    response = service.post({"groups": VALUES}, **parameters)
-    assert_problem(service, response, 422)
-    assert response.json()["field"] == field
+    assert assert_problem(service, service.post({"groups": VALUES}, **parameters), 422)["field"] == field
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,8 @@ def test_a_parameter_that_cannot_be_names_itself(service: Running, parameters: d
 def test_a_body_that_cannot_be_names_the_place(
     service: Running, body: bytes, status: int, field: str | None, words: str
 ) -> None:
-    response = httpx.post(f"{service.url}/predict", content=body)
-    assert_problem(service, response, status)
-    assert response.json().get("field") == field
-    assert words in response.json()["detail"]
+    problem = assert_problem(service, httpx.post(f"{service.url}/predict", content=body), status)
+    assert (problem.get("field"), words in problem["detail"]) == (field, True)
 
 
 def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Running, model: Model) -> None:
@@ -88,15 +87,13 @@ def test_a_prediction_that_overflows_is_refused_not_sent_as_null(service: Runnin
     for size in (1.7e308, 1e100):
         values = (size * np.sign(model.prefixes.coef(3)[:, 0])).tolist()
         replies.append(service.post({"groups": {"speed": values[:1], "hog": values[1:3], "lab": values[3:]}}))
-    assert_problem(service, replies[0], 422)
-    assert "beyond 1e+100" in replies[0].json()["detail"]
+    assert "beyond 1e+100" in assert_problem(service, replies[0], 422)["detail"]
     assert np.isfinite(replies[1].json()["prediction"])
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "text/csv"}, {"content-encoding": "gzip"}])
 def test_another_form_of_body_is_415(service: Running, headers: dict[str, str]) -> None:
-    response = httpx.post(f"{service.url}/predict", content=b"{}", headers=headers)
-    assert_problem(service, response, 415)
+    assert_problem(service, httpx.post(f"{service.url}/predict", content=b"{}", headers=headers), 415)
 
 
 @pytest.mark.parametrize("size", [100_001, 150_000, 3_000_000])
@@ -127,25 +124,21 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running)
         "/stream": "GET, HEAD",
     }.items():
         response = httpx.patch(service.url + path)
-        assert_problem(service, response, 405)
+        assert f"allowed: {allowed}" in assert_problem(service, response, 405)["detail"]
         assert response.headers["allow"] == allowed
-        assert f"allowed: {allowed}" in response.json()["detail"]
 
 
 def test_with_several_models_a_request_names_one(several: Running) -> None:
-    response = several.post({"groups": VALUES})
-    assert_problem(several, response, 422)
-    assert response.json()["field"] == "model"
+    assert assert_problem(several, several.post({"groups": VALUES}), 422)["field"] == "model"
 
 
-def assert_problem(service: Running, response: httpx.Response, status: int) -> None:
-    """The response is a problem of that status, and the service still answers."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == MEDIA_TYPE
-    problem = response.json()
+def assert_problem(service: Running, response: httpx.Response, status: int) -> dict[str, Any]:
+    """The response is a problem of that status, and the service still answers; return the problem."""
+    problem = problem_in(response, status)
     assert problem.keys() - {"field"} == {"type", "title", "status", "detail"}
     assert problem["status"] == status
     assert service.post({"groups": {}}, model=service.get("/models").json()[0]["name"]).status_code == 200
+    return problem
 
 
 def test_a_redirect_trusts_no_header_and_keeps_the_prefix(service: Running) -> None:
@@ -187,3 +180,99 @@ def test_every_error_of_the_open_inference_protocol_has_its_field(
     response = httpx.request(method, f"{service.url}{path}")
     assert response.status_code == status
     assert response.json()["error"] == response.json()["detail"]
+
+
+# JSON, MessagePack and packed values in, JSON or MessagePack out.
+
+
+DTYPE_TWICE = b"\x83\xa5dtype\xa2f8\xa5dtype\xa2f4\xa6values\xc4\x10" + bytes(16)
+
+
+def posted(
+    service: Running, content: bytes, kind: str = MSGPACK.media_type, accept: str = "", **query: Any
+) -> httpx.Response:
+    headers = {"content-type": kind, "accept": accept}
+    return httpx.post(f"{service.url}/predict", content=content, headers=headers, params=query, timeout=30)
+
+
+def read(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    decoder: Any = msgspec.json if response.headers["content-type"] == JSON.media_type else msgspec.msgpack
+    answer: dict[str, Any] = decoder.decode(response.content)
+    return answer
+
+
+@pytest.mark.parametrize("kind", [MSGPACK.media_type, "application/x-msgpack", "application/vnd.msgpack; version=5"])
+def test_a_body_of_messagepack_is_answered_in_messagepack(service: Running, model: Model, kind: str) -> None:
+    response = posted(service, MSGPACK.encode({"groups": VALUES}), kind)
+    assert response.headers["content-type"] == MSGPACK.media_type
+    assert timeless(read(response)) == expected(model, VALUES)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "answered"),
+    [
+        ("", JSON.media_type, JSON.media_type),
+        ("", MSGPACK.media_type, MSGPACK.media_type),
+        ("*/*", MSGPACK.media_type, MSGPACK.media_type),
+        (MSGPACK.media_type, JSON.media_type, MSGPACK.media_type),
+        (JSON.media_type, MSGPACK.media_type, JSON.media_type),
+        ("text/html, Application/MsgPack;q=0.9, */*;q=0.1", JSON.media_type, MSGPACK.media_type),
+        (f"{JSON.media_type}, {MSGPACK.media_type}", MSGPACK.media_type, JSON.media_type),
+        (MSGPACK.media_type, "application/x-ndjson", MSGPACK.media_type),
+        ("text/csv", JSON.media_type, JSON.media_type),
+    ],
+)
+def test_the_answer_is_in_the_form_that_is_accepted_else_in_that_of_the_body(
+    service: Running, accept: str, kind: str, answered: str
+) -> None:
+    body = MSGPACK.encode({"groups": {}}) if kind == MSGPACK.media_type else b"" if "nd" in kind else b'{"groups": {}}'
+    response = posted(service, body, kind, accept)
+    assert response.headers["content-type"] == answered
+    assert read(response)["prediction"] == BASE_RATE
+
+
+@pytest.mark.parametrize(
+    ("groups", "status", "field", "words"),
+    [
+        ({"hog": {"dtype": "f8", "values": b"x" * 24}}, 422, "groups.hog", "16 bytes each"),
+        ({"hog": {"dtype": "f8", "values": b""}}, 422, "groups.hog", "expected 1 x 2"),
+        ({"hog": {"dtype": "f2", "values": b"x" * 4}}, 422, "groups.hog.dtype", "f2"),
+        ({"hog": {"dtype": "f8"}}, 422, "groups.hog", "missing required field `values`"),
+        ({"hog": {"values": b"x" * 16}}, 422, "groups.hog", "missing required field `dtype`"),
+        ({"hog": {"values": b"", "dtype": "f8", "rows": 1}}, 422, "groups.hog", "unknown field"),
+        ({"hog": b"x" * 16}, 422, "groups.hog", "got `bytes`"),
+        ({"hog": {"dtype": "f8", "values": [1.0, 2.0]}}, 422, "groups.hog.values", "expected `bytes`"),
+        ({"hog": [1.0, float("inf")]}, 422, "groups.hog", "infinite"),
+        ({"hog": {"dtype": "f8", "values": np.array([-np.inf, 1.0]).tobytes()}}, 422, "groups.hog", "infinite"),
+        ({"none": {"dtype": "f8", "values": b"x" * 8}}, 422, "groups.none", "there is no group"),
+        ({"hog": {"dtype": "f4", "values": bytes(8 * 51)}}, 422, "rows", "1 to 50"),
+        ({1: [1.0]}, 400, "groups", "expected `str`"),
+        (b"\x81\xa6groups\x81\xa3hog" + DTYPE_TWICE, 422, "groups.hog", "a key more than once"),
+    ],
+)
+def test_packed_values_that_cannot_be_name_the_place(
+    service: Running, groups: Any, status: int, field: str, words: str
+) -> None:
+    content = groups if isinstance(groups, bytes) else MSGPACK.encode({"groups": groups})
+    problem = assert_problem(service, posted(service, content), status)
+    assert (problem.get("field"), words in problem["detail"]) == (field, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 9_000,
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc0",
+        b"\x80\x80",
+        b'{"groups": {}}',
+        b"\x81\xa6groups\x81\xa3hog\x91\xa1\xff",  # text that is not UTF-8
+    ],
+)
+def test_a_body_that_is_not_messagepack_is_told(service: Running, content: bytes) -> None:
+    with logged() as records:
+        problem_in(posted(service, content, accept=MSGPACK.media_type), 400)
+    assert not records

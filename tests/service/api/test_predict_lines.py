@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from time import sleep
+from typing import Any
 
 import httpx
 import pytest
@@ -11,9 +14,8 @@ from anytime.model.model import Model
 from anytime_service.app import create_app
 from anytime_service.limits.turns import AT_ONCE
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, logged, running, timeless
+from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, logged, problem_in, running, timeless
 from waiting import until
 
 KIND = {"content-type": LINES}
@@ -100,10 +102,9 @@ def test_a_line_that_cannot_be_is_a_problem_that_names_it(
         response = service.post_to(
             "/predict", content=OF["speed"] + b"\n\n" + line + (b"" if last else b"\n" + OF["lab"]), headers=KIND
         )
-    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE)
-    assert response.json().get("field") == field, response.text
-    assert words in response.json()["detail"]
-    assert "line 3" in response.json()["detail"]
+    problem = problem_in(response, status)
+    assert problem.get("field") == field, problem
+    assert (words in problem["detail"], "line 3" in problem["detail"]) == (True, True), problem
     assert not records
     until(lambda: service.metric("anytime_open_predictions") == 0)
 
@@ -157,4 +158,28 @@ def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Runn
                 connection.head(content_type=LINES)
                 connection.send(chunk(OF["speed"] + b'\n{"group'))
         until(lambda: service.metric("anytime_open_predictions") == 0)
+    assert not records
+
+
+def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
+    aiohttp: Any = pytest.importorskip("aiohttp")
+
+    async def lines(answered: asyncio.Event) -> AsyncIterator[bytes]:
+        yield OF["speed"] + b"\n"
+        while not answered.is_set():
+            await asyncio.sleep(0.005)
+            yield b"\n"
+
+    async def main() -> None:
+        async with aiohttp.ClientSession(headers=KIND) as client:
+            for _ in range(3):
+                answered = asyncio.Event()
+                url = f"{service.url}/predict?deadline_ms=250"
+                async with asyncio.timeout(20), client.post(url, data=lines(answered)) as response:
+                    answer = await response.json()
+                    answered.set()
+                assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])
+
+    with logged() as records:
+        asyncio.run(main())
     assert not records

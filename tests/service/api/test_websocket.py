@@ -6,14 +6,12 @@ import json
 import socket
 import struct
 from contextlib import suppress
-from threading import Event
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from anytime.inference.subsets import ArrivedModel, arrived_model
 from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.open_prediction import OpenPrediction
@@ -24,7 +22,7 @@ from anytime_service.settings import Settings
 from service.doors import refused
 from service.in_session import begin
 from service.raw_stream import raw, read_frame, text
-from service.serving import VALUES, Running, Stream, expected, logged, run_service, timeless, trained_model
+from service.serving import VALUES, Gate, Running, Stream, expected, logged, run_service, timeless, trained_model
 from waiting import until
 
 both_forms = pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
@@ -71,13 +69,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
 ) -> None:
     wide = trained_model("slow", width=40)
     late = {group: [0.5] * 40 for group in wide.order(wide.places)[1:3]}
-    solve = Event()
-
-    def gated(model: Model, groups: frozenset[str]) -> ArrivedModel:
-        assert len(groups) == 1 or solve.wait(20)
-        return arrived_model(model, groups)
-
-    monkeypatch.setattr(solving, "arrived_model", gated)
+    gate = Gate(monkeypatch, solving, "arrived_model")
     with run_service([wide], settings) as service, service.stream() as stream:
         for name, deadline_ms in (("deadline", 400), ("patient", LONG)):
             stream.say("begin", name, policy="arrived", deadline_ms=deadline_ms)
@@ -86,7 +78,7 @@ def test_the_deadline_does_not_wait_for_an_optimum_that_is_still_being_solved(
         answer = stream.answer("deadline")
         assert (answer["reason"], answer["policy"], answer["prefix"]) == ("deadline", "prefix", 0)
         assert "not solved yet" in answer["note"]
-        solve.set()
+        gate.open()
         assert timeless(stream.answer("patient")) == expected(wide, late, policy="arrived")
         assert stream.ask("at hand", late, policy="arrived", deadline_ms=400)["policy"] == "arrived"
 
@@ -260,28 +252,17 @@ def test_a_connection_remembers_only_so_many_answers(service: Running) -> None:
         assert stream.problem()["id"] == 0
 
 
-def test_answers_are_counted_by_their_reason(service: Running) -> None:
-    def counted(reason: str) -> float:
-        return service.metric("anytime_predictions_total", model="brake", reason=reason)
-
-    before = {reason: counted(reason) for reason in ("end", "deadline", "complete", "budget")}
-    late = service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf")
-    with service.stream() as stream:
+def test_answers_are_counted_by_their_reason(fresh: Running) -> None:
+    with fresh.stream() as stream:
         stream.say("begin", 0)
         stream.end(0)
         stream.ask(1, deadline_ms=1)
         stream.ask(2, VALUES, budget=1)
         stream.ask(3, VALUES)
-    assert {reason: counted(reason) - before[reason] for reason in before} == dict.fromkeys(before, 1.0)
-    assert service.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf") == late + 1
-    until(lambda: service.metric("anytime_open_predictions") == 0)
-
-
-@pytest.mark.parametrize("offered", [["anytime.v1"], ["other", "anytime.v1"], None])
-def test_the_subprotocol_is_ours_or_none(service: Running, offered: Any) -> None:
-    with service.stream(subprotocols=offered) as stream:
-        assert stream.wire.subprotocol == ("anytime.v1" if offered else None)
-        stream.ask("p", deadline_ms=0)
+    for reason in ("end", "deadline", "complete", "budget"):
+        assert fresh.metric("anytime_predictions_total", model="brake", reason=reason) == 1.0
+    assert fresh.metric("anytime_deadline_lateness_seconds_bucket", model="brake", le="+Inf") == 1.0
+    until(lambda: fresh.metric("anytime_open_predictions") == 0)
 
 
 def test_another_subprotocol_is_refused_with_a_problem(service: Running) -> None:

@@ -79,21 +79,8 @@ def by_post(served: Served, groups: Groups) -> Any:
         return client.response()[2]
 
 
-def over_a_session(served: Served, groups: Groups) -> Any:
-    name = served[1].post_to("/sessions").json()["id"]
-    with served[1].connect() as asking, served[1].connect() as telling:
-        telling.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n")
-        telling.response()
-        asking.send(f"GET /sessions/{name}/predict?deadline_ms={DEADLINE_MS} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
-        body = json.dumps(groups).encode()
-        with stopped(served):
-            head = f"POST /sessions/{name}/groups HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
-            telling.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        return asking.response()[2]
-
-
 @pytest.mark.parametrize(
-    ("predict", "name"), [*product([over_a_websocket, by_lines, by_post], GROUPS), (over_a_session, "every group")]
+    ("predict", "name"), [*product([over_a_websocket, by_lines], GROUPS), (by_post, "every group")]
 )
 def test_groups_that_were_sent_while_the_server_stood_still_are_used(
     served: Served, predict: Callable[[Served, Groups], Any], name: str

@@ -93,18 +93,3 @@ async def test_the_deadline_of_the_server_counts_from_the_begin_of_a_request_tha
     core.open(PredictionOptions(), now_ms() - 3_600_000, sink)
     await until_async(lambda: sink.answers)
     assert sink.answers[0].reason == "deadline"
-
-
-@pytest.mark.parametrize(
-    ("headers", "field"),
-    [({"Request_Timeout_Ms": "soon"}, "Request-Timeout-Ms"), ({"grpc_timeout": "40"}, "grpc-timeout")],
-)
-def test_a_deadline_header_that_cannot_be_names_itself(service: Running, headers: dict[str, str], field: str) -> None:
-    with service.connect() as connection:
-        connection.head("", len(BODY), **headers)
-        connection.send(BODY)
-        status, _, problem = connection.response()
-        assert (status, problem["field"]) == (422, field)
-        connection.head("", len(BODY))
-        connection.send(BODY)
-        assert connection.response()[0] == 200, "the connection lives on"

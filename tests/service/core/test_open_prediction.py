@@ -319,24 +319,10 @@ def test_the_first_values_set_the_number_of_rows() -> None:
     assert len(opened.drain(3.0).prediction) == 3
 
 
-def test_rows_are_ranked_by_their_scores_on_request() -> None:
-    opened = began(rows=4, ranking=True)
-    opened.groups(1.0, {"speed": [[1.0], [4.0], [4.0], [-2.0]]})
-    answer = present(opened.end(2.0))
-    assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
+def test_rows_of_several_responses_are_not_ranked() -> None:
     with pytest.raises(FieldError, match="cannot rank rows") as error:
         OpenPrediction(small_model(responses=2)).begin(0.0, PredictionOptions(rows=4, ranking=True))
     assert error.value.field == "ranking"
-
-
-def test_the_last_values_of_a_group_count_and_the_answer_says_so() -> None:
-    opened, once = OpenPrediction(MODEL), OpenPrediction(MODEL)
-    for each in (opened, once):
-        each.begin(0.0)
-    opened.groups(1.0, {"speed": [100.0]})
-    for each in (opened, once):
-        each.groups(2.0, {"speed": [2.0]})
-    assert opened.end(3.0) == replace(present(once.end(3.0)), replaced=("speed",))
 
 
 def test_an_update_is_returned_when_the_answer_changes() -> None:

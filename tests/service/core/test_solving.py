@@ -20,7 +20,7 @@ from anytime.model.model import Model
 from anytime_service.core import solver as solving
 from anytime_service.core.solver import MAX_SMALL, Solver
 from anytime_service.limits.tuning import Tuning
-from service.serving import logged, trained_model
+from service.serving import Gate, logged, trained_model
 from waiting import until_async
 
 WIDTH = 40
@@ -48,20 +48,6 @@ def solver(max_ms: float = 250.0, **tuning: int) -> Iterator[Solver]:
     finally:
         solver.close()
         solver._thread.shutdown()
-
-
-class Gate:
-    """Solves when it is let."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open = threading.Event()
-        self.solved: list[frozenset[str]] = []
-        monkeypatch.setattr(solving, "arrived_model", self)
-
-    def __call__(self, model: Model, groups: frozenset[str]) -> ArrivedModel:
-        assert self.open.wait(20)
-        self.solved.append(groups)
-        return arrived_model(model, groups)
 
 
 def found(here: Solver, model: Model, groups: frozenset[str], times: int = 1) -> list[Any]:
@@ -101,23 +87,23 @@ async def test_wide_sets_are_solved_beside_the_loop() -> None:
 
 
 async def test_a_set_is_solved_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(monkeypatch)
+    gate = Gate(monkeypatch, solving, "arrived_model")
     with solver() as here:
         results = found(here, fresh(), some(1, 2), times=5)
-        gate.open.set()
+        gate.opened.set()
         await until_async(lambda: len(results) == 5)
         assert len(set(map(id, results))) == 1
-    assert gate.solved == [some(1, 2)]
+    assert [groups for _, groups in gate.calls] == [some(1, 2)]
 
 
 async def test_a_set_is_refused_when_too_many_wait_and_taken_when_they_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate, model = Gate(monkeypatch), fresh()
+    gate, model = Gate(monkeypatch, solving, "arrived_model"), fresh()
     with solver(max_solving=2) as here:
         waiting = [found(here, model, groups) for groups in (some(1, 2), some(2, 3), some(1, 3), some(1, 2))]
         assert waiting == [[], [], [None], []]
-        gate.open.set()
+        gate.opened.set()
         await until_async(lambda: all(waiting))
         waiting[2] = found(here, model, some(1, 3))
         await until_async(lambda: all(waiting))
@@ -141,11 +127,11 @@ async def test_a_set_that_cannot_be_solved_is_logged_and_refused(monkeypatch: py
 
 
 async def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, model = Gate(monkeypatch), fresh()
+    gate, model = Gate(monkeypatch, solving, "arrived_model"), fresh()
     with solver() as here:
         waiting = [found(here, model, groups) for groups in (some(1, 2), some(2, 3))]
         here.close()
-        gate.open.set()
+        gate.opened.set()
     await asyncio.sleep(0.05)
     assert waiting == [[], []]
 
@@ -153,24 +139,16 @@ async def test_a_solver_that_is_closed_tells_nobody(monkeypatch: pytest.MonkeyPa
 def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
     known = arrived_model(model, some(2, 3))
-    inside, let = threading.Event(), threading.Event()
-    solve: Any = arrived._solve
-
-    def gated(*arguments: Any) -> Any:
-        inside.set()
-        assert let.wait(20)
-        return solve(*arguments)
-
-    monkeypatch.setattr(arrived, "_solve", gated)
+    gate = Gate(monkeypatch, arrived, "_solve")
     thread = threading.Thread(target=arrived_model, args=(model, some(1, 2)))
     thread.start()
     try:
-        assert inside.wait(20)
+        assert gate.reached.wait(20)
         assert cached_arrived_model(model, some(2, 3)) is known
         assert cached_arrived_model(model, some(0)) is not None
         assert cached_arrived_model(model, some(1, 2)) is None
     finally:
-        let.set()
+        gate.opened.set()
         thread.join()
     assert cached_arrived_model(model, some(1, 2)) is not None
 

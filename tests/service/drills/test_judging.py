@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from anytime.inference.prediction import Prediction
-from anytime.model.model import Model
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
 from drills.calls import AnswerRecord, Call, inputs
@@ -24,23 +23,26 @@ from drills.drill import broken_promises, client_leaks, inconclusive, too_few, u
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.load import trend
 from drills.machine import Footprint, leaks, pause, watching_stalls
-from drills.trials import Bounds, Trial, faults_of, unexpected_replies
+from drills.trials import Trial, faults_of, unexpected_replies
 from service.serving import small_model
 from waiting import until
 
 NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"
 
 
-def right_answer(model: Model, number: int, groups: list[str]) -> AnswerRecord:
+MODEL = small_model()
+ORACLE = Oracle([Served(MODEL)])
+
+
+def right_answer(number: int, groups: list[str]) -> AnswerRecord:
     """Return the right answer from these groups."""
-    prediction = Prediction(model, 1)
+    prediction = Prediction(MODEL, 1)
     for group in groups:
-        prediction.add(group, inputs(model, number)[group])
+        prediction.add(group, inputs(MODEL, number)[group])
     return msgspec.convert(prediction.answer(reason="deadline"), AnswerRecord, from_attributes=True, strict=False)
 
 
 def call(
-    model: Model,
     *,
     groups: tuple[str, ...] = ("speed", "hog"),
     late_ms: float = -1.0,
@@ -48,14 +50,9 @@ def call(
     **changed: Any,
 ) -> Call:
     """Return a call answered a millisecond before its deadline, with changes to it and its answer."""
-    answer = msgspec.structs.replace(right_answer(model, 7, list(groups)), **(answered or {}))
+    answer = msgspec.structs.replace(right_answer(7, list(groups)), **(answered or {}))
     record = Call("client", "websocket", 7, 100.0, 100.020 + late_ms / 1e3, 20.0, ["speed", "hog"], replica=1)
     return msgspec.structs.replace(record, **({"answer": answer} | changed))
-
-
-@pytest.fixture
-def oracle(model: Model) -> Oracle:
-    return Oracle([Served(model)])
 
 
 @pytest.mark.parametrize(
@@ -70,67 +67,105 @@ def oracle(model: Model) -> Oracle:
         ({"version": "v2"}, "never served"),
     ],
 )
-def test_a_wrong_answer_is_found_and_a_right_one_has_no_fault(
-    model: Model, oracle: Oracle, answered: dict[str, Any], words: str
-) -> None:
-    assert words in (oracle.fault(call(model, answered=answered)) or "")
-    assert not any(oracle.fault(call(model, groups=groups)) for groups in ((), ("speed",), ("speed", "hog")))
-    assert oracle.fault(call(model, answer=right_answer(model, 8, ["speed", "hog"]))), "the answer to another call"
+def test_a_wrong_answer_is_found_and_a_right_one_has_no_fault(answered: dict[str, Any], words: str) -> None:
+    assert words in (ORACLE.fault(call(answered=answered)) or "")
+    assert not any(ORACLE.fault(call(groups=groups)) for groups in ((), ("speed",), ("speed", "hog")))
+    assert ORACLE.fault(call(answer=right_answer(8, ["speed", "hog"]))), "the answer to another call"
 
 
-def test_an_answer_without_a_deadline_uses_all_groups(model: Model, oracle: Oracle) -> None:
+def test_an_answer_without_a_deadline_uses_all_groups() -> None:
     for changed in ({"accepted": True}, {"answered": {"reason": "end"}}):
-        assert oracle.fault(call(model, groups=("speed",), **changed)) is not None
-        assert oracle.fault(call(model, **changed)) is None
+        assert ORACLE.fault(call(groups=("speed",), **changed)) is not None
+        assert ORACLE.fault(call(**changed)) is None
 
 
-def test_a_version_answers_only_while_it_is_served(model: Model) -> None:
-    old = Oracle([Served(model, until=99.5)])
-    early, updated = call(model, opened=99.0), call(model, groups=(), answered={"note": NOTE})
-    assert Oracle([Served(model, since=100.5)]).fault(call(model)) is not None
-    found = [old.fault(each) is None for each in (call(model), early, updated)]
+def test_a_version_answers_only_while_it_is_served() -> None:
+    old = Oracle([Served(MODEL, until=99.5)])
+    assert Oracle([Served(MODEL, since=100.5)]).fault(call()) is not None
+    calls = (call(), call(opened=99.0), call(groups=(), answered={"note": NOTE}))
+    found = [old.fault(each) is None for each in calls]
     assert found == [False, True, True], "a client's last update may be older"
 
 
-def test_the_note_tells_server_answers_from_fallbacks(model: Model) -> None:
-    refused, broken = (call(model, answer=None, **why) for why in ({"status": 503}, {"error": "it broke"}))
-    outcomes = [outcome(each) for each in (call(model), call(model, answered={"note": NOTE}), refused, broken)]
+def test_the_note_tells_server_answers_from_fallbacks() -> None:
+    refused, broken = (call(answer=None, **why) for why in ({"status": 503}, {"error": "it broke"}))
+    outcomes = [outcome(each) for each in (call(), call(answered={"note": NOTE}), refused, broken)]
     assert outcomes == [Outcome.SERVER, Outcome.FALLBACK, Outcome.REFUSED, Outcome.BROKEN]
 
 
-def test_late_answers_are_counted_unless_a_stall_explains_them(model: Model, oracle: Oracle) -> None:
-    late = call(model, late_ms=30.0)
-    for stalls, expected in (
-        ([], (1, 0)),
-        ([(100.0, 100.026)], (0, 1)),
-        ([(100.0, 100.013), (100.005, 100.013), (100.02, 100.033)], (0, 1)),
-        ([(100.0, 100.02)], (1, 0)),
-        ([(99.0, 99.5), (101.0, 102.0)], (1, 0)),
-    ):
-        found = figures([late, call(model)], oracle, Stalls(stalls), {})
-        assert (found.late, found.excused) == expected
-    assert figures([call(model, late_ms=4.0)], oracle, Stalls(), {}).late == 0
+FAILED = {1: (100.01, 101.0)}
+"""Outages by replica."""
+LATE = call(late_ms=30.0)
+ERROR = call(answer=None, error="reset")
+HUNG = call(answer=None, kind="session", error="TimeoutError", replica=None, started=100.0, received=101.2)
+ELSEWHERE: list[dict[str, Any]] = [
+    {"replica": 2},
+    {"replica": None},
+    {"started": 101.5, "received": 101.6},
+    {"started": 99.0, "received": 100.0},
+]
+"""Calls that an outage does not explain: of another replica, of none, after it and before it."""
 
 
-def test_calls_are_lost_only_with_their_own_replica_and_wrong_answers_always_count(
-    model: Model, oracle: Oracle
+FIGURES: list[tuple[Any, ...]] = [
+    (LATE, [], {}, "late"),
+    (LATE, [(100.0, 100.026)], {}, "excused"),
+    (LATE, [(100.0, 100.013), (100.005, 100.013), (100.02, 100.033)], {}, "excused"),
+    (LATE, [(100.0, 100.02)], {}, "late"),
+    (LATE, [(99.0, 99.5), (101.0, 102.0)], {}, "late"),
+    (call(late_ms=4.0), [], {}, None),
+    (ERROR, [], FAILED, "lost"),
+    *((msgspec.structs.replace(ERROR, **changed), [], FAILED, None) for changed in ELSEWHERE[:2]),
+    *((msgspec.structs.replace(ERROR, **changed), [], FAILED, "late") for changed in ELSEWHERE[2:]),
+    (HUNG, [], {1: (100.01, 110.0)}, "lost"),  # a balancer routed it to the failed replica
+    *((HUNG, [], failed, "late") for failed in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)})),
+    (call(answered={"prediction": 0.0}), [], FAILED, "wrong"),
+]
+
+
+@pytest.mark.parametrize(("made", "stalls", "failed", "figure"), FIGURES, ids=range(len(FIGURES)))
+def test_calls_that_break_a_promise_are_counted_unless_a_stall_or_an_outage_explains_them(
+    made: Call, stalls: list[tuple[float, float]], failed: dict[int, tuple[float, float]], figure: str | None
 ) -> None:
-    error = call(model, answer=None, error="reset")
-    failed = {1: (100.01, 101.0)}
-    assert figures([error], oracle, Stalls(), failed).lost == 1
-    for changed in (
-        {"replica": 2},
-        {"replica": None},
-        {"started": 101.5, "received": 101.6},
-        {"started": 99.0, "received": 100.0},
-    ):
-        other = msgspec.structs.replace(error, **changed)
-        found = figures([other], oracle, Stalls(), failed)
-        assert (found.lost, found.by[Outcome.BROKEN]) == (0, 1)
-        assert unexpected([other], {}, failed, "during", Stalls())
-    assert not unexpected([error], {}, failed, "during", Stalls())
-    wrong = call(model, late_ms=500.0, answered={"prediction": 0.0})
-    assert figures([wrong], oracle, Stalls(), failed).wrong == 1
+    found = figures([made, call()], ORACLE, Stalls(stalls), failed)
+    names = ("late", "excused", "lost", "wrong")
+    assert {name: getattr(found, name) for name in names} == {name: int(name == figure) for name in names}
+
+
+CLEAR = call(answer=None, kind="session", status=503, detail="it is gone")
+SHED = call(answer=None, status=503, type=OVERLOADED, detail="too busy")
+REFUSAL = call(answer=None, kind="session", status=503, detail="no answer within 20 ms")
+STALL = [(REFUSAL.started, REFUSAL.received)]
+ALLOWED = {"session": frozenset({Outcome.REFUSED})}
+
+
+OUTCOMES: list[tuple[Any, ...]] = [
+    ([ERROR], {}, {}, [], False),
+    *(([ERROR], changed, {}, [], True) for changed in ELSEWHERE),
+    ([CLEAR], {}, ALLOWED, [], False),
+    *(([CLEAR], each, ALLOWED, [], True) for each in ({"detail": None}, {"status": 500}, {"kind": "post"})),
+    ([CLEAR], {}, {}, [], True),
+    ([SHED] * 5, {}, {}, [], False),
+    ([SHED] * 20, {}, {}, [], True),
+    ([SHED], {"detail": None}, {}, [], True),
+    ([REFUSAL], {}, {}, [], True),
+    ([REFUSAL], {}, {}, STALL, False),
+    ([REFUSAL] * 20, {}, {}, STALL, True),
+    ([REFUSAL], {"status": 500}, {}, STALL, True),
+]
+
+
+@pytest.mark.parametrize(("calls", "changed", "allowed", "stalls", "harm"), OUTCOMES, ids=range(len(OUTCOMES)))
+def test_an_outcome_is_harm_unless_it_is_allowed_clear_and_rare(
+    calls: list[Call],
+    changed: dict[str, Any],
+    allowed: dict[str, frozenset[Outcome]],
+    stalls: list[tuple[float, float]],
+    harm: bool,
+) -> None:
+    made = [msgspec.structs.replace(each, **changed) for each in calls]
+    failed = FAILED if calls == [ERROR] else {}
+    assert bool(unexpected([call()] * 495 + made, allowed, failed, "during", Stalls(stalls))) == harm
 
 
 def test_figures_break_promises() -> None:
@@ -141,45 +176,10 @@ def test_figures_break_promises() -> None:
     assert all(broken_promises(replace(fine, **changed), "after") for changed in bad)
 
 
-def test_an_expected_refusal_is_allowed_if_it_has_a_reason(model: Model) -> None:
-    allowed = {"session": frozenset({Outcome.REFUSED})}
-    clear = call(model, answer=None, kind="session", status=503, detail="it is gone")
-    for changed in ({}, {"detail": None}, {"status": 500}, {"kind": "post"}):
-        found = unexpected([msgspec.structs.replace(clear, **changed)], allowed, {}, "during", Stalls())
-        assert bool(found) == bool(changed)
-    assert unexpected([clear], {}, {}, "after", Stalls())
-
-
-def test_a_few_calls_may_be_shed_and_no_more(model: Model) -> None:
-    shed = call(model, answer=None, status=503, type=OVERLOADED, detail="too busy")
-    for calls, harm in (([shed] * 5, False), ([shed] * 20, True), ([msgspec.structs.replace(shed, detail=None)], True)):
-        assert bool(unexpected([*[call(model)] * 495, *calls], {}, {}, "during", Stalls())) == harm
-
-
-def test_a_refusal_during_a_stall_counts_as_shed(model: Model) -> None:
-    refused = call(model, answer=None, kind="session", status=503, detail="no answer within 20 ms")
-    stalled, failed = Stalls([(refused.started, refused.received)]), msgspec.structs.replace(refused, status=500)
-    for calls, stalls, harm in (
-        ([refused], Stalls(), True),
-        ([refused], stalled, False),
-        ([refused] * 20, stalled, True),
-        ([failed], stalled, True),
-    ):
-        assert bool(unexpected([*[call(model)] * 495, *calls], {}, {}, "during", stalls)) == harm
-
-
-def test_a_session_that_a_balancer_routed_to_a_failed_replica_is_lost(model: Model) -> None:
-    hung = call(model, answer=None, kind="session", error="TimeoutError", replica=None, started=100.0, received=101.2)
-    assert figures([hung], Oracle([Served(model)]), Stalls(), {1: (100.01, 110.0)}).lost == 1
-    for failed in ({}, {1: (98.0, 110.0)}, {1: (101.5, 110.0)}):
-        assert figures([hung], Oracle([Served(model)]), Stalls(), failed).lost == 0
-        assert unexpected([hung], {}, failed, "during", Stalls())
-
-
-def test_recovery_counts_until_the_server_answers_as_before(model: Model) -> None:
+def test_recovery_counts_until_the_server_answers_as_before() -> None:
     def calls(broken_until: float) -> Iterator[Call]:
         for started in np.arange(10.0, 14.0, 0.05).tolist():
-            record = call(model, started=started, received=started + 0.01)
+            record = call(started=started, received=started + 0.01)
             yield record if started >= broken_until else msgspec.structs.replace(record, answer=None, error="reset")
 
     found = [recovery_s(calls(broken_until), 10.0, 1.0, 14.0) for broken_until in (10.0, 11.1, 13.9)]
@@ -260,11 +260,6 @@ def test_resets_and_open_connections_are_allowed_only_for_some_attacks() -> None
         assert not unexpected_replies(Counter(replies), may_reset=reset, may_stay_open=stay_open)
 
 
-def test_memory_bounds_grow_with_connections() -> None:
-    bounds = Bounds(value_mib=64, connection_mib=0.04, sending_mib=4, slack_mib=48)
-    assert [bounds.max_mib(100.0, n) for n in (1, 10_000)] == pytest.approx([216.04, 1012.0])
-
-
 def test_stalls_are_recorded() -> None:
     before = sys.getswitchinterval()
     with watching_stalls() as stalls:
@@ -277,10 +272,6 @@ def test_stalls_are_recorded() -> None:
         finally:
             sys.setswitchinterval(before)
         until(lambda: Stalls(stalls).within_ms(started, started + 0.1) > 50.0)
-
-
-def test_models_with_the_same_groups_have_the_same_inputs() -> None:
-    assert inputs(small_model(), 3) == inputs(small_model("another"), 3) != inputs(small_model(), 4)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +291,6 @@ def test_a_refusal_under_steady_load_is_excused_only_near_a_stall(
 ) -> None:
     prediction = LoadPrediction(1, 20.0, "prefix", [], None, started=100.0)
     prediction.answer(100.005, {"type": OVERLOADED, "status": 503, "detail": "too much"})
-    found = faults(small_model(), prediction, stalls)
-    assert found == [STALLED if excused else REFUSED]
+    assert faults(MODEL, prediction, stalls) == [STALLED if excused else REFUSED]
     prediction.answers[0][1]["type"] = "about:blank"
-    assert faults(small_model(), prediction, stalls) == ["no answer: 503 too much"]
+    assert faults(MODEL, prediction, stalls) == ["no answer: 503 too much"]

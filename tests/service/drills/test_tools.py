@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import time
 from array import array
 from collections import Counter
@@ -37,13 +36,6 @@ def test_a_relay_skips_ports_without_a_listener(service: Running) -> None:
     with Relay([free_port(), service.port], probe=False) as relay:
         for _ in range(4):
             assert httpx.get(f"http://127.0.0.1:{relay.port}/livez").status_code == 200
-
-
-def test_a_relay_resets_connections_to_a_stopped_replica() -> None:
-    still = socket.create_server(("127.0.0.1", 0))
-    with still, Relay([still.getsockname()[1]]) as relay, connect(relay.port) as sock:
-        send_all(sock, REQUEST)
-        assert receive(sock) == (b"", "RST")
 
 
 def test_a_relay_resets_connections(service: Running) -> None:

@@ -144,15 +144,6 @@ def test_a_session_refuses_the_groups_whose_answer_would_not_fit(tiny: Running) 
     assert (answer.status_code, answer.json()["groups"]) == (200, ["speed"])
 
 
-def test_a_session_that_fits_answers_all_who_wait(tight: Running) -> None:
-    session = begin(tight)
-    with ThreadPoolExecutor(6) as threads:
-        waiting = [wait(threads, tight, session, deadline_ms=20_000) for _ in range(6)]
-        assert tight.post_packed(f"/sessions/{session}/groups", {"speed": packed(SPEED)}).status_code == 200
-        tight.delete(f"/sessions/{session}")
-        assert {each.result(60).status_code for each in waiting} == {200}
-
-
 def test_a_partial_message_that_does_not_fit_waits_until_begun_predictions_are_answered(tight: Running) -> None:
     """Groups as bytes arrive in pieces: the connection of the begun predictions is not closed for them."""
     with tight.stream(MSGPACK) as stream:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
+from anytime.testing import FakeClock
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.limits import queues, turns
@@ -112,28 +113,19 @@ def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(serv
     until(lambda: service.metric("anytime_held_bytes") == 0)
 
 
-class Clock:
-    """A clock that only work moves: the machine may pause."""
-
-    def __init__(self) -> None:
-        self.ms = 1000.0
-
-    def __call__(self) -> float:
-        return self.ms
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """A clock that only work moves: the machine may pause."""
+    clock = FakeClock(1000.0)
     for module in (queues, turns):
-        monkeypatch.setattr(module, "now_ms", made)
-    return made
+        monkeypatch.setattr(module, "now_ms", lambda: clock.ms)
+    return clock
 
 
 class Work:
     """Pieces of work of .55 ms: two begin in a millisecond of each turn of the loop."""
 
-    def __init__(self, count: int, clock: Clock) -> None:
+    def __init__(self, count: int, clock: FakeClock) -> None:
         self.order: list[int] = []
         self._count = count
         self._clock = clock
@@ -154,7 +146,9 @@ class Work:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("how", ["submit", "run"])
-async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: str, how: str, clock: Clock) -> None:
+async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(
+    loop: str, how: str, clock: FakeClock
+) -> None:
     work, queue = Work(20, clock), FairQueue()
     for number in range(20):
         getattr(queue, how)(partial(work.do, number))
@@ -167,7 +161,7 @@ async def test_the_fair_queue_uses_a_millisecond_of_each_turn_of_the_loop(loop: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_work_that_waits_shares_the_millisecond_of_a_turn_with_new_work(loop: str, clock: Clock) -> None:
+async def test_work_that_waits_shares_the_millisecond_of_a_turn_with_new_work(loop: str, clock: FakeClock) -> None:
     work, queue, before = Work(21, clock), FairQueue(), 0
     for numbers in (range(3), *(range(first, first + 2) for first in range(3, 21, 2))):
         for number in numbers:
@@ -180,7 +174,7 @@ async def test_work_that_waits_shares_the_millisecond_of_a_turn_with_new_work(lo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str, clock: Clock) -> None:
+async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_call(loop: str, clock: FakeClock) -> None:
     work, shared, at = Work(20, clock), Turns(), clock.ms + SOON_MS
     timers = [DeadlineTimer(asyncio.get_running_loop(), shared, at, partial(work.do, n)) for n in range(20)]
     while not work.order:
@@ -195,7 +189,7 @@ async def test_a_deadline_that_is_cancelled_while_it_waits_its_turn_does_not_cal
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("late_ms", [-SOON_MS, 5.0], ids=["in time", "late"])
 async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_turn(
-    loop: str, late_ms: float, clock: Clock
+    loop: str, late_ms: float, clock: FakeClock
 ) -> None:
     here, at, shared = asyncio.get_running_loop(), clock.ms - late_ms, Turns()
     work, later = Work(20, clock), Work(20, clock)
@@ -210,7 +204,7 @@ async def test_deadlines_and_timeouts_of_one_moment_use_a_millisecond_of_each_tu
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_error_leaves_the_others_their_turns(loop: str, clock: Clock) -> None:
+async def test_an_error_leaves_the_others_their_turns(loop: str, clock: FakeClock) -> None:
     here, errors, work, queue = asyncio.get_running_loop(), list[dict[str, Any]](), Work(20, clock), FairQueue()
     here.set_exception_handler(lambda _, context: errors.append(context))
     queue.submit(partial(divmod, 1, 0))
@@ -222,7 +216,7 @@ async def test_an_error_leaves_the_others_their_turns(loop: str, clock: Clock) -
 
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_sets_to_solve_use_a_millisecond_of_each_turn(
-    loop: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    loop: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = trained_model("arrived")
     service, work = PredictionService(ModelRegistry.of([model]), Settings()), Work(20, clock)
@@ -240,7 +234,7 @@ async def test_sets_to_solve_use_a_millisecond_of_each_turn(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str, clock: Clock) -> None:
+async def test_long_messages_have_a_turn_each_in_order_and_their_wait_is_known(loop: str, clock: FakeClock) -> None:
     shared, waits, work = Turns(), list[float](), Work(5, clock)
 
     async def decode(number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,15 +15,11 @@ from websockets.frames import Frame, Opcode
 from anytime._files import memory_limit
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from anytime_service.errors import OverloadedError
-from anytime_service.limits.memory import Account
-from anytime_service.sessions.store import MemorySessions
 from anytime_service.settings import Settings
-from service.in_session import begin, post_groups, wait
+from service.in_session import begin, post_groups
 from service.raw_stream import raw, read_frame, text
-from service.redis_server import RedisServer
 from service.serving import Running, expected, run_service, timeless, trained_model
-from waiting import until, until_async
+from waiting import until
 
 SPEED = [[1.0]] * 50
 HOG = [[1.0, 2.0]] * 50
@@ -95,37 +90,6 @@ def test_a_group_of_a_session_that_does_not_fit_is_refused_and_changes_nothing(t
     assert post_groups(tight, second, {"speed": SPEED, "lab": SPEED}).json()["prefix"] == 3
     assert held(tight) == 4 * 50 * 8
     tight.delete(f"/sessions/{second}")
-
-
-async def test_an_expired_session_releases_its_bytes(model: Model) -> None:
-    account = Account(1_000)
-    sessions = MemorySessions(10, 0.05)
-    session = await sessions.get(await sessions.create(model, None, account))
-    await session.add_groups({"speed": [[1.0]] * 10, "hog": [[1.0, 2.0]] * 10})
-    assert account.bytes == 240
-    with pytest.raises(OverloadedError, match="limit of 1000"):
-        await (await sessions.get(await sessions.create(model, None, account))).add_groups({"hog": [[1.0, 2.0]] * 50})
-    await until_async(lambda: account.bytes == 0)
-    await sessions.close()
-
-
-def test_values_read_from_redis_for_a_waiting_request_are_counted(model: Model, shared_redis: RedisServer) -> None:
-    settings = Settings(port=0, max_rows=50, max_held_bytes=1_500, session_store=shared_redis.url(5))
-    with ThreadPoolExecutor(1) as threads, run_service([model], settings) as service:
-        first, second = begin(service), begin(service)
-        for session in (first, second):
-            assert post_groups(service, session, {"hog": HOG}).status_code == 200
-        assert held(service) == 0, "they are in Redis"
-        waiting = wait(threads, service, first, deadline_ms=9_000)
-        until(lambda: held(service) == 800)
-        refused = service.get(f"/sessions/{second}/predict", deadline_ms=9_000)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert "the server stores 800 bytes" in refused.json()["detail"]
-        at_once = service.get(f"/sessions/{second}/predict").json()
-        assert at_once["missing"] == ["speed", "lab"], "who does not wait is answered"
-        service.delete(f"/sessions/{first}")
-        assert waiting.result(20).json()["missing"] == ["speed", "lab"]
-        assert held(service) == 0
 
 
 def test_many_slow_senders_share_the_limit(tight: Running) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from anytime.inference.deadline import Durations
-from anytime.inference.prediction import Answer, Settled
+from anytime.inference.prediction import Settled
 from anytime_service.clock import now_ms
 from anytime_service.core import service as core
 from anytime_service.limits.admission import Admission
@@ -20,8 +19,7 @@ from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.settings import Settings
 from anytime_service.telemetry import metrics
 from service.in_session import begin
-from service.inferring import infer, tensors
-from service.serving import LINES, Running, lines_of, packed, run_service, small_model
+from service.serving import LINES, Gate, Running, lines_of, packed, run_service, small_model
 from waiting import until
 
 ROWS = 3_000
@@ -38,94 +36,45 @@ LIMITS: dict[str, Any] = {
 SETTINGS = Settings(**LIMITS)
 
 
-class Stopped:
-    """The worker's answers wait until `go`; then the clock of predictions has moved on by a minute and a half."""
-
-    moved_ms = 90_000.0
-
-    def __init__(self) -> None:
-        self.shift_ms = 0.0
-        self.reached = Event()
-        self._opened = Event()
-
-    def clock(self) -> float:
-        return now_ms() + self.shift_ms
-
-    def wait(self) -> None:
-        self.reached.set()
-        assert self._opened.wait(60), "the test did not let the worker go on"
-
-    def go(self) -> None:
-        assert self.reached.wait(60), "no answer was given to the worker"
-        self.shift_ms = self.moved_ms
-        self._opened.set()
+MOVED_MS = 90_000.0
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
-    gate, make = Stopped(), Settled.make_arrays
-
-    def waiting(settled: Settled) -> Answer:
-        gate.wait()
-        return make(settled)
-
-    monkeypatch.setattr(Settled, "make_arrays", waiting)
-    monkeypatch.setattr(core, "now_ms", gate.clock)
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The worker's answers wait; when they go on, the clock of predictions has moved by a minute and a half."""
+    gate = Gate(monkeypatch, Settled, "make_arrays")
+    monkeypatch.setattr(core, "now_ms", lambda: now_ms() + MOVED_MS * gate.opened.is_set())
     yield gate
-    gate._opened.set()
+    gate.opened.set()
 
 
-def by_post(service: Running) -> Any:
-    return service.post_packed("/predict", {"groups": {name: packed(each) for name, each in VALUES.items()}}).json()
-
-
-def by_lines(service: Running) -> Any:
+def test_the_time_of_an_answer_is_when_it_is_sent(service: Running, stopped: Gate) -> None:
     content = lines_of({name: each.tolist() for name, each in VALUES.items()})
-    return service.post_to("/predict", content=content, headers={"content-type": LINES}).json()
-
-
-def by_session(service: Running) -> Any:
-    session = begin(service)
-    service.post_packed(f"/sessions/{session}/groups", {name: packed(each) for name, each in VALUES.items()})
-    return service.get(f"/sessions/{session}/predict").json()
-
-
-def by_oip(service: Running) -> Any:
-    return infer(service, tensors({name: each.tolist() for name, each in VALUES.items()}))["parameters"]
-
-
-BINDINGS: list[Callable[[Running], Any]] = [by_post, by_lines, by_session, by_oip]
-
-
-@pytest.mark.parametrize("ask", BINDINGS, ids=lambda ask: ask.__name__)
-def test_the_time_of_an_answer_is_when_it_is_sent(
-    service: Running, stopped: Stopped, ask: Callable[[Running], Any]
-) -> None:
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(ask, service)
-        stopped.go()
-        assert asked.result(60)["elapsed_ms"] - stopped.moved_ms > 0
+        asked = thread.submit(service.post_to, "/predict", content=content, headers={"content-type": LINES})
+        stopped.open()
+        assert asked.result(60).json()["elapsed_ms"] - MOVED_MS > 0
 
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK])
 def test_the_time_of_answers_and_updates_of_a_stream_is_when_they_are_sent(
-    service: Running, stopped: Stopped, form: Any
+    service: Running, stopped: Gate, form: Any
 ) -> None:
     with service.stream(form) as stream:
         stream.say("begin", 1, rows=ROWS, updates=True)
         values = {"values": VALUES["speed"].tolist()} if form is JSON else packed(VALUES["speed"])
         stream.say("group", 1, group="speed", **values)
-        stopped.go()
+        stopped.open()
         update = stream.hear()
-        assert (update["type"], update["elapsed_ms"] - stopped.moved_ms > 0) == ("update", True)
+        assert (update["type"], update["elapsed_ms"] - MOVED_MS > 0) == ("update", True)
         stream.say("end", 1)
         while (answer := stream.hear())["type"] == "update":
             pass
-        assert answer["elapsed_ms"] - stopped.moved_ms > 0
+        assert answer["elapsed_ms"] - MOVED_MS > 0
 
 
 @pytest.mark.parametrize("reason", ["deadline", "complete"])
-def test_the_lateness_of_an_answer_includes_the_wait_for_the_worker(stopped: Stopped, reason: str) -> None:
+def test_the_lateness_of_an_answer_includes_the_wait_for_the_worker(stopped: Gate, reason: str) -> None:
     """An answer that was settled before its deadline is late too, if it is sent after it."""
     name = "anytime_deadline_lateness_seconds"
     with run_service([small_model()], SETTINGS) as service, service.stream(MSGPACK) as stream:
@@ -133,7 +82,7 @@ def test_the_lateness_of_an_answer_includes_the_wait_for_the_worker(stopped: Sto
         stream.say("begin", 1, rows=ROWS, deadline_ms=deadline_ms)
         for group in ("speed",) if reason == "deadline" else VALUES:
             stream.say("group", 1, group=group, **packed(VALUES[group]))
-        stopped.go()
+        stopped.open()
         answer = stream.answer(1)
         assert answer["reason"] == reason
         assert answer["elapsed_ms"] - deadline_ms - 20_000 > 0
@@ -180,9 +129,7 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
 
 
 @pytest.mark.parametrize("binding", ["post", "session", "oip"])
-def test_every_binding_refuses_an_answer_that_the_queue_would_delay(
-    slow: Running, stopped: Stopped, binding: str
-) -> None:
+def test_every_binding_refuses_an_answer_that_the_queue_would_delay(slow: Running, stopped: Gate, binding: str) -> None:
     """One answer is being made: by what the server knows it takes 300 ms, and another that is due now would be late."""
     session = begin(slow, rows=ROWS)
     asks: dict[str, Callable[[], httpx.Response]] = {
@@ -194,6 +141,6 @@ def test_every_binding_refuses_an_answer_that_the_queue_would_delay(
         stream.say("begin", 1, rows=ROWS, deadline_ms=0)
         assert stopped.reached.wait(60)
         assert asks[binding]().status_code == 503
-        stopped.go()
+        stopped.open()
         assert stream.answer(1)["prefix"] == 0
     assert asks[binding]().status_code == 200

@@ -6,13 +6,10 @@ import re
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 
 from anytime.errors import LONGEST_COMPARED, suggestion
-from anytime.groups import COST_TOLERANCE
 from anytime.inference import subsets
-from anytime.inference.prediction import Prediction
 from anytime.inference.subsets import arrived_model, cached_arrived_model
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import HeadTooLargeError
@@ -117,30 +114,6 @@ def test_an_unknown_name_is_compared_with_few_names_and_by_its_beginning() -> No
         ("a" * LONGEST_COMPARED + "b" * 1000, ["a" * LONGEST_COMPARED], "did you mean"),
     ):
         assert suggestion(unknown, names).startswith(begins)
-
-
-def literal_usable(prediction: Prediction, budget: float) -> frozenset[str]:
-    """Groups in sequence order, whose joint cost is added up again for each."""
-    groups, selected, paid = prediction.model.groups, set[str](), set[int]()
-    for name in prediction.received:
-        index = groups.position(name)
-        paid.update((index, *groups.prerequisites[index]))
-        if sum(groups.costs[i] for i in paid) > budget * (1 + COST_TOLERANCE):
-            break
-        selected.add(name)
-    return frozenset(selected)
-
-
-def test_the_groups_that_a_budget_allows_are_those_of_the_literal_sum() -> None:
-    model = trained_model()
-    names = list(model.places)
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        prediction = Prediction(model)
-        for name in rng.permutation(names)[: rng.integers(len(names) + 1)]:
-            prediction.add(name, np.zeros(len(model.places[name].features)))
-        for budget in (0.0, 1.0, 3.5, 4.0, 5.0, 6.0, 8.0, 10.0):
-            assert prediction.usable(budget) == literal_usable(prediction, budget)
 
 
 def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from anytime_service.server.run import bind
 from anytime_service.settings import Settings
 from models.commands import Capture, ran, refusal
 from models.refusals import assert_refused
-from service.doors import PREDICTING, bearer, keyed
-from service.serving import Running, logged
+from service.doors import keyed
+from service.serving import logged
 
 KEY = "0123456789abcdef"
 
@@ -89,28 +89,6 @@ def test_a_unix_socket_is_removed_unless_it_is_that_of_another_server(tmp_path: 
             assert path.exists()
         path.touch()
     assert path.exists(), "not the socket of this server"
-
-
-def other_address() -> str:
-    """An address of this machine that is not of the loopback interface; nothing is sent for it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this machine has the loopback interface only")
-        found: str = probe.getsockname()[0]
-    return found
-
-
-def status(service: Running, **headers: str) -> int:
-    return httpx.get(f"http://{other_address()}:{service.port}/models", headers=headers).status_code
-
-
-def test_other_machines_need_a_key_unless_the_server_is_insecure() -> None:
-    with keyed(host="0.0.0.0") as service:
-        assert [status(service), status(service, **bearer(PREDICTING))] == [401, 200]
-    with keyed(api_keys=(), host="0.0.0.0", insecure=True) as service:
-        assert status(service) == 200
 
 
 def test_an_invalid_flag_of_the_command_is_refused(tmp_path: Path, capsys: Capture) -> None:

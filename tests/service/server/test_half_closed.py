@@ -66,15 +66,6 @@ def test_a_client_that_sends_no_more_gets_its_answer(service: Running, kind: str
         assert "close" in headers.get("connection", "close")
 
 
-def test_every_request_that_has_arrived_is_answered_in_order(service: Running) -> None:
-    with service.connect() as connection:
-        connection.send(REQUESTS["an answer that the worker makes"] + REQUESTS["POST"] * 3)
-        connection.sock.shutdown(socket.SHUT_WR)
-        rows = [np.size(final(connection)[2]["prediction"]) for _ in range(4)]
-        assert rows == [3_000, 1, 1, 1]
-        assert connection.at_end()
-
-
 def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_sends_no_more(service: Running) -> None:
     session = begin(service)
     with service.connect() as connection:

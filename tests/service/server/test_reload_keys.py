@@ -7,19 +7,18 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 import httpx
 import pytest
 
-from anytime.inference.prediction import Answer, Settled
+from anytime.inference.prediction import Settled
 from anytime_service import cli
 from anytime_service.errors import KeysError
 from anytime_service.limits.tuning import Tuning
 from service.commands import command
 from service.doors import MANAGING, PREDICTING, WRONG, bearer, keyed, refused
-from service.serving import BASE_RATE, Running, logged
-from waiting import WAIT_S, until
+from service.serving import BASE_RATE, Gate, Running, logged
+from waiting import until
 
 SECOND = "second-0123456789.abc_~"
 
@@ -98,13 +97,7 @@ def test_a_websocket_whose_key_is_removed_is_answered_and_closed(rotating: Runni
 def test_a_websocket_whose_key_is_removed_closes_after_the_answers_that_the_worker_still_makes(
     rotating: Running, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    removed, make, rows = Event(), Settled.make_arrays, 3_000
-
-    def wait_and_make(settled: Settled) -> Answer:
-        assert removed.wait(WAIT_S)
-        return make(settled)
-
-    monkeypatch.setattr(Settled, "make_arrays", wait_and_make)
+    worker, rows = Gate(monkeypatch, Settled, "make_arrays"), 3_000
     with (
         rotating.stream(additional_headers=bearer(PREDICTING)) as stream,
         httpx.Client(base_url=rotating.url) as client,
@@ -116,7 +109,7 @@ def test_a_websocket_whose_key_is_removed_closes_after_the_answers_that_the_work
         replace(file, f"{SECOND}\n")
         assert stream.answer(2)["prediction"] == BASE_RATE
         until(lambda: not holds(client, PREDICTING))
-        removed.set()
+        worker.open()
         assert stream.answer(1)["prediction"] == [BASE_RATE] * rows
         assert stream.closed()[0] == 1008
 

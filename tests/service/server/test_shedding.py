@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import httpx
 import msgspec
@@ -23,7 +24,6 @@ from anytime_service.limits.tuning import Tuning
 from anytime_service.limits.turns import AT_ONCE, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.doors import PREDICTING, WRONG, bearer, keyed_app
 from service.in_session import begin, post_groups
@@ -36,6 +36,7 @@ from service.serving import (
     changed,
     expected,
     logged,
+    problem_in,
     running,
     small_model,
     timeless,
@@ -43,18 +44,6 @@ from service.serving import (
 from waiting import until
 
 PRIOR: dict[str, Any] = {"overload": "prior"}
-
-
-class Switch:
-    """Stand-in for the admission decision."""
-
-    def __init__(self) -> None:
-        self.admits = False
-        self.calls = 0
-
-    def __call__(self, _now_ms: float) -> bool:
-        self.calls += 1
-        return self.admits
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +54,17 @@ def http(service: Running) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def switch(app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch) -> Switch:
-    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
-    switch: Switch = app.state.service.admission.admits
+def switch(app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The admission decision, which is no."""
+    switch = Mock(return_value=False)
+    monkeypatch.setattr(app.state.service.admission, "admits", switch)
     return switch
 
 
 def is_refusal(response: httpx.Response) -> bool:
-    problem = response.json()
+    problem = problem_in(response, 503)
     return (
-        response.status_code == 503
-        and int(response.headers["retry-after"]) >= 1
-        and response.headers["content-type"] == MEDIA_TYPE
+        int(response.headers["retry-after"]) >= 1
         and problem["type"] == "urn:anytime:problem:overloaded"
         and "retry in" in problem["detail"]
     )
@@ -96,26 +84,26 @@ def shed(service: Running, how: str) -> float:
 
 
 def test_a_post_is_refused_and_its_connection_serves_the_next_request(
-    service: Running, http: httpx.Client, switch: Switch
+    service: Running, http: httpx.Client, switch: Mock
 ) -> None:
     before = shed(service, "refused")
     with logged() as records:
         for _ in range(3):
             assert is_refusal(http.post("/predict", json={"groups": VALUES}))
         assert is_refusal(http.post("/predict", content=b"x" * 90_000)), "whatever its body contains"
-        switch.admits = True
+        switch.return_value = True
         answer = http.post("/predict", json={"groups": VALUES}).json()
         assert (answer["reason"], answer["prefix"]) == ("complete", 3)
     assert shed(service, "refused") - before == 4
-    assert switch.calls == 5, "one decision for each"
+    assert switch.call_count == 5, "one decision for each"
     assert not records
 
 
-def test_a_post_is_refused_before_its_body_arrives(service: Running, switch: Switch) -> None:
+def test_a_post_is_refused_before_its_body_arrives(service: Running, switch: Mock) -> None:
     body = json.dumps({"groups": VALUES}).encode()
     with service.connect() as connection:
         for admits in (False, True):
-            switch.admits = admits
+            switch.return_value = admits
             connection.head(length=len(body))
             if not admits:
                 assert connection.response()[1]["retry-after"] == "1"
@@ -124,9 +112,9 @@ def test_a_post_is_refused_before_its_body_arrives(service: Running, switch: Swi
 
 
 def test_a_long_body_is_refused_by_its_head_while_others_wait_too_long_for_their_turn(
-    http: httpx.Client, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, switch: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch.admits = True
+    switch.return_value = True
     monkeypatch.setattr(Turns, "long_ms", 1e9)
     body = json.dumps({"groups": VALUES}).encode()
     assert http.post("/predict", content=body).status_code == 200
@@ -139,7 +127,7 @@ def test_a_long_body_is_refused_by_its_head_while_others_wait_too_long_for_their
 def brief(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A service that admits no prediction, and waits 0.2 s for the rest of a body."""
     app = create_app(ModelRegistry.of([small_model()]), settings, tuning=Tuning(linger_s=0.2))
-    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
+    monkeypatch.setattr(app.state.service.admission, "admits", lambda _: False)
     with running(app, settings) as service:
         yield service
 
@@ -167,7 +155,7 @@ def test_an_inference_whose_body_does_not_arrive_is_refused_too(brief: Running) 
     assert brief.metric("anytime_held_bytes") == 0
 
 
-def test_a_request_for_the_base_rate_is_answered_at_once(service: Running, switch: Switch, model: Model) -> None:
+def test_a_request_for_the_base_rate_is_answered_at_once(service: Running, switch: Mock, model: Model) -> None:
     before = shed(service, "prior"), shed(service, "refused")
     for rows in (1, 1, 1, 3):
         assert is_prior(service.post({"groups": VALUES if rows == 1 else {}}, **PRIOR, rows=rows).json(), rows)
@@ -176,11 +164,11 @@ def test_a_request_for_the_base_rate_is_answered_at_once(service: Running, switc
     none = service.post({"groups": VALUES}, **PRIOR, budget=0).json()
     assert (none["reason"], none["complete"], none["note"]) == ("budget", True, None), "the budget allows no group"
     assert (shed(service, "prior") - before[0], shed(service, "refused") - before[1]) == (6, 0)
-    switch.admits = True
+    switch.return_value = True
     assert timeless(service.post({"groups": VALUES}, **PRIOR).json()) == expected(model, VALUES)
 
 
-def test_a_stored_base_rate_depends_on_everything_in_the_head(http: httpx.Client, switch: Switch) -> None:
+def test_a_stored_base_rate_depends_on_everything_in_the_head(http: httpx.Client, switch: Mock) -> None:
     for _ in range(2):  # computed, then stored
         packed = http.post("/predict", params=PRIOR, headers={"accept": "application/msgpack"})
         assert is_prior(msgspec.msgpack.decode(packed.content))
@@ -188,7 +176,7 @@ def test_a_stored_base_rate_depends_on_everything_in_the_head(http: httpx.Client
         for parameters, headers, status, field in (
             ({"model": "break"}, {}, 404, "model"),
             ({"deadline": "1"}, {}, 422, "deadline"),
-            ({}, {"grpc-timeout": "soon"}, 422, "grpc-timeout"),
+            ({}, {"grpc-timeout": "40"}, 422, "grpc-timeout"),
             ({}, {"content-type": "text/csv"}, 415, None),
             ({}, {"content-encoding": "gzip"}, 415, None),
         ):
@@ -197,7 +185,7 @@ def test_a_stored_base_rate_depends_on_everything_in_the_head(http: httpx.Client
 
 
 def test_a_stored_base_rate_is_dropped_when_the_models_change(
-    app: AnytimeAPI, service: Running, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    app: AnytimeAPI, service: Running, switch: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in ("v1", "v2"):
         monkeypatch.setattr(app.state.service, "registry", ModelRegistry.of([changed(small_model(), version=version)]))
@@ -205,7 +193,7 @@ def test_a_stored_base_rate_is_dropped_when_the_models_change(
 
 
 def test_requests_that_the_application_refuses_receive_the_same_reply(
-    service: Running, http: httpx.Client, switch: Switch
+    service: Running, http: httpx.Client, switch: Mock
 ) -> None:
     body = json.dumps({"groups": VALUES}).encode()
     assert is_refusal(http.post("/predict", content=body, headers={"connection": "close"}))
@@ -221,37 +209,35 @@ def test_requests_that_the_application_refuses_receive_the_same_reply(
         hasty.send(request * 5)
         assert [hasty.response()[0] for _ in range(5)] == [503] * 5
     with service.connect() as busy:
-        switch.admits = True
+        switch.return_value = True
         busy.send(b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: 5000\r\n\r\n")
         until(lambda: service.metric("anytime_open_predictions") == 1)
-        switch.admits = False
+        switch.return_value = False
         busy.send(body.ljust(5_000) + request * 2)
         assert [busy.response()[0] for _ in range(3)] == [200, 503, 503]
 
 
-def test_health_metrics_sessions_and_their_groups_are_never_shed(service: Running, switch: Switch) -> None:
+def test_health_metrics_sessions_and_their_groups_are_never_shed(service: Running, switch: Mock) -> None:
     for path in ("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready", "/models", "/"):
         assert service.get(path).status_code == 200
     assert post_groups(service, begin(service), VALUES).json()["prefix"] == 3
-    assert switch.calls == 0
+    assert switch.call_count == 0
 
 
 @pytest.mark.parametrize("path", ["/sessions/{}/predict", "/predict?session={}"])
-def test_the_prediction_of_a_session_is_shed_too(
-    service: Running, http: httpx.Client, switch: Switch, path: str
-) -> None:
+def test_the_prediction_of_a_session_is_shed_too(service: Running, http: httpx.Client, switch: Mock, path: str) -> None:
     session = begin(service)
     post_groups(service, session, VALUES)
     url = httpx.URL(path.format(session)).copy_merge_params(PRIOR)
     assert is_refusal(http.get(path.format(session)))
     prior = http.get(url).json()
     assert (prior["prediction"], prior["prefix"], prior["reason"]) == (BASE_RATE, 0, "overload")
-    switch.admits = True
+    switch.return_value = True
     assert http.get(url).json()["prefix"] == 3, "the session has not changed"
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given rows", "counted rows"])
-def test_the_base_rate_of_a_session_has_the_rows_of_the_session(service: Running, switch: Switch, given: bool) -> None:
+def test_the_base_rate_of_a_session_has_the_rows_of_the_session(service: Running, switch: Mock, given: bool) -> None:
     session = begin(service, **({"rows": 3} if given else {}))
     if not given:
         post_groups(service, session, {"speed": [[1.0], [2.0], [3.0]]})
@@ -261,7 +247,7 @@ def test_the_base_rate_of_a_session_has_the_rows_of_the_session(service: Running
         assert sorted(answer["ranking"]) == [0, 1, 2]
 
 
-def test_an_inference_may_request_the_base_rate_in_its_body_or_query(service: Running, switch: Switch) -> None:
+def test_an_inference_may_request_the_base_rate_in_its_body_or_query(service: Running, switch: Mock) -> None:
     path = "/v2/models/brake/infer"
 
     def ask(query: str = "", **parameters: Any) -> httpx.Response:
@@ -285,11 +271,9 @@ def test_an_inference_may_request_the_base_rate_in_its_body_or_query(service: Ru
                 sleep(0.002)
             status, _, reply = connection.response()
             assert (status, reply["parameters"]["reason"]) == (200, "overload")
-        connection.send(f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n".encode() + b" " * 50)
-        assert connection.response()[0] == 503
 
 
-def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(service: Running, switch: Switch) -> None:
+def test_an_inference_may_request_the_base_rate_in_json_that_tensors_follow(service: Running, switch: Mock) -> None:
     tensor = {"name": "speed", "shape": [1, 1], "datatype": "FP64", "parameters": {"binary_data_size": 8}}
     for parameters, status in (({"overload": "prior"}, 200), ({}, 503)):
         content = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
@@ -307,7 +291,7 @@ def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only
 ) -> None:
     limits = Settings(port=0)
     app = create_app(ModelRegistry.of([small_model()]), limits)
-    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
+    monkeypatch.setattr(app.state.service.admission, "admits", lambda _: False)
     content = json.dumps({"inputs": [], "parameters": {"overload": "prior"}}).encode()
     with running(app, limits) as service:
         assert is_refusal(post(service, content.ljust(MAX_UNADMITTED + 1)))
@@ -320,7 +304,7 @@ def test_an_inference_with_much_json_may_request_the_base_rate_in_its_query_only
 
 @pytest.mark.parametrize("form", [JSON, MSGPACK], ids=lambda form: form.name)
 def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_dropped(
-    service: Running, switch: Switch, model: Model, form: Form
+    service: Running, switch: Mock, model: Model, form: Form
 ) -> None:
     with service.stream(form) as stream:
         for name in (1, "two"):
@@ -330,7 +314,7 @@ def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_d
             problem = stream.problem()
             assert (problem["id"], problem["status"]) == (name, 503)
         assert is_prior(stream.ask(3, VALUES, **PRIOR))
-        switch.admits = True
+        switch.return_value = True
         stream.say("begin", 1)  # the same id: its prediction never began
         stream.groups(1, VALUES)
         assert timeless(stream.answer(1)) == expected(model, VALUES)
@@ -341,12 +325,12 @@ def test_a_stream_receives_an_error_and_further_messages_of_the_prediction_are_d
 
 @pytest.mark.parametrize("first", ["answered", "refused"])
 def test_many_refused_ids_do_not_displace_an_answered_one_nor_the_other_way_round(
-    first: str, service: Running, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    first: str, service: Running, switch: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anytime_service.api.stream.IDS", 2)
     with service.stream() as stream:
         for name in (first, 1, 2, 3):
-            switch.admits = (name == first) == (first == "answered")
+            switch.return_value = (name == first) == (first == "answered")
             stream.say("begin", name, deadline_ms=0)
             assert stream.hear()["id"] == name
         stream.groups(first, VALUES)  # too late, but no error
@@ -356,8 +340,8 @@ def test_many_refused_ids_do_not_displace_an_answered_one_nor_the_other_way_roun
         assert (reply["type"], status) == (("error", 409) if first == "answered" else ("answer", None))
 
 
-def test_an_admitted_request_waits_until_it_has_had_its_turn(app: AnytimeAPI, service: Running, switch: Switch) -> None:
-    switch.admits = True
+def test_an_admitted_request_waits_until_it_has_had_its_turn(app: AnytimeAPI, service: Running, switch: Mock) -> None:
+    switch.return_value = True
     body = json.dumps({"groups": VALUES}).encode()
     for query in ("", "?model=break", "?deadline_ms=5"):
         for _ in range(5):
@@ -372,12 +356,12 @@ def test_an_admitted_request_waits_until_it_has_had_its_turn(app: AnytimeAPI, se
     until(lambda: app.state.service.admission.waiting == 0)
 
 
-def test_a_refused_client_returns_the_base_rate_at_once(service: Running, switch: Switch) -> None:
-    switch.admits = True
+def test_a_refused_client_returns_the_base_rate_at_once(service: Running, switch: Mock) -> None:
+    switch.return_value = True
     with Client(service.url) as client:
         client.warm_up(EXTRACTORS)
         assert client.run(EXTRACTORS, VALUES, 20_000).prefix == 3
-        switch.admits = False
+        switch.return_value = False
         for overload in get_args(Overload):
             answer = client.run(EXTRACTORS, VALUES, 3_600_000, overload=overload)  # at once, not at the deadline
             assert (answer.prediction, answer.prefix, answer.reason) == (BASE_RATE, 0, "overload")
@@ -387,7 +371,7 @@ def test_a_refused_client_returns_the_base_rate_at_once(service: Running, switch
                 client.predict(VALUES, deadline_ms=deadline_ms)
             assert refused.value.overloaded
         assert client.predict(VALUES, deadline_ms=5_000, overload="prior").reason == "overload"
-        switch.admits = True
+        switch.return_value = True
         assert client.predict(VALUES, overload="prior").prefix == 3
         with pytest.raises(ValueError, match="overload is 'panic'"):
             client.predict(VALUES, overload="panic")  # type: ignore[arg-type]
@@ -402,7 +386,7 @@ def test_a_refused_client_returns_the_base_rate_at_once(service: Running, switch
     ],
 )
 def test_the_first_call_of_a_client_returns_the_base_rate_if_the_server_refuses(
-    first: Callable[[Client], Answer], spares: bool, service: Running, switch: Switch, monkeypatch: pytest.MonkeyPatch
+    first: Callable[[Client], Answer], spares: bool, service: Running, switch: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client(service.url) as client:
         monkeypatch.setattr(client._async._connection.throttle, "rejects", lambda: spares)
@@ -414,9 +398,9 @@ def test_the_first_call_of_a_client_returns_the_base_rate_if_the_server_refuses(
 
 
 def test_the_first_call_of_a_client_raises_if_the_server_refuses_even_the_base_rate(
-    service: Running, switch: Switch, app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch
+    service: Running, switch: Mock, app: AnytimeAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch.admits = True
+    switch.return_value = True
     with Client(service.url) as client:
         client.predict(VALUES)  # connects
         monkeypatch.setattr(app.state.service, "draining", True)
@@ -424,29 +408,26 @@ def test_the_first_call_of_a_client_raises_if_the_server_refuses_even_the_base_r
             client.run(EXTRACTORS, VALUES, 5_000)
 
 
-def test_a_client_sends_less_to_a_server_that_refuses(service: Running, switch: Switch) -> None:
+def test_a_client_sends_less_to_a_server_that_refuses(service: Running, switch: Mock) -> None:
     with Client(service.url) as client:
-        switch.admits = True
-        client.warm_up()
-        switch.admits = False
         for number in range(60):
-            before = switch.calls
+            before = switch.call_count
             with pytest.raises(ProblemError) as refused:
                 client.predict(VALUES, deadline_ms=5_000)
             assert refused.value.overloaded
-            if switch.calls == before:
+            if switch.call_count == before:
                 assert number >= 3
                 assert "did not send this one" in refused.value.detail
-        assert switch.calls < 30
-        before = switch.calls
+        assert switch.call_count < 30
+        before = switch.call_count
         answers = [client.predict(VALUES, deadline_ms=5_000, overload="prior") for _ in range(20)]
         assert {(answer.prediction, answer.reason) for answer in answers} == {(BASE_RATE, "overload")}
-        assert switch.calls < before + 10
-        before = switch.calls
+        assert switch.call_count < before + 10
+        before = switch.call_count
         with pytest.raises(ProblemError):
             client.predict(VALUES)
-        assert switch.calls == before + 1, "a request without a deadline may wait for the server"
-        switch.admits = True
+        assert switch.call_count == before + 1, "a request without a deadline may wait for the server"
+        switch.return_value = True
         while client.predict(VALUES, deadline_ms=5_000, overload="prior").reason == "overload":
             sleep(0.05)  # the throttle of the client decays
 
@@ -457,8 +438,8 @@ def test_a_request_that_was_shed_before_is_401_once_its_key_is_removed(
 ) -> None:
     file = tmp_path / "keys"
     file.write_text(PREDICTING, encoding="utf-8")
-    app, limits = keyed_app(api_keys=(), api_keys_file=file)
-    monkeypatch.setattr(app.state.service.admission, "admits", Switch())
+    app, limits = keyed_app(tuning=Tuning(key_check_s=0.05), api_keys=(), api_keys_file=file)
+    monkeypatch.setattr(app.state.service.admission, "admits", lambda _: False)
     with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
 
         def status(key: str) -> int:
@@ -475,7 +456,7 @@ def test_a_request_without_a_valid_key_is_401_and_does_not_reach_admission_contr
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app, limits = keyed_app()
-    switch = Switch()
+    switch = Mock(return_value=False)
     monkeypatch.setattr(app.state.service.admission, "admits", switch)
     twice = [("Authorization", f"Bearer {PREDICTING}")] * 2
     with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
@@ -488,20 +469,22 @@ def test_a_request_without_a_valid_key_is_401_and_does_not_reach_admission_contr
         ):
             for headers in ([], [*bearer(WRONG).items()], twice):
                 assert http.request(method, path, headers=headers).status_code == 401
-            assert switch.calls == 0
+            assert switch.call_count == 0
             status = http.request(method, path, headers=bearer(PREDICTING)).status_code
-            assert (status, switch.calls) == (200 if "prior" in path else 503, 1)
-            switch.calls = 0
+            assert (status, switch.call_count) == (200 if "prior" in path else 503, 1)
+            switch.reset_mock()
 
 
-def test_every_refusal_counts_as_a_problem_too(service: Running, http: httpx.Client, switch: Switch) -> None:
+def test_every_refusal_counts_as_a_problem_too(service: Running, http: httpx.Client, switch: Mock) -> None:
     before = service.metric("anytime_errors_total", kind="overloaded")
-    for _ in range(3):
-        assert is_refusal(service.post({"groups": VALUES}))
-        assert is_refusal(service.post_to("/v2/models/brake/infer", {"inputs": []}))
-    assert is_refusal(service.get("/predict", session="nobody"))
-    assert is_refusal(http.post("/predict", headers={"connection": "close"}))
+    for response in (
+        service.post({"groups": VALUES}),
+        service.post_to("/v2/models/brake/infer", {"inputs": []}),
+        service.get("/predict", session="nobody"),
+        http.post("/predict", headers={"connection": "close"}),
+    ):
+        assert is_refusal(response)
     with service.stream() as stream:
         stream.say("begin", 1)
         assert stream.problem()["status"] == 503
-    assert service.metric("anytime_errors_total", kind="overloaded") - before == 9
+    assert service.metric("anytime_errors_total", kind="overloaded") - before == 5

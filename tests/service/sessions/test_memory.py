@@ -77,10 +77,13 @@ async def test_the_number_of_remembered_ids_is_bounded() -> None:
 
 
 async def test_idle_sessions_release_their_memory_without_a_request() -> None:
-    sessions = MemorySessions(10, ttl_s=0.05)
+    sessions, before = MemorySessions(10, ttl_s=0.05), ANYONE.bytes
     for _ in range(2):
         predictions = [weakref.ref((await begun(sessions)).prediction) for _ in range(3)]
+        await (await begun(sessions)).add_groups({"hog": [1.0, 2.0]})
+        assert ANYONE.bytes == before + 16
         await until_async(lambda: not len(sessions))
+        assert ANYONE.bytes == before
         gc.collect()
         assert not any(each() for each in predictions)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from anytime.inference.prediction import Answer, Settled
+from anytime.inference.prediction import Settled
 from anytime_service.schemas.codecs import MSGPACK
 from service.in_session import begin
-from service.serving import LIMITS, Running, expected, packed, run_service, timeless, trained_model
+from service.serving import LIMITS, Gate, Running, expected, packed, run_service, timeless, trained_model
 from waiting import until
 
 ROWS = 3_000
@@ -46,24 +44,10 @@ def service(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
-@dataclass
-class Gate:
-    """The worker's answers wait until the gate is opened."""
-
-    reached: Event = field(default_factory=Event)
-    opened: Event = field(default_factory=Event)
-
-
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, make = Gate(), Settled.make_arrays
-
-    def waiting(settled: Settled) -> Answer:
-        gate.reached.set()
-        assert gate.opened.wait(60), "the test did not open the gate"
-        return make(settled)
-
-    monkeypatch.setattr(Settled, "make_arrays", waiting)
+    """The worker's answers wait."""
+    gate = Gate(monkeypatch, Settled, "make_arrays")
     yield gate
     gate.opened.set()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,23 +35,6 @@ def processes(model_file: Path, shared_redis: RedisServer) -> Iterator[list[tupl
 @pytest.fixture(scope="module")
 def replicas(processes: list[tuple[Command, Running]]) -> list[Running]:
     return [replica for _, replica in processes]
-
-
-def test_any_replica_accepts_groups_and_answers(replicas: list[Running], model: Model) -> None:
-    for first in range(3):
-        turn = itertools.cycle([*replicas[first:], *replicas[:first]])
-        session = begin(next(turn))
-        given: dict[str, Any] = {}
-        for name, prefix in (("hog", 0), ("speed", 2), ("lab", 3)):
-            took = post_groups(next(turn), session, {name: VALUES[name]}).json()
-            assert took == {"prefix": prefix, "steps": 3, "replaced": []}
-            given[name] = VALUES[name]
-            for replica, budget in itertools.product(replicas, (0.0, 5.0, 10.0)):
-                answer = replica.get(f"/sessions/{session}/predict", budget=budget).json()
-                assert timeless(answer) == expected(model, given, budget=budget)
-        assert post_groups(next(turn), session, {"hog": VALUES["hog"]}).json()["replaced"] == ["hog"]
-        answer = next(turn).get("/predict", session=session).json()
-        assert timeless(answer) == expected(model, VALUES) | {"replaced": ["hog"]}
 
 
 def test_concurrent_posts_have_the_same_order_on_every_replica(
